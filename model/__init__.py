@@ -1,0 +1,1 @@
+"""BERT in plain torch. Imports nothing of ours."""

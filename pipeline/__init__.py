@@ -1,0 +1,1 @@
+"""Text to shards of tokenized, paired, pre-masked examples. Never imports torch."""

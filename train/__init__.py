@@ -1,0 +1,1 @@
+"""Shards to a pretrained, fine-tuned model."""
