@@ -1,8 +1,8 @@
 """Every random number is a pure function of its name and its place.
 
-A *stream* is keyed by (seed, name, scope...), where the scope is a shard, a pool, an epoch. Inside a
-stream each number is addressed by (row, lane), so the value depends neither on who else drew, nor
-on how many rows are asked for at once, nor on the process, the platform or the year. NumPy's
+A *stream* is keyed by (seed, name, scope...), where the scope is a shard, a pool, an epoch. Inside
+a stream each number is addressed by (row, lane), so the value depends neither on who else drew,
+nor on how many rows are asked for at once, nor on the process, the platform or the year. NumPy's
 generators are not used because NumPy does not promise their streams from release to release.
 
 The mix is the finalizer of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom

@@ -1,0 +1,81 @@
+"""Rows of unequal length as two arrays: row i is values[offsets[i] : offsets[i + 1]].
+
+offsets_of([2, 0, 3])               ->  [0, 2, 2, 5]
+slice_indices([7, 0], [2, 3])       ->  [7, 8, 0, 1, 2]
+take_rows("aabccc", [0,2,3,6], [2,0])  ->  "cccaa", [0, 3, 5]
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+Offsets = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """`values` [T] of any dtype and `offsets` [R + 1] int64, from 0 to T."""
+
+    values: NDArray[Any]
+    offsets: Offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> Offsets:
+        """Values in each row, int64 [R]."""
+        return np.diff(self.offsets)
+
+    def take(self, rows: ArrayLike) -> "Ragged":
+        """The given rows, in the given order."""
+        rows = np.asarray(rows)
+        lengths = self.lengths[rows]
+        indices = slice_indices(self.offsets[rows], lengths)
+        return Ragged(self.values[indices], offsets_of(lengths))
+
+    def slice(self, start: int, stop: int) -> "Ragged":
+        """Rows start to stop; the values are a view."""
+        offsets = self.offsets[start : stop + 1]
+        return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+
+
+def offsets_of(lengths: ArrayLike) -> Offsets:
+    """Where each row starts, and where the last one ends: int64 [R + 1]."""
+    lengths = np.asarray(lengths)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def slice_indices(starts: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
+    """The indices of the slices [start, start + length), one after the other."""
+    starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
+    offsets = offsets_of(lengths)
+    return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
+
+
+def concatenate(parts: list[Ragged]) -> Ragged:
+    """All rows of the parts (at least one), in order."""
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Ragged(np.concatenate([part.values for part in parts]), offsets_of(lengths))
+
+
+def from_arrow(column: pa.ListArray | pa.ChunkedArray) -> Ragged:
+    """A list column without nulls; a view of its values where it is one chunk."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    values = column.values.to_numpy()[offsets[0] : offsets[-1]]
+    return Ragged(values, offsets - offsets[0])
+
+
+def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
+    """A list column whose items are not null."""
+    item = pa.field("item", value_type, nullable=False)
+    offsets = pa.array(rows.offsets.astype(np.int32))
+    values = pa.array(rows.values.astype(value_type.to_pandas_dtype(), copy=False))
+    return pa.ListArray.from_arrays(offsets, values, type=pa.list_(item))

@@ -1,0 +1,190 @@
+"""Shard files: reader and writer of both formats.
+
+`arrow` is an Arrow IPC file, uncompressed unless asked otherwise, so that reading is a memory map.
+`webdataset` is a tar whose members (`000000.arrow`, ...) are Arrow IPC streams of one record batch:
+plain `webdataset` reads it with one handler, and one member per example would cost several times
+the disk and a hundred times the processor.
+
+Both hold record batches of 1,024 rows, and both give the same `rows_sha256`.
+"""
+
+import hashlib
+import os
+import tarfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import InputError
+from pipeline.ragged import Ragged
+from pipeline.schema import (
+    ROWS_PER_BATCH,
+    SCHEMA_VERSION,
+    Examples,
+    concatenate_examples,
+    from_record_batch,
+    to_record_batch,
+)
+
+SUFFIXES: Final = {"arrow": ".arrow", "webdataset": ".tar"}
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """What is known of a written shard."""
+
+    rows: int
+    bytes: int
+    sha256: str  # of the file
+    rows_sha256: str  # of the logical columns, whatever the format and compression
+
+
+def shard_name(split: str, index: int, count: int, format: str) -> str:
+    """For example train-00003-of-00064.arrow."""
+    return f"{split}-{index:05d}-of-{count:05d}{SUFFIXES[format]}"
+
+
+def write_shard(
+    path: Path, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
+) -> ShardFacts:
+    """Write the file whole or not at all; equal rows give equal bytes."""
+    starts = range(0, len(examples), ROWS_PER_BATCH)
+    batches = [
+        to_record_batch(examples.take(np.arange(s, min(s + ROWS_PER_BATCH, len(examples)))), schema)
+        for s in starts
+    ]
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    write = _write_arrow if format == "arrow" else _write_webdataset
+    with whole_file(path) as file:
+        write(file, batches, schema, options)
+    return ShardFacts(
+        rows=len(examples),
+        bytes=path.stat().st_size,
+        sha256=file_sha256(path),
+        rows_sha256=rows_sha256(examples),
+    )
+
+
+def read_shard(path: Path) -> Examples:
+    """All rows of a shard.
+
+    Raises InputError for a file that is missing, cut, damaged, or of another schema version.
+    """
+    return concatenate_examples([from_record_batch(batch) for batch in read_batches(path)])
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The record batches of a shard, as views of the mapped file where it is not compressed.
+
+    A shard without rows gives one empty batch.
+    """
+    try:
+        source = pa.memory_map(str(path))
+        read = _read_webdataset if path.suffix == ".tar" else _read_arrow
+        yield from read(path, source)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; build it again with `clozeline shards`.") from error
+    except (pa.ArrowException, tarfile.TarError, OSError) as error:
+        raise InputError(
+            f"{path} is damaged ({error}); `clozeline verify {path.parent}` tells which shards are."
+        ) from error
+
+
+def rows_sha256(examples: Examples) -> str:
+    """One digest of the columns: each one's name, row lengths and little-endian values."""
+    digest = hashlib.sha256()
+    for field in fields(Examples):
+        column = getattr(examples, field.name)
+        digest.update(field.name.encode())
+        if isinstance(column, Ragged):
+            digest.update(column.lengths.astype("<u4").tobytes())
+            column = column.values
+        digest.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name only once it is complete.
+
+    The temporary name is unique, so two processes that write the same file do not meet; the last
+    one to finish wins with the same bytes.
+    """
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write_arrow(
+    file: BinaryIO,
+    batches: list[pa.RecordBatch],
+    schema: pa.Schema,
+    options: pa.ipc.IpcWriteOptions,
+) -> None:
+    with pa.ipc.new_file(file, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _write_webdataset(
+    file: BinaryIO,
+    batches: list[pa.RecordBatch],
+    schema: pa.Schema,
+    options: pa.ipc.IpcWriteOptions,
+) -> None:
+    import webdataset
+
+    writer = webdataset.TarWriter(file, encoder=False, mtime=0)
+    # A shard without rows still says what its schema is.
+    for number, batch in enumerate(batches or [schema.empty_table().to_batches()[0]]):
+        member = pa.BufferOutputStream()
+        with pa.ipc.new_stream(member, schema, options=options) as stream:
+            stream.write_batch(batch)
+        writer.write({"__key__": f"{number:06d}", "arrow": member.getvalue().to_pybytes()})
+    writer.close()
+
+
+def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(source)
+    _check_version(path, reader.schema)
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)
+    if not reader.num_record_batches:
+        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+
+
+def _read_webdataset(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    whole = source.read_buffer()
+    with tarfile.open(path, "r:") as archive:
+        members = [(member.offset_data, member.size) for member in archive]
+    for offset, size in members:
+        stream = pa.ipc.open_stream(whole.slice(offset, size))
+        _check_version(path, stream.schema)
+        yield stream.read_next_batch()
+
+
+def _check_version(path: Path, schema: pa.Schema) -> None:
+    found = (schema.metadata or {}).get(b"clozeline.schema_version", b"none").decode()
+    if found != str(SCHEMA_VERSION):
+        raise InputError(
+            f"{path} has schema version {found}, this code reads {SCHEMA_VERSION}; "
+            "build it again with `clozeline shards`."
+        )
