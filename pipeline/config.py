@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
-PAIRS = ("segments", "sentences", "none")
-FORMATS = ("arrow", "webdataset")
-COMPRESSIONS = ("none", "lz4", "zstd")
+Pairs = Literal["segments", "sentences", "none"]
+Format = Literal["arrow", "webdataset"]
+Compression = Literal["none", "lz4", "zstd"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class DataConfig:
     #: The share of documents that make the validation shards.
     validation: float = 0.01
     #: How A and B are made: `segments` (BERT's), `sentences` (neighbours), `none` (no B).
-    pairs: str = "segments"
+    pairs: Pairs = "segments"
     #: Tokens of an example at most, [CLS] and [SEP] counted.
     max_seq_length: int = 128
     #: The share of examples that aim at a random, shorter length (`segments`).
@@ -38,16 +38,16 @@ class DataConfig:
     #: The share of rejected documents that fails the job.
     max_rejected: float = 0.01
     #: `arrow` or `webdataset`.
-    format: str = "arrow"
+    format: Format = "arrow"
     #: Of the buffers inside a shard: `none` keeps reading a memory map.
-    compression: str = "none"
+    compression: Compression = "none"
     #: Of every random choice.
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _one_of("pairs", self.pairs, PAIRS)
-        _one_of("format", self.format, FORMATS)
-        _one_of("compression", self.compression, COMPRESSIONS)
+        _one_of("pairs", self.pairs, get_args(Pairs))
+        _one_of("format", self.format, get_args(Format))
+        _one_of("compression", self.compression, get_args(Compression))
         _between("max_seq_length", self.max_seq_length, 8, 65_535)
         _between("validation", self.validation, 0.0, 0.5)
         _between("max_rejected", self.max_rejected, 0.0, 1.0)

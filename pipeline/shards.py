@@ -154,7 +154,7 @@ def _write_webdataset(
 
     writer = webdataset.TarWriter(file, encoder=False, mtime=0)
     # A shard without rows still says what its schema is.
-    for number, batch in enumerate(batches or [schema.empty_table().to_batches()[0]]):
+    for number, batch in enumerate(batches or [_no_rows(schema)]):
         member = pa.BufferOutputStream()
         with pa.ipc.new_stream(member, schema, options=options) as stream:
             stream.write_batch(batch)
@@ -168,7 +168,7 @@ def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     for index in range(reader.num_record_batches):
         yield reader.get_batch(index)
     if not reader.num_record_batches:
-        yield pa.RecordBatch.from_pylist([], schema=reader.schema)
+        yield _no_rows(reader.schema)
 
 
 def _read_webdataset(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
@@ -179,6 +179,10 @@ def _read_webdataset(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBat
         stream = pa.ipc.open_stream(whole.slice(offset, size))
         _check_version(path, stream.schema)
         yield stream.read_next_batch()
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
 
 
 def _check_version(path: Path, schema: pa.Schema) -> None:

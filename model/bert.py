@@ -1,0 +1,180 @@
+"""BERT's encoder in plain torch, in the order of the paper (Devlin et al. 2018).
+
+    input_ids, token_type_ids  ->  embeddings  ->  layers  ->  hidden [B, S, H], pooled [B, H]
+
+Shapes are written at the end of the line:
+
+    B batch   S sequence   H hidden   N heads   D head (N * D = H)   F feed-forward
+
+Queries, keys and values come from one matrix: one large product is faster than three small ones,
+at the price of a `cat` when weights come from elsewhere. Nothing here looks at the data to decide
+what to do, so `torch.compile` sees one graph.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.config import BertConfig
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+
+
+class Embeddings(nn.Module):
+    """Word + segment + position, normalized: what the first layer reads."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.padded_vocab_size, config.hidden_size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = layer_norm(config) if config.embedding_norm else nn.Identity()
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
+        length, longest = input_ids.shape[1], self.position_embeddings.num_embeddings
+        if length > longest:
+            raise ValueError(
+                f"a sequence of {length} tokens, but the model has {longest} positions "
+                "(max_position_embeddings). Cut the text, or train a model with more."
+            )
+        x = self.word_embeddings(input_ids)  # [B, S, H]
+        x = x + self.token_type_embeddings(token_type_ids)
+        x = x + self.position_embeddings.weight[:length]  # [S, H], the same for every row
+        return self.dropout(self.norm(x))
+
+
+class Attention(nn.Module):
+    """Every token gathers from every real token: softmax(Q K^T / sqrt(D)) V, in N heads."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.heads = config.num_attention_heads
+        self.dropout_prob = config.attention_probs_dropout_prob
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, N, S, D]
+        gathered = F.scaled_dot_product_attention(
+            query, key, value, mask, dropout_p=self.dropout_prob if self.training else 0.0
+        )
+        return self.output(gathered.transpose(1, 2).flatten(2))  # [B, S, H]
+
+
+class FeedForward(nn.Module):
+    """Every token by itself: H -> F -> H."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward, each added to what came in."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.pre_norm = config.norm_position == "pre"
+        self.attention = Attention(config)
+        self.attention_norm = layer_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        if self.pre_norm:
+            x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+
+
+class BertEncoder(nn.Module):
+    """Embeddings, layers, pooler.
+
+    Built alone its weights are torch's defaults; the models of `heads.py` call `initialize`.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.final_norm = layer_norm(config) if config.final_norm else nn.Identity()
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler else None
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float type.
+
+        `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
+        padding, at least one True a row; None where nothing is padded, which is faster.
+        """
+        x = self.embeddings(input_ids, token_type_ids)  # [B, S, H]
+        mask = None if attention_mask is None else attention_mask[:, None, None, :]  # [B, 1, 1, S]
+        for layer in self.layers:
+            x = layer(x, mask)
+        hidden = self.final_norm(x)
+        first = hidden[:, 0]  # [CLS]
+        return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
+
+
+def layer_norm(config: BertConfig) -> nn.LayerNorm:
+    """The one kind of norm there is, over H."""
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
+    """Draw all weights anew: the same seed gives the same weights, whoever else drew numbers.
+
+    Embeddings are normal or sinusoids, matrices as `config.init` says, biases 0, norms 1 and 0,
+    the rows that only pad the vocabulary 0. A model on the meta device has nothing to draw.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            # Packed queries, keys and values are three matrices: Xavier looks at their shapes.
+            for matrix in module.weight.chunk(3 if name.endswith("qkv") else 1):
+                _draw_matrix(matrix, config, generator)
+            if module.bias is not None:
+                module.bias.zero_()
+        elif isinstance(module, nn.Embedding):
+            if name.endswith("position_embeddings") and config.positions != "learned":
+                # as large as the word embeddings beside them: a sine's root mean square is 1/√2
+                waves = sinusoids(module.num_embeddings, module.embedding_dim)
+                module.weight.copy_(waves * (math.sqrt(2) * config.initializer_range))
+            else:
+                _draw_normal(module.weight, config, generator)
+        if name.endswith(("word_embeddings", "decoder")):
+            module.get_parameter("weight")[config.vocab_size :].zero_()
+
+
+def sinusoids(length: int, size: int) -> Tensor:
+    """Float32 [length, size]: sines at even places, cosines at odd (Vaswani et al. 2017, 3.5)."""
+    position = torch.arange(length, dtype=torch.float32)[:, None]
+    rate = torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
+    return torch.stack([torch.sin(position * rate), torch.cos(position * rate)], -1).flatten(1)
+
+
+def _draw_matrix(weight: Tensor, config: BertConfig, generator: torch.Generator) -> None:
+    if config.init == "xavier":
+        nn.init.xavier_uniform_(weight, generator=generator)
+    else:
+        _draw_normal(weight, config, generator)
+
+
+def _draw_normal(weight: Tensor, config: BertConfig, generator: torch.Generator) -> None:
+    std = config.initializer_range
+    nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -1,0 +1,183 @@
+"""What BERT is asked: the masked words, whether B follows A, and the class of a text.
+
+The masked-word head looks only at the masked positions. The decoder is most of a small model's
+arithmetic, and six tokens in seven have no label; the number of positions a row is fixed, so shapes
+are static, and unused slots point at position 0 and weigh nothing in the loss.
+
+Losses are sums, not means: only the trainer knows how many words are masked in the global batch.
+
+    B batch   S sequence   H hidden   P predictions a row   V vocabulary   W = V rounded up to 64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
+from model.config import BertConfig
+
+IGNORED = -100  # the label cross-entropy skips
+
+
+class MaskedLMTransform(nn.Module):
+    """One more dense layer between the encoder and the decoder."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACTIVATIONS[config.hidden_act]
+        self.norm = layer_norm(config)
+
+    def forward(self, masked: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(masked)))
+
+
+class MaskedLMHead(nn.Module):
+    """Hidden states at masked positions to a score for every word."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        hidden, vocab = config.hidden_size, config.padded_vocab_size
+        self.padding = vocab - config.vocab_size
+        self.transform = MaskedLMTransform(config) if config.mlm_transform else nn.Identity()
+        # Tied, the decoder is the encoder's own table, and it is stored there only.
+        self.decoder = None if config.tie_word_embeddings else nn.Linear(hidden, vocab, bias=False)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
+
+    def forward(self, masked: Tensor, word_embeddings: Tensor) -> Tensor:
+        """Logits [B, P, W] of `masked` [B, P, H]; the columns from V on are -inf."""
+        table = word_embeddings if self.decoder is None else self.decoder.weight  # [W, H]
+        bias = table.new_zeros(len(table) - self.padding) if self.bias is None else self.bias
+        # The bias is the cheapest place to say that the rows which pad the table are not words.
+        bias = F.pad(bias, (0, self.padding), value=float("-inf"))
+        return F.linear(self.transform(masked), table, bias)
+
+
+class BertForPretraining(nn.Module):
+    """Masked-word and next-sentence prediction over one encoder. The seed decides the weights."""
+
+    def __init__(self, config: BertConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = BertEncoder(config)
+        self.mlm_head = MaskedLMHead(config)
+        self.nsp_head = nn.Linear(config.hidden_size, 2, bias=config.head_bias)
+        initialize(self, config, seed=seed)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor | None,
+        masked_lm_positions: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Logits of the masked words [B, P, W] and of (follows, is random) [B, 2].
+
+        `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: bool [B, S] or None, see
+        `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots.
+        """
+        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
+        index = masked_lm_positions[..., None].expand(-1, -1, self.config.hidden_size)
+        masked = hidden.gather(1, index)  # [B, P, H]
+        mlm_logits = self.mlm_head(masked, self.encoder.embeddings.word_embeddings.weight)
+        return mlm_logits, self.nsp_head(pooled)
+
+
+class BertForClassification(nn.Module):
+    """One of `num_labels` classes from the pooled [CLS]."""
+
+    def __init__(self, config: BertConfig, num_labels: int, *, seed: int = 0) -> None:
+        super().__init__()
+        if num_labels < 2:
+            raise ValueError(f"num_labels is {num_labels}; a choice needs at least 2 classes.")
+        self.config = config
+        self.encoder = BertEncoder(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.classifier = nn.Linear(config.hidden_size, num_labels)
+        initialize(self, config, seed=seed)
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None
+    ) -> Tensor:
+        """Logits [B, num_labels]; the inputs are those of `BertEncoder`."""
+        _, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
+        return self.classifier(self.dropout(pooled))
+
+
+def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor]) -> None:
+    """Copy the encoder out of the state dict of a `BertForPretraining`; its heads stay behind.
+
+    Raises ValueError naming the weights that are missing, left over, or of another shape.
+    """
+    prefix = "encoder."
+    found = {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}
+    try:
+        model.encoder.load_state_dict(found)
+    except RuntimeError as error:
+        raise ValueError(
+            "the pretrained encoder does not fit this model; build it from the config stored "
+            f"with the weights. {error}"
+        ) from error
+
+
+def masked_lm_loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Sum of weighted cross-entropies in nats, float32 scalar.
+
+    `logits` [B, P, W] of any float type, `labels` int64 [B, P], `weights` [B, P]: 1 where a word
+    was masked, 0 in unused slots, whose labels may be anything.
+    """
+    labels = labels.masked_fill(weights == 0, IGNORED)
+    losses = F.cross_entropy(
+        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return (losses * weights.flatten()).sum()
+
+
+def next_sentence_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """Sum of cross-entropies in nats, float32 scalar, over rows that have a label.
+
+    `logits` [B, 2], `labels` int [B]: 0 B follows A, 1 B is random, -1 a row without the task.
+    """
+    return F.cross_entropy(logits.float(), labels.long(), ignore_index=-1, reduction="sum")
+
+
+@torch.no_grad()
+def start_decoder_at_unigram(model: BertForPretraining, token_counts: Tensor) -> None:
+    """Set the decoder's bias to the log of the words' frequencies, each count plus one.
+
+    A fresh model then starts at the loss of the unigram instead of spending its first hundreds of
+    steps on getting there. `token_counts` [V], >= 0: how often each word can be a label. Raises
+    ValueError for a model without this bias and for counts of another vocabulary.
+    """
+    bias, counts = model.mlm_head.bias, token_counts.double() + 1
+    if bias is None:
+        raise ValueError("the decoder has no bias to start at the unigram; set head_bias to true.")
+    if counts.shape != bias.shape:
+        raise ValueError(
+            f"{counts.numel():,} token counts for a vocabulary of {bias.numel():,}; "
+            "take the counts from the manifest of the shards that the model trains on."
+        )
+    bias.copy_((counts / counts.sum()).log())
+
+
+def count_parameters(model: BertConfig | nn.Module) -> int:
+    """Trainable numbers of a model of this file, an encoder, or the pretraining model of a config.
+
+    Rows that only pad the vocabulary are not counted, so counts compare with published ones.
+    """
+    if isinstance(model, BertConfig):
+        with torch.device("meta"):  # shapes without memory: BERT-large counts in a blink
+            model = BertForPretraining(model)
+    config = model.config
+    assert isinstance(config, BertConfig)
+    padding = config.padded_vocab_size - config.vocab_size
+    total = 0
+    for name, parameter in model.named_parameters():
+        total += parameter.numel()
+        if name.endswith(("word_embeddings.weight", "decoder.weight")):
+            total -= padding * config.hidden_size
+    return total

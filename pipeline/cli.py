@@ -1,0 +1,120 @@
+"""The commands from text to shards. Each parses, calls once, and says one line of result."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.config import DataConfig
+from pipeline.job import JobOptions
+from pipeline.options import config_or_usage_error, options_of
+
+FOLDER = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("sources", nargs=-1, metavar="[SOURCE]...")
+@click.option("--out", required=True, type=FOLDER, help="Folder of the tokenizer.")
+@click.option("--vocab", type=FOLDER, help="Adopt this vocab.txt or tokenizer.json.")
+@click.option("--vocab-size", type=click.IntRange(min=100), help="Learn so many pieces.")
+@click.option("--cased/--uncased", default=False, show_default=True, help="Keep upper case.")
+@click.option("--language", default="english", show_default=True, help="Of Punkt's parameters.")
+@click.option("--text-columns", multiple=True, default=DataConfig.text_columns, show_default=True)
+@click.option(
+    "--max-megabytes",
+    default=200,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Text to learn from at most.",
+)
+def tokenizer(sources: tuple[str, ...], out: Path, vocab: Path | None, **options: Any) -> None:
+    """Learn (or adopt) WordPiece, and the parameters of Punkt.
+
+    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Where nltk
+    has no punkt_tab for the language, Punkt is trained on the sources.
+    """
+    from pipeline.learn import make_tokenizer
+
+    if (vocab is None) == (options["vocab_size"] is None):
+        raise click.UsageError("give one of --vocab FILE and --vocab-size N.")
+    made, where = make_tokenizer(sources, out=out, vocab=vocab, **options)
+    click.echo(f"{made.vocab_size:,} pieces, Punkt {where}: {out}")
+
+
+class BeamCommand(click.Command):
+    """A command that keeps what stands after `--` for Beam, in `ctx.obj`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Cut at the first `--`."""
+        cut = args.index("--") if "--" in args else len(args)
+        ctx.obj = args[cut + 1 :]
+        return super().parse_args(ctx, args[:cut])
+
+
+@click.command(cls=BeamCommand)
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("--tokenizer", required=True, type=FOLDER, help="Made by `clozeline tokenizer`.")
+@click.option("--out", required=True, type=FOLDER, help="Folder of the data set.")
+@options_of(DataConfig)
+@options_of(JobOptions)
+@click.pass_obj
+def shards(
+    beam_args: list[str], sources: tuple[str, ...], tokenizer: Path, out: Path, **options: Any
+) -> None:
+    """Text to shards of masked examples. Everything after -- goes to Beam.
+
+    A SOURCE is a path, glob or URL: Parquet, JSON lines, plain text, WikiExtractor, a MediaWiki
+    dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000.
+    """
+    from pipeline.job import build_shards
+
+    config = config_or_usage_error(DataConfig, options)
+    job = config_or_usage_error(JobOptions, options)
+    manifest, is_new = build_shards(
+        sources,
+        tokenizer_dir=tokenizer,
+        out_dir=out,
+        config=config,
+        options=job,
+        beam_args=beam_args,
+    )
+    rejected = manifest.counts.get("rejected", 0)
+    if rejected:
+        click.echo(f"warning: {rejected} rejected, see {out / 'rejected.jsonl'}", err=True)
+    done = "" if is_new else "already complete: "
+    click.echo(
+        f"{done}{manifest.num_examples('train'):,} training examples in "
+        f"{len(manifest.shards)} shards: {out}"
+    )
+
+
+@click.command()
+@click.argument("folder", metavar="SHARDS", type=FOLDER)
+@click.option("-n", "number", default=3, show_default=True, type=click.IntRange(min=0))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+def inspect(folder: Path, number: int, seed: int) -> None:
+    """Show examples as a person reads them."""
+    import shutil
+
+    from pipeline.show import show_data_set
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    for line in show_data_set(folder, number=number, seed=seed, width=width):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("folder", metavar="SHARDS", type=FOLDER)
+def verify(folder: Path) -> None:
+    """Check every byte and every example against the manifest."""
+    from pipeline.errors import InputError
+    from pipeline.manifest import read_manifest
+    from pipeline.verify import summary
+    from pipeline.verify import verify as find_faults
+
+    faults = list(find_faults(folder))
+    for fault in faults:
+        click.echo(fault, err=True)
+    if faults:
+        raise InputError(f"{len(faults)} faults in {folder}; build the shards again.")
+    click.echo(summary(read_manifest(folder)))

@@ -1,0 +1,108 @@
+"""The model's config: what it refuses, what it keeps, what the presets are."""
+
+import json
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.config import PRESETS, BertConfig, preset
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("vocab_size", 0, "vocab_size is 0; give a whole number of at least 1"),
+        ("hidden_size", 128.0, r"hidden_size is 128.0; give a whole number"),
+        ("num_hidden_layers", True, "num_hidden_layers is True"),
+        ("num_attention_heads", 7, "hidden_size 768 is not divisible by num_attention_heads 7"),
+        ("hidden_dropout_prob", 1.0, "hidden_dropout_prob is 1.0; give 0 or more, below 1"),
+        ("attention_probs_dropout_prob", -0.1, "attention_probs_dropout_prob is -0.1"),
+        ("layer_norm_eps", 0.0, "layer_norm_eps is 0.0; give a number above 0"),
+        ("initializer_range", float("nan"), "initializer_range is nan"),
+        ("norm_position", "middle", "norm_position is 'middle'; known: post, pre"),
+        ("hidden_act", "swish", "hidden_act is 'swish'; known: gelu, relu"),
+        ("positions", "rotary", "positions is 'rotary'; known: learned"),
+        ("init", "zeros", "init is 'zeros'; known: normal, xavier"),
+        ("pooler", 1, "pooler is 1; give true or false"),
+        ("final_norm", True, "final_norm is on, but norm_position 'post'"),
+    ],
+)
+def test_a_value_that_makes_no_model_is_refused_by_name(field, value, message):
+    with pytest.raises(ValueError, match=message):
+        BertConfig(**{field: value})
+
+
+def test_sinusoids_need_an_even_width():
+    with pytest.raises(ValueError, match=r"hidden_size is 27\. Make it even"):
+        BertConfig(hidden_size=27, num_attention_heads=3, positions="learned-from-sinusoids")
+
+
+@given(st.integers(1, 300_000))
+def test_the_padded_vocabulary_is_the_next_multiple_of_64(vocab_size):
+    padded = BertConfig(vocab_size=vocab_size).padded_vocab_size
+    assert padded % 64 == 0
+    assert vocab_size <= padded < vocab_size + 64
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_survives_json(name):
+    stored = json.loads(json.dumps(PRESETS[name].to_dict()))
+    assert BertConfig.from_dict(stored) == PRESETS[name]
+
+
+def test_unknown_fields_are_refused_by_name():
+    with pytest.raises(
+        ValueError, match=r"unknown model setting: depth, width\. Known: vocab_size"
+    ):
+        BertConfig.from_dict({"width": 1, "hidden_size": 128, "depth": 2})
+    with pytest.raises(ValueError, match="unknown model setting: hiden_size"):
+        preset("nano", hiden_size=128)
+
+
+def test_a_config_does_not_change():
+    with pytest.raises(FrozenInstanceError):
+        BertConfig().vocab_size = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "hidden", "heads", "feed_forward"),
+    [
+        ("nano", 2, 256, 4, 1024),
+        ("bert-tiny", 2, 128, 2, 512),
+        ("bert-mini", 4, 256, 4, 1024),
+        ("bert-small", 4, 512, 8, 2048),
+        ("bert-medium", 8, 512, 8, 2048),
+        ("bert-base", 12, 768, 12, 3072),
+        ("bert-large", 24, 1024, 16, 4096),
+    ],
+)
+def test_presets_have_the_published_sizes(name, layers, hidden, heads, feed_forward):
+    config = preset(name)
+    assert (config.num_hidden_layers, config.hidden_size) == (layers, hidden)
+    assert (config.num_attention_heads, config.intermediate_size) == (heads, feed_forward)
+
+
+def test_a_short_name_finds_the_preset_of_google():
+    assert preset("base") is not PRESETS["nano"]
+    assert preset("base") == preset("bert-base") == BertConfig()
+
+
+def test_a_preset_takes_changes_and_stays_as_it_was():
+    changed = preset("nano", vocab_size=8192, max_position_embeddings=128)
+    assert (changed.vocab_size, changed.max_position_embeddings) == (8192, 128)
+    assert changed.norm_position == "pre"
+    assert PRESETS["nano"].vocab_size == 30_522
+
+
+def test_an_unknown_preset_names_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown preset 'huge'; known: nano, bert-tiny, .*large"):
+        preset("huge")
+
+
+def test_the_presets_can_be_listed_without_torch():
+    code = "import sys, model.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

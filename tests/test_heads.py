@@ -1,0 +1,387 @@
+"""The heads: where they look, what they are asked, and what the losses count."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from model.bert import BertEncoder
+from model.config import PRESETS, BertConfig, preset
+from model.heads import (
+    BertForClassification,
+    BertForPretraining,
+    count_parameters,
+    load_encoder,
+    masked_lm_loss_sum,
+    next_sentence_loss_sum,
+    start_decoder_at_unigram,
+)
+
+VOCAB = 100  # padded to 128
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SMALL = {"vocab_size": VOCAB, "max_position_embeddings": 32, **NO_DROPOUT}
+BOTH = pytest.mark.parametrize("name", ["bert-tiny", "nano"])
+
+
+def numbers(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def shaken(config: BertConfig) -> BertForPretraining:
+    """A model of which no weight is left at 0 or 1, where mistakes hide."""
+    model, generator = BertForPretraining(config), numbers(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+            if name.endswith(("word_embeddings.weight", "decoder.weight")):
+                parameter[config.vocab_size :] = 0
+    return model
+
+
+def batch_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
+    """Model inputs; rows of 24, 19, 14, 9 real tokens with 3, 2, 1, 3 masked."""
+    lengths = length - 5 * (torch.arange(rows)[:, None] % 4)
+    mask = torch.arange(length) < lengths
+    positions = torch.tensor([[3, 7, 11], [2, 5, 0], [1, 0, 0], [4, 6, 8]])
+    return {
+        "input_ids": torch.randint(5, VOCAB, (rows, length), generator=numbers(2)) * mask,
+        "token_type_ids": ((torch.arange(length) >= lengths // 2) & mask).long(),
+        "attention_mask": mask,
+        "masked_lm_positions": positions.repeat(rows // 4, 1),
+    }
+
+
+def answers(rows: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """(masked_lm_labels [B, 3], weights [B, 3], next_sentence_label [B])."""
+    weights = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).repeat(rows // 4, 1)
+    labels = torch.randint(5, VOCAB, (rows, 3), generator=numbers(3)) * weights
+    return labels, weights, torch.arange(rows) % 2
+
+
+def loss_of(model: BertForPretraining, rows: int = 4) -> tuple[Tensor, Tensor]:
+    labels, weights, follows = answers(rows)
+    mlm_logits, nsp_logits = model(**batch_of(rows))
+    return (
+        masked_lm_loss_sum(mlm_logits, labels, weights) / weights.sum(),
+        next_sentence_loss_sum(nsp_logits, follows) / rows,
+    )
+
+
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+# Looking at the masked positions only
+
+
+@BOTH
+def test_the_masked_only_head_gives_the_loss_and_gradients_of_the_dense_head(name):
+    model = shaken(preset(name, **SMALL))
+    loss, _ = loss_of(model)
+    loss.backward()
+    sparse = gradients(model)
+
+    model.zero_grad(set_to_none=True)
+    batch, (labels, weights, _) = batch_of(), answers()
+    everywhere = torch.arange(24).expand(4, -1)
+    logits, _ = model(**batch | {"masked_lm_positions": everywhere})
+    dense_labels = torch.full((4, 24), -100)
+    rows, slots = weights.nonzero(as_tuple=True)
+    dense_labels[rows, batch["masked_lm_positions"][rows, slots]] = labels[rows, slots]
+    dense_loss = F.cross_entropy(logits.flatten(0, 1), dense_labels.flatten())
+    dense_loss.backward()
+
+    torch.testing.assert_close(loss, dense_loss, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(sparse, gradients(model), atol=1e-6, rtol=1e-5)
+
+
+@BOTH
+def test_the_head_reads_what_the_encoder_wrote(name):
+    model = shaken(preset(name, **SMALL))
+    loss_of(model)[0].backward()
+    layers = model.encoder.layers
+    assert all(p.grad.abs().max() > 0 for p in layers.parameters() if p.dim() == 2)
+
+    batch = batch_of()
+    before = model(**batch)[0]
+    batch["input_ids"][0, 15] = 7  # a neighbour that is not itself masked
+    after = model(**batch)[0]
+    assert ((before - after)[0, :, :VOCAB].abs().amax(-1) > 1e-4).all()
+    assert torch.equal(before[1:], after[1:])
+
+
+@BOTH
+def test_positions_learn(name):
+    model = shaken(preset(name, **SMALL))
+    loss_of(model)[0].backward()
+    table = model.encoder.embeddings.position_embeddings
+    assert (table.weight.grad[:24].abs().amax(-1) > 0).all()
+    assert not table.weight.grad[24:].any()
+
+
+@BOTH
+def test_padding_neither_answers_nor_learns(name):
+    model, batch = shaken(preset(name, **SMALL)), batch_of()
+    mlm_logits, nsp_logits = model(**batch)
+    ids = torch.where(batch["attention_mask"], batch["input_ids"], 99)
+    other_mlm, other_nsp = model(**batch | {"input_ids": ids})
+    torch.testing.assert_close(other_mlm, mlm_logits, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(other_nsp, nsp_logits, atol=1e-5, rtol=1e-5)
+
+    if not model.config.tie_word_embeddings:  # tied, every row learns as a word of the decoder
+        mlm, nsp = loss_of(model)
+        (mlm + nsp).backward()
+        assert not model.encoder.embeddings.word_embeddings.weight.grad[0].any()
+
+
+# The padded vocabulary
+
+
+@pytest.mark.parametrize("changes", [{}, {"head_bias": False}], ids=["bias", "no bias"])
+@BOTH
+def test_the_padding_of_the_vocabulary_has_no_probability_and_learns_nothing(name, changes):
+    model = shaken(preset(name, **SMALL, **changes))
+    logits, _ = model(**batch_of())
+    assert logits.shape == (4, 3, 128)
+    assert torch.isneginf(logits[..., VOCAB:]).all()
+    assert logits[..., :VOCAB].isfinite().all()
+    assert not logits.softmax(-1)[..., VOCAB:].any()
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    sum(loss_of(model)).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())
+    optimizer.step()
+    assert not model.encoder.embeddings.word_embeddings.weight[VOCAB:].any()
+    if model.mlm_head.decoder is not None:
+        assert not model.mlm_head.decoder.weight[VOCAB:].any()
+
+
+def test_a_model_starts_with_empty_rows_for_the_padding():
+    model = BertForPretraining(preset("nano", **SMALL))
+    for table in (model.encoder.embeddings.word_embeddings, model.mlm_head.decoder):
+        assert table.weight[:VOCAB].any(dim=1).all()
+        assert not table.weight[VOCAB:].any()
+
+
+# Losses
+
+
+def test_the_masked_loss_is_a_sum_over_words_that_count():
+    logits = torch.randn(2, 3, 8, generator=numbers(0), requires_grad=True)
+    labels = torch.tensor([[1, 2, 0], [3, 10**6, -5]])  # unused slots hold anything
+    weights = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    loss = masked_lm_loss_sum(logits, labels, weights)
+    log_p = logits.log_softmax(-1)
+    torch.testing.assert_close(loss, -(log_p[0, 0, 1] + log_p[0, 1, 2] + log_p[1, 0, 3]))
+    loss.backward()
+    assert torch.equal(logits.grad.any(-1), weights.bool())
+
+
+def test_the_next_sentence_loss_counts_class_0_and_skips_minus_1():
+    logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]], requires_grad=True)
+    loss = next_sentence_loss_sum(logits, torch.tensor([0, 1, -1], dtype=torch.int8))
+    follows, random = torch.log1p(torch.tensor(-2.0).exp()), torch.log1p(torch.tensor(2.0).exp())
+    torch.testing.assert_close(loss, follows + random)
+    loss.backward()
+    assert logits.grad.any(-1).tolist() == [True, True, False]
+
+
+def test_losses_without_anything_to_count_are_zero():
+    logits = torch.randn(2, 3, 8, generator=numbers(0), requires_grad=True)
+    mlm = masked_lm_loss_sum(logits, torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3))
+    nsp = next_sentence_loss_sum(logits[:, 0, :2], torch.tensor([-1, -1]))
+    (mlm + nsp).backward()
+    assert mlm.item() == nsp.item() == 0
+    assert not logits.grad.any()
+
+
+def test_losses_are_float32_whatever_the_logits_are():
+    logits = torch.randn(2, 3, 8, generator=numbers(0)).bfloat16()
+    labels = torch.ones(2, 3, dtype=torch.long)
+    assert masked_lm_loss_sum(logits, labels, labels).dtype == torch.float32
+    assert next_sentence_loss_sum(logits[:, 0, :2], labels[:, 0]).dtype == torch.float32
+
+
+@BOTH
+def test_half_precision_gives_nearly_the_same_losses(name):
+    model = shaken(preset(name, **SMALL))
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, _ = model(**batch_of())
+        halves = loss_of(model)
+    assert logits.dtype == torch.bfloat16
+    assert torch.isneginf(logits[..., VOCAB:]).all()
+    torch.testing.assert_close(halves, loss_of(model), atol=0.03, rtol=0.03)
+
+
+# Learning
+
+
+@BOTH
+def test_one_batch_can_be_learned_by_heart(name):
+    model = BertForPretraining(preset(name, **SMALL))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(50):
+        optimizer.zero_grad()
+        mlm, nsp = loss_of(model, rows=8)
+        (mlm + nsp).backward()
+        optimizer.step()
+    mlm, nsp = loss_of(model, rows=8)
+    assert mlm.item() < 0.1
+    assert nsp.item() < 0.1
+
+
+def test_a_fresh_model_started_at_the_unigram_has_its_cross_entropy():
+    counts = torch.randint(0, 1000, (VOCAB,), generator=numbers(4))
+    frequencies = (counts + 1) / (counts + 1).sum()
+    model = BertForPretraining(preset("tiny", **SMALL))
+    start_decoder_at_unigram(model, counts)
+    bias = model.mlm_head.bias
+    torch.testing.assert_close(bias.exp(), frequencies)
+
+    logits, _ = model(**batch_of())
+    probabilities = logits.softmax(-1)[..., :VOCAB].mean((0, 1))
+    entropy = -(frequencies * frequencies.log()).sum()
+    cross_entropy = -(frequencies * probabilities.log()).sum()
+    assert abs(cross_entropy - entropy) < 0.05 < torch.tensor(VOCAB).log() - entropy
+
+
+def test_counts_of_another_vocabulary_are_refused():
+    model = BertForPretraining(preset("nano", **SMALL))
+    with pytest.raises(ValueError, match="7 token counts for a vocabulary of 100"):
+        start_decoder_at_unigram(model, torch.ones(7))
+    model = BertForPretraining(preset("nano", **SMALL, head_bias=False))
+    with pytest.raises(ValueError, match="set head_bias to true"):
+        start_decoder_at_unigram(model, torch.ones(VOCAB))
+
+
+# Classification
+
+
+@BOTH
+def test_a_classifier_takes_the_encoder_and_only_the_encoder(name):
+    config = preset(name, **SMALL)
+    pretrained = shaken(config)
+    model = BertForClassification(config, num_labels=3, seed=7)
+    fresh = {key: value.clone() for key, value in model.classifier.state_dict().items()}
+    load_encoder(model, pretrained.state_dict())
+
+    inputs = {key: value for key, value in batch_of().items() if key != "masked_lm_positions"}
+    _, pooled = pretrained.encoder(**inputs)
+    logits = model(**inputs)
+    assert logits.shape == (4, 3)
+    torch.testing.assert_close(logits, pooled @ fresh["weight"].T + fresh["bias"])
+
+
+def test_with_and_without_pretraining_differ_in_the_encoder_only():
+    config = preset("nano", **SMALL)
+    pretraining, classifier = BertForPretraining(config), BertForClassification(config, 2)
+    ours, theirs = pretraining.encoder.state_dict(), classifier.encoder.state_dict()
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)  # the same seed
+
+
+def test_an_encoder_of_another_shape_is_refused_by_name():
+    pretrained = BertForPretraining(preset("nano", **SMALL)).state_dict()
+    larger = BertForClassification(preset("nano", **SMALL | {"num_hidden_layers": 3}), 2)
+    with pytest.raises(ValueError, match=r"does not fit this model(.|\n)*layers\.2\.attention"):
+        load_encoder(larger, pretrained)
+    with pytest.raises(ValueError, match="num_labels is 1"):
+        BertForClassification(preset("nano", **SMALL), 1)
+
+
+# Presets
+
+
+@pytest.mark.parametrize(
+    ("name", "encoder", "whole"),
+    [
+        ("bert-tiny", 4_385_920, 4_433_468),
+        ("bert-mini", 11_170_560, 11_267_900),
+        ("bert-small", 28_763_648, 29_058_876),
+        ("bert-medium", 41_373_184, 41_668_412),
+        ("bert-base", 109_482_240, 110_106_428),
+        ("bert-large", 335_141_888, 336_226_108),
+        ("nano", 9_411_072, 17_255_740),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(name, encoder, whole):
+    with torch.device("meta"):
+        assert count_parameters(BertEncoder(preset(name))) == encoder
+        assert count_parameters(BertForPretraining(preset(name))) == whole
+    assert count_parameters(preset(name)) == whole
+
+
+def test_the_notebook_adds_up():
+    """nano without what helps it learn is the notebook's 17M model; wider and deeper, its large."""
+    bare = preset("nano", embedding_norm=False, final_norm=False, head_bias=False)
+    bare = replace(bare, type_vocab_size=3)
+    assert count_parameters(bare) == 17_224_448
+    large = replace(
+        bare,
+        num_hidden_layers=24,
+        hidden_size=1024,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        max_position_embeddings=512,
+    )
+    assert count_parameters(large) == 365_347_840
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_runs_forward_and_backward(name):
+    config = preset(name, vocab_size=VOCAB)
+    model = BertForPretraining(replace(config, num_hidden_layers=2))
+    mlm, nsp = loss_of(model)
+    (mlm + nsp).backward()
+    assert set(gradients(model)) == {key for key, _ in model.named_parameters()}
+    assert all(gradient.isfinite().all() for gradient in gradients(model).values())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")  # inductor's own
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_compiles_to_one_graph_with_the_same_loss_and_gradients(name):
+    model = shaken(replace(preset(name, **SMALL), num_hidden_layers=2))
+    sum(loss_of(model)).backward()
+    eager = gradients(model)
+    model.zero_grad()
+    compiled = torch.compile(model, fullgraph=True, dynamic=False)
+    sum(loss_of(compiled)).backward()
+    torch.testing.assert_close(gradients(model), eager, atol=1e-5, rtol=1e-4)
+
+
+def test_the_names_of_the_weights_do_not_change():
+    """They are the keys of every checkpoint."""
+    layer = [
+        "attention.qkv.weight",
+        "attention.qkv.bias",
+        "attention.output.weight",
+        "attention.output.bias",
+        "attention_norm.weight",
+        "attention_norm.bias",
+        "feed_forward.up.weight",
+        "feed_forward.up.bias",
+        "feed_forward.down.weight",
+        "feed_forward.down.bias",
+        "feed_forward_norm.weight",
+        "feed_forward_norm.bias",
+    ]
+    assert list(BertForPretraining(preset("tiny", **SMALL)).state_dict()) == [
+        "encoder.embeddings.word_embeddings.weight",
+        "encoder.embeddings.position_embeddings.weight",
+        "encoder.embeddings.token_type_embeddings.weight",
+        "encoder.embeddings.norm.weight",
+        "encoder.embeddings.norm.bias",
+        *(f"encoder.layers.0.{name}" for name in layer),
+        *(f"encoder.layers.1.{name}" for name in layer),
+        "encoder.pooler.weight",
+        "encoder.pooler.bias",
+        "mlm_head.bias",
+        "mlm_head.transform.dense.weight",
+        "mlm_head.transform.dense.bias",
+        "mlm_head.transform.norm.weight",
+        "mlm_head.transform.norm.bias",
+        "nsp_head.weight",
+        "nsp_head.bias",
+    ]

@@ -1,0 +1,270 @@
+"""The tokenizer folder: what it keeps, what it refuses, and that text never becomes special."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+
+from pipeline.errors import InputError
+from pipeline.tokenizer import (
+    SPECIAL_TOKENS,
+    Normalization,
+    Tokenizer,
+    adopt_vocabulary,
+    learn_vocabulary,
+    load_tokenizer,
+)
+
+WORDS = ["[unused0]", "[", "]", ".", "##s", "##.", "the", "cat", "mask", "MASK", "été", "\u2028x"]
+TOKENS = [*SPECIAL_TOKENS, *WORDS]
+UNCASED = Normalization(strip_accents=True, lowercase=True)
+PUNKT = {"abbreviations": ["dr", "u.s"], "collocations": [["j", "bach"]], "contexts": {"é": 3}}
+SPELLED = "The [MASK] cats[SEP] [PAD]"
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return Tokenizer(TOKENS, UNCASED, PUNKT)
+
+
+@pytest.fixture
+def saved(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    tokenizer.save(tmp_path / "made" / "tokenizer")
+    return tmp_path / "made" / "tokenizer"
+
+
+def change_json(path: Path, change: Callable[[Any], Any]) -> None:
+    spec = json.loads(path.read_text())
+    change(spec)
+    path.write_text(json.dumps(spec))
+
+
+def words(tokenizer: Tokenizer, text: str) -> list[str]:
+    return [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
+
+
+def test_the_facts_follow_from_the_vocabulary(tokenizer: Tokenizer) -> None:
+    assert tokenizer.vocab_size == len(TOKENS)
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
+    assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
+    assert np.flatnonzero(tokenizer.is_special).tolist() == [0, 1, 2, 3, 4]
+    assert np.flatnonzero(tokenizer.is_continuation).tolist() == [9, 10]
+    assert tokenizer.replacement_ids.tolist() == list(range(6, len(TOKENS)))
+    assert tokenizer.replacement_ids.dtype == np.uint32
+
+
+def test_special_tokens_may_stand_anywhere(tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(reversed(TOKENS)))
+    tokenizer = adopt_vocabulary(tmp_path / "vocab.txt", cased=False, punkt=None)
+    assert tokenizer.tokens == TOKENS[::-1]
+    assert tokenizer.mask_id == len(TOKENS) - 5
+    assert not tokenizer.is_special[tokenizer.replacement_ids].any()
+
+
+def test_text_that_spells_a_special_token_stays_text(tokenizer: Tokenizer, saved: Path) -> None:
+    again = [load_tokenizer(saved), pickle.loads(pickle.dumps(tokenizer))]
+    again.append(adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=PUNKT))
+    for made in [tokenizer, *again, pickle.loads(pickle.dumps(again[0]))]:
+        pieces = ["the", "[", "mask", "]", "cat", "##s", "[", "[UNK]", "]", "[", "[UNK]", "]"]
+        assert words(made, SPELLED) == pieces
+        assert made.digest == tokenizer.digest
+
+
+def test_decode_joins_pieces_and_shows_special_tokens(tokenizer: Tokenizer) -> None:
+    ids = np.array([2, 11, 12, 9, 4, 3], np.uint32)
+    assert tokenizer.decode(ids) == "[CLS] the cats [MASK] [SEP]"
+
+
+def test_a_folder_gives_back_what_was_saved(tokenizer: Tokenizer, saved: Path) -> None:
+    loaded = load_tokenizer(saved)
+    assert loaded.tokens == tokenizer.tokens
+    assert loaded.normalization == tokenizer.normalization
+    assert loaded.punkt == PUNKT
+    assert loaded.digest == tokenizer.digest
+    assert sorted(os.listdir(saved)) == ["punkt.json", "tokenizer.json", "vocab.txt"]
+    assert os.listdir(saved.parent) == ["tokenizer"]
+
+
+def test_saving_leaves_the_same_tokenizer_and_refuses_another(
+    tokenizer: Tokenizer, saved: Path
+) -> None:
+    before = (saved / "tokenizer.json").stat().st_mtime_ns
+    tokenizer.save(saved)
+    assert (saved / "tokenizer.json").stat().st_mtime_ns == before
+    with pytest.raises(InputError, match="already holds another tokenizer"):
+        Tokenizer(TOKENS, UNCASED).save(saved)
+    with pytest.raises(InputError, match="no tokenizer folder"):
+        tokenizer.save(saved.parent)
+    assert load_tokenizer(saved).digest == tokenizer.digest
+    assert os.listdir(saved.parent) == ["tokenizer"]
+
+
+def test_the_saved_vocabulary_is_the_same_tokenizer(tokenizer: Tokenizer, saved: Path) -> None:
+    adopted = adopt_vocabulary(saved / "vocab.txt", cased=False, punkt=PUNKT)
+    assert adopted.digest == tokenizer.digest
+
+
+def test_other_libraries_read_the_saved_file(tokenizer: Tokenizer, saved: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    text = "The cats. ÉTÉ mask"
+    ids = tokenizer.encode_batch([text])[0]
+    plain = tokenizers.Tokenizer.from_file(str(saved / "tokenizer.json"))
+    assert plain.encode(text, add_special_tokens=False).ids == ids
+    fast = PreTrainedTokenizerFast(tokenizer_file=str(saved / "tokenizer.json"))
+    assert fast(text, add_special_tokens=False)["input_ids"] == ids
+    assert fast(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
+
+
+def test_the_digest_covers_every_fact(tokenizer: Tokenizer) -> None:
+    flags = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
+    others = [
+        Tokenizer(TOKENS, replace(UNCASED, **{flag: not getattr(UNCASED, flag)}), PUNKT)
+        for flag in flags
+    ]
+    others += [Tokenizer([*TOKENS[:-1], piece], UNCASED, PUNKT) for piece in ("dog", "##y")]
+    others += [Tokenizer([*TOKENS[:-2], TOKENS[-1], TOKENS[-2]], UNCASED, PUNKT)]
+    others += [Tokenizer([*TOKENS, "dog"], UNCASED, PUNKT), Tokenizer(TOKENS, UNCASED)]
+    others += [Tokenizer(TOKENS, UNCASED, {**PUNKT, "contexts": {"é": 4}})]
+    assert len({made.digest for made in [tokenizer, *others]}) == len(others) + 1
+
+
+def test_the_digest_is_the_same_in_another_process(tokenizer: Tokenizer, saved: Path) -> None:
+    code = "import sys; from pipeline.tokenizer import load_tokenizer as load; "
+    code += "print(load(sys.argv[1]).digest, sorted({'torch', 'nltk'} & set(sys.modules)))"
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split(maxsplit=1) == [tokenizer.digest, "[]\n"]
+
+
+def test_the_digest_is_frozen(tokenizer: Tokenizer) -> None:
+    # Manifests and checkpoints hold digests: another value here makes all of them foreign.
+    frozen = "5a89eea28f9b2703436fca60c56d38a5d940ba1bf687bae0592e7c42d74f2780"
+    assert tokenizer.digest == frozen
+
+
+def test_a_learned_vocabulary_starts_with_the_special_tokens() -> None:
+    texts = ["The cat sat on the mat. [MASK] Été!"] * 20
+    made = learn_vocabulary(iter(texts), vocab_size=60, cased=False, punkt=PUNKT)
+    assert tuple(made.tokens[:5]) == SPECIAL_TOKENS
+    assert {"the", "ete", "mask", "["} <= set(made.tokens)
+    assert made.vocab_size <= 60
+    assert words(made, "THE été") == ["the", "ete"]
+    cased = learn_vocabulary(iter(texts), vocab_size=60, cased=True, punkt=None)
+    assert {"The", "the", "Été"} <= set(cased.tokens)
+    assert not cased.lowercase
+
+
+def test_nothing_can_be_learned_from_nothing() -> None:
+    with pytest.raises(InputError, match="no words"):
+        learn_vocabulary(iter([" \n"]), vocab_size=60, cased=False, punkt=None)
+
+
+VOCABULARIES = {
+    "lacks \\[MASK\\]; BERT needs all of": "\n".join([*SPECIAL_TOKENS[:4], "the"]),
+    "lacks \\[PAD\\], \\[CLS\\]": "\n".join(["[UNK]", "[SEP]", "[MASK]", "the"]),
+    "id 6 \\(line 7\\) repeats id 5 \\(line 6\\), 'the'": "\n".join(
+        [*SPECIAL_TOKENS, "the", "the"]
+    ),
+    "id 5 \\(line 6\\) is '', which is no piece": "\n".join([*SPECIAL_TOKENS, "", "the"]),
+    "id 0 \\(line 1\\) is ''": "",
+    "no words": "\n".join([*SPECIAL_TOKENS, "[unused0]"]),
+}
+
+
+@pytest.mark.parametrize("message", VOCABULARIES)
+def test_a_bad_vocab_txt_is_refused(message: str, tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_text(VOCABULARIES[message])
+    with pytest.raises(InputError, match=message) as refused:
+        adopt_vocabulary(path, cased=False, punkt=None)
+    assert str(path) in str(refused.value)
+
+
+def test_line_ends_and_byte_order_marks_are_no_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*TOKENS, ""]).encode())
+    assert adopt_vocabulary(path, cased=False, punkt=None).tokens == TOKENS
+
+
+def test_files_that_are_no_vocabulary_are_refused(tmp_path: Path) -> None:
+    for found, path in {"no such file": tmp_path / "v.txt", "it is a folder": tmp_path}.items():
+        with pytest.raises(InputError, match=found):
+            adopt_vocabulary(path, cased=False, punkt=None)
+    (tmp_path / "v.txt").write_bytes(b"[PAD]\n\xff\n")
+    with pytest.raises(InputError, match="not UTF-8"):
+        adopt_vocabulary(tmp_path / "v.txt", cased=False, punkt=None)
+    for text, found in {"{": "not JSON", "[1]": "a JSON list", "[" * 100_000: "not JSON"}.items():
+        (tmp_path / "tokenizer.json").write_text(text)
+        with pytest.raises(InputError, match=found):
+            adopt_vocabulary(tmp_path / "tokenizer.json", cased=False, punkt=None)
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "normalizer type is None": lambda spec: spec.update(normalizer=None),
+    "normalizer type is 'NFC'": lambda spec: spec.update(normalizer={"type": "NFC"}),
+    "normalizer lowercase is 1;": lambda spec: spec["normalizer"].update(lowercase=1),
+    "pre_tokenizer type is 'Whitespace'": lambda spec: spec.update(
+        pre_tokenizer={"type": "Whitespace"}
+    ),
+    "model type is 'BPE'": lambda spec: spec["model"].update(type="BPE"),
+    "unk_token is '<unk>'": lambda spec: spec["model"].update(unk_token="<unk>"),
+    "prefix is '@@'": lambda spec: spec["model"].update(continuing_subword_prefix="@@"),
+    "max_input_chars_per_word is 200": lambda spec: spec["model"].update(
+        max_input_chars_per_word=200
+    ),
+    "adds the token '<s>'": lambda spec: spec["added_tokens"].append({"id": 99, "content": "<s>"}),
+    "adds the token 'cat'": lambda spec: spec["added_tokens"].append({"id": 12, "content": "cat"}),
+    "but 40 is none of them": lambda spec: spec["model"]["vocab"].update(cat=40),
+    "but '7' is none of them": lambda spec: spec["model"]["vocab"].update(cat="7"),
+    "but one stands twice": lambda spec: spec["model"]["vocab"].update(cat=11),
+    "is 'a\\\\nb', which is no piece": lambda spec: spec["model"]["vocab"].update({"a\nb": 17}),
+    "is '.ud800', which is no piece": lambda spec: spec["model"]["vocab"].update({"\ud800": 17}),
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_a_tokenizer_json_of_another_kind_is_refused(message: str, saved: Path) -> None:
+    change_json(saved / "tokenizer.json", CHANGES[message])
+    with pytest.raises(InputError, match=message):
+        adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(saved)
+
+
+def test_a_tokenizer_json_keeps_its_flags(saved: Path) -> None:
+    flags = {"strip_accents": False, "clean_text": False}
+    change_json(saved / "tokenizer.json", lambda spec: spec["normalizer"].update(flags))
+    made = adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
+    assert made.normalization == replace(UNCASED, **flags)
+    with pytest.raises(InputError, match="is uncased, which is not what was asked for; drop"):
+        adopt_vocabulary(saved / "tokenizer.json", cased=True, punkt=None)
+
+
+def test_accents_go_with_capitals_where_a_file_does_not_say(
+    tokenizer: Tokenizer, saved: Path
+) -> None:
+    change_json(
+        saved / "tokenizer.json", lambda spec: spec["normalizer"].update(strip_accents=None)
+    )
+    assert load_tokenizer(saved).digest == tokenizer.digest
+
+
+def test_a_folder_that_is_none_is_refused(saved: Path) -> None:
+    with pytest.raises(InputError, match="no such folder.*clozeline tokenizer"):
+        load_tokenizer(saved / "nowhere")
+    with pytest.raises(InputError, match="it holds tokenizer"):
+        load_tokenizer(saved.parent)
+    (saved / "punkt.json").write_text("nonsense")
+    with pytest.raises(InputError, match=r"punkt\.json is not JSON"):
+        load_tokenizer(saved)

@@ -1,0 +1,58 @@
+"""AdamW and the learning rate over time."""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from train.config import PretrainConfig
+
+# The share of a `wsd` run in which the learning rate falls (Hu et al. 2024, MiniCPM, section 4).
+WSD_DECAY = 0.2
+
+
+def build_optimizer(
+    model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float]
+) -> torch.optim.AdamW:
+    """Fused AdamW (Loshchilov & Hutter 2019); norms and biases, all that is a vector, do not decay."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    groups = [
+        {"params": [(n, p) for n, p in named if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [(n, p) for n, p in named if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=1e-6, fused=True)
+
+
+def learning_rate_at(step: int, config: PretrainConfig) -> float:
+    """Of the update that ends step `step` (from 1): a linear rise, then the schedule, to 0."""
+    return config.learning_rate * schedule_factor(
+        step / config.max_steps, warmup=config.warmup, schedule=config.schedule
+    )
+
+
+def schedule_factor(done: float, *, warmup: float, schedule: str) -> float:
+    """The learning rate's share of its highest value when `done` of the run is over, in [0, 1]."""
+    if done <= warmup and warmup > 0:
+        return done / warmup
+    rest = min((done - warmup) / (1 - warmup), 1.0)
+    match schedule:
+        case "linear":
+            return 1 - rest
+        case "cosine":
+            return (1 + math.cos(math.pi * rest)) / 2
+        case "wsd":
+            return min(1.0, (1 - rest) / WSD_DECAY)
+        case _:
+            return 1.0
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """For all parameter groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> torch.Tensor:
+    """Scale the gradients down to a norm of `limit` (0: leave them); gives the norm before."""
+    return nn.utils.clip_grad_norm_(parameters, limit or math.inf)
