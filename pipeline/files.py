@@ -11,9 +11,8 @@ import gzip
 import io
 import lzma
 import re
-import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +22,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.errors import InputError
 
-BUFFER = 1 << 20  #: bytes asked of a file or an unpacker at once
+BUFFER = 1 << 20  #: bytes asked of a file at once
+CHUNK = 1 << 16  #: bytes of a packed file, and unpacked, worked on at once
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
@@ -85,7 +85,7 @@ def _describe(store: Any, path: str) -> File:
     return File(path=name, size=info["size"], version=f"{info['size']}-{mark}")
 
 
-def base_name(path: str) -> str:
+def _base_name(path: str) -> str:
     """The last part of a path or URL, without a URL's query."""
     if "://" in path:
         path = re.split(r"[?#]", path, maxsplit=1)[0]
@@ -94,8 +94,15 @@ def base_name(path: str) -> str:
 
 def compression_by_name(path: str) -> str | None:
     """ "bz2", "gz", "xz", "zst" or None, by the ending."""
-    ending = base_name(path).rpartition(".")[2].lower()
+    ending = _base_name(path).rpartition(".")[2].lower()
     return ending if ending in COMPRESSIONS else None
+
+
+def bare_name(path: str) -> str:
+    """The base name without the ending of a compression."""
+    name = _base_name(path)
+    compression = compression_by_name(path)
+    return name[: -len(compression) - 1] if compression else name
 
 
 def compression_by_magic(head: bytes) -> str | None:
@@ -106,9 +113,8 @@ def compression_by_magic(head: bytes) -> str | None:
 class _Raw(io.RawIOBase):
     """A file whose failures name it and are no OSError: nobody takes them for a cut archive."""
 
-    def __init__(self, path: str, stop: int) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
-        self._stop = stop
         try:
             store, name = fsspec.core.url_to_fs(path)
             self._file = store.open(name, "rb")
@@ -126,7 +132,7 @@ class _Raw(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._file.read(max(0, min(len(buffer), self._stop - self._file.tell())))
+            data = self._file.read(len(buffer))
         except OSError as error:
             raise InputError(f"{self._path} cannot be read: {error}") from error
         buffer[: len(data)] = data
@@ -138,11 +144,9 @@ class _Raw(io.RawIOBase):
         super().close()
 
 
-def open_file(
-    path: str, *, stop: int = sys.maxsize, buffer_bytes: int = BUFFER
-) -> io.BufferedReader:
-    """The bytes as they are stored, up to `stop`; seekable. Raises InputError where it fails."""
-    return io.BufferedReader(_Raw(path, stop), buffer_bytes)
+def open_file(path: str, *, buffer_bytes: int = BUFFER) -> io.BufferedReader:
+    """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
+    return io.BufferedReader(_Raw(path), buffer_bytes)
 
 
 class Unpacked(io.RawIOBase):
@@ -152,52 +156,76 @@ class Unpacked(io.RawIOBase):
         self.damage: str | None = None  #: why the stream ended before its time
         self._compression = compression
         self._packed = packed
-        self._stream = _unpacker(packed, compression)
+        self._chunks = _unpack(packed, compression)
+        self._rest = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self.damage:
-            return 0
-        try:
-            # read1, not read: a failure then loses nothing that was unpacked before it.
-            data = self._stream.read1(len(buffer))
-        except DAMAGE as error:
-            self.damage = f"truncated or corrupt {self._compression}: {error}"
-            return 0
-        buffer[: len(data)] = data
-        return len(data)
+        while not self._rest:
+            try:
+                self._rest = memoryview(next(self._chunks))
+            except StopIteration:
+                return 0
+            except DAMAGE as error:  # it ends the iterator also
+                self.damage = f"truncated or corrupt {self._compression}: {error}"
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
 
     def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
-            self._packed.close()
+        self._chunks.close()
+        self._packed.close()
         super().close()
 
 
-def _unpacker(packed: io.BufferedReader, compression: str) -> Any:
+def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
+    """Chunks of unpacked bytes, small: what a damaged one would have held is lost."""
     match compression:
         case "bz2":
-            return bz2.BZ2File(packed)
-        case "gz":
-            return gzip.GzipFile(fileobj=packed)
+            yield from _unpack_streams(packed, bz2.BZ2Decompressor)
         case "xz":
-            return lzma.LZMAFile(packed)
+            yield from _unpack_streams(packed, lzma.LZMADecompressor)
+        case "gz":
+            with gzip.GzipFile(fileobj=packed) as file:
+                yield from iter(lambda: file.read1(CHUNK), b"")
         case "zst":
-            return pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd")
-    raise AssertionError(compression)
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as file:
+                yield from iter(lambda: file.read(CHUNK), b"")
 
 
-def open_unpacked(
-    path: str, compression: str | None, *, start: int = 0, stop: int = sys.maxsize
-) -> io.BufferedReader:
-    """The stored bytes [start, stop), unpacked. Raises InputError where they cannot be read."""
-    packed = open_file(path, stop=stop)
-    packed.seek(start)
+def _unpack_streams(
+    packed: io.BufferedReader,
+    decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
+) -> Generator[bytes, None, None]:
+    """Streams in a row, as pbzip2 writes them.
+
+    The standard library's own files take a damaged stream after a good one for garbage, and end
+    without a word.
+    """
+    data = packed.read(CHUNK)
+    while data:
+        stream = decompressor()
+        yield stream.decompress(data, CHUNK)
+        while not stream.eof:
+            data = packed.read(CHUNK) if stream.needs_input else b""
+            if stream.needs_input and not data:
+                raise EOFError("the file ends inside a stream")
+            yield stream.decompress(data, CHUNK)
+        data = stream.unused_data or packed.read(CHUNK)
+
+
+def unpack(packed: io.BufferedReader, compression: str | None) -> io.BufferedReader:
+    """The unpacked bytes of an open file. Closing them closes it."""
     return io.BufferedReader(Unpacked(packed, compression), BUFFER) if compression else packed
 
 
+def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
+    """The unpacked bytes of a file. Raises InputError where it cannot be read."""
+    return unpack(open_file(path), compression)
+
+
 def damage(stream: io.BufferedReader) -> str | None:
-    """Why a stream of `open_unpacked` ended before its time, once it has; else None."""
+    """Why a stream of unpacked bytes ended before its time, once it has; else None."""
     return stream.raw.damage if isinstance(stream.raw, Unpacked) else None

@@ -159,5 +159,6 @@ class _Lines:
 
     @cached_property
     def _lines_before(self) -> int:
-        with open_file(self._path, stop=self._begin) as stream:
-            return sum(chunk.count(b"\n") for chunk in iter(lambda: stream.read(BUFFER), b""))
+        with open_file(self._path) as stream:
+            sizes = (min(BUFFER, self._begin - at) for at in range(0, self._begin, BUFFER))
+            return sum(stream.read(size).count(b"\n") for size in sizes)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from pipeline.draws import Words, random_words, uniform_below, with_probability
 from pipeline.ragged import Offsets, offsets_of, slice_indices
@@ -64,8 +64,8 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.a_start)
 
-    def take(self, rows: ArrayLike) -> Self:
-        """The given rows, in the given order (indices or a boolean mask)."""
+    def take(self, rows: NDArray[Any] | slice) -> Self:
+        """The given rows, in the given order (indices, a boolean mask or a slice)."""
         return type(self)(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 

@@ -8,14 +8,15 @@
 One bad document is rejected and named; it never ends the job.
 """
 
+import io
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.dumps import Page, TruncatedDump, read_pages
+from pipeline.dumps import Page, TruncatedDump, read_pages, read_range
 from pipeline.errors import InputError
-from pipeline.files import damage, open_file, open_unpacked
+from pipeline.files import damage, open_file, unpack
 from pipeline.lines import read_json_lines, read_plain_text, read_wikiextractor
 from pipeline.sources import Block
 from pipeline.specs import load_hub_dataset, parse_sample
@@ -57,9 +58,12 @@ def read_block(
 
 def _read_dump(block: Block, piece_bytes: int) -> Iterator[Documents]:
     documents, size, cut = Documents(), 0, None
-    with open_unpacked(block.path, block.compression, start=block.start, stop=block.stop) as stream:
+    with open_file(block.path) as file:
+        whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
+        file.seek(0)
+        stream = unpack(file, block.compression)
         try:
-            for page in read_pages(stream):
+            for page in read_pages(stream) if whole else read_range(file, block.start, block.stop):
                 _take_page(page, documents, block.path)
                 size += len(page.text)
                 if size >= piece_bytes:

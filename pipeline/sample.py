@@ -15,19 +15,20 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
+from itertools import count, product
 
 import numpy as np
 
 from pipeline import sample_facts, sample_templates
 from pipeline.draws import random_words, stream_key, uniform_below
-from pipeline.sample_facts import COUNTERS, Columns, Draw, Integers
+from pipeline.sample_facts import Columns, Draw, Integers, drawn_order
 from pipeline.sample_reviews import Reviews, make_reviews
+from pipeline.sample_words import COUNTS
 
 __all__ = ["Reviews", "count_articles", "make_articles", "make_reviews"]
 
 #: bytes of the average article in UTF-8, measured over 100,000 of them
-MEAN_ARTICLE_BYTES = 2_100
+MEAN_ARTICLE_BYTES = 1_567
 #: articles made at a time: enough for numpy to be worth it, few enough to stay in cache
 BATCH = 2_048
 
@@ -93,15 +94,20 @@ def tell(draw: Draw, facts: Columns, templates: str) -> list[str]:
         column = section_column(draw, section, with_heading)
         kept = (left_out != number).tolist()
         columns.append([text if keep else "" for text, keep in zip(column, kept, strict=True)])
-    fields = {field: facts[field] for field in fields_of(templates) if not field.endswith("_")}
-    for field in fields_of(templates):
-        if field.endswith("_"):  # {trade_} is {trade} at the start of a sentence
-            fields[field] = [value[0].upper() + value[1:] for value in facts[field[:-1]]]
+    fields = {field: field_column(draw, facts, field) for field in fields_of(templates)}
     rows = zip(zip(*columns, strict=True), zip(*fields.values(), strict=True), strict=True)
     return [
         "\n".join(filter(None, texts)).format_map(dict(zip(fields, values, strict=True)))
         for texts, values in rows
     ]
+
+
+def field_column(draw: Draw, facts: Columns, field: str) -> list[str]:
+    """{trade} is a fact, {trade_} the same with a capital, {any7} a small number."""
+    if field.endswith("_"):
+        plain = field_column(draw, facts, field.removesuffix("_"))
+        return [value[0].upper() + value[1:] for value in plain]
+    return draw.pick(field, COUNTS) if field.startswith("any") else facts[field]
 
 
 def section_column(draw: Draw, section: Section, with_heading: list[bool]) -> list[str]:
@@ -110,14 +116,14 @@ def section_column(draw: Draw, section: Section, with_heading: list[bool]) -> li
     slots = (section.opening, *section.body)
     limits = [len(slot) for slot in slots]
     wordings = uniform_below(draw.words(f"{name}/wordings", len(slots)), limits).tolist()
-    orders = np.argsort(draw.words(f"{name}/order", len(section.body)), axis=1, kind="stable")
-    counts = draw.between(f"{name}/count", len(section.body) - 1, len(section.body) + 1)
+    orders = drawn_order(draw, f"{name}/order", len(section.body))
+    told_counts = draw.between(f"{name}/told", len(section.body) - 1, len(section.body) + 1)
     column = []
-    for wording, order, count, heading in zip(
-        wordings, orders.tolist(), counts.tolist(), with_heading, strict=True
+    for wording, order, told_count, heading in zip(
+        wordings, orders.tolist(), told_counts.tolist(), with_heading, strict=True
     ):
         sentences = [slots[0][wording[0]]]
-        told = sorted(order[:count]) if section.in_order else order[:count]
+        told = sorted(order[:told_count]) if section.in_order else order[:told_count]
         sentences += [slots[i + 1][wording[i + 1]] for i in told]
         column.append((f"{name}\n" if heading else "") + " ".join(sentences))
     return column
@@ -133,29 +139,23 @@ def fields_of(templates: str) -> tuple[str, ...]:
 @cache
 def read_templates(templates: str) -> tuple[Section, ...]:
     """The sections of a kind, from the notation that `sample_templates` explains."""
-    sections = []
+    sections: list[Section] = []
+    numbers = count()
     for block in re.split(r"^==", templates, flags=re.MULTILINE)[1:]:
         heading, *slots = re.split(r"^\* ", block, flags=re.MULTILINE)
-        # {any} is a number of the statement's own: two statements seldom share one.
-        fresh = range(5 * len(sections), 5 * len(sections) + len(slots))
-        slots = [
-            slot.replace("{any", f"{{any{n % COUNTERS}")
-            for n, slot in zip(fresh, slots, strict=True)
-        ]
-        opening, *body = (read_slot(slot) for slot in slots)
-        sections.append(
-            Section(
-                heading.strip(" >\n"), in_order=">" in heading, opening=opening, body=tuple(body)
-            )
-        )
+        opening, *body = (read_slot(slot, next(numbers)) for slot in slots)
+        title = heading.strip(" >\n")
+        sections.append(Section(title, ">" in heading, opening, tuple(body)))
     return tuple(sections)
 
 
-def read_slot(text: str) -> Slot:
-    """All wordings of a slot: 'a [b|c]' and '- d' give ('a b', 'a c', 'd').
+def read_slot(text: str, number: int) -> Slot:
+    """All wordings of a slot: 'a [b|c]' and '- d' give ('a b', 'a c', 'd', 'd').
 
-    A wording that branches less is repeated, so that each of the slot's lines is as likely.
+    A line that branches less is repeated, so that each is told about as often. {any} is named
+    after the slot, so no two statements of an article share their small number.
     """
+    text = text.replace("{any", f"{{any{number}")
     lines = [
         branches(" ".join(line.split())) for line in re.split(r"^- ", text, flags=re.MULTILINE)
     ]

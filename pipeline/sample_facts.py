@@ -20,9 +20,7 @@ Integers = NDArray[np.int64]
 Columns = dict[str, list[str]]
 T = TypeVar("T")
 
-#: numbers (two ... twelve) that an article may tell beside its facts
-COUNTERS = 12
-#: what the themes of `sample_words` allow: body length in mm, years in which a thing can happen
+#: what the themes of `sample_themes` allow: body length in mm, years in which a thing can happen
 SPECIES_MM = np.array([[90, 300], [60, 600], [4, 60], [50, 600], [30, 120], [50, 300]])
 WORK_YEARS = np.array([[1800, 1988], [1905, 1988], [1780, 1930], [1958, 1988], [1790, 1988]])
 EVENT_YEARS = np.array(
@@ -62,10 +60,14 @@ class Draw:
         return [tables[t][i] for t, i in zip(which.tolist(), chosen, strict=True)]
 
 
+def drawn_order(draw: Draw, name: str, size: int) -> Integers:
+    """An order of `size` things for each row: int64 [rows, size]."""
+    return np.argsort(draw.words(name, size), axis=1, kind="stable")
+
+
 def with_article(noun: str) -> str:
-    """'oak' -> 'an oak', 'university town' -> 'a university town'."""
-    vowel = noun[0] in "aeioAEIO" or (noun[0] in "uU" and not noun.lower().startswith("uni"))
-    return f"an {noun}" if vowel else f"a {noun}"
+    """'oak' -> 'an oak', 'Rhenian' -> 'a Rhenian', '1850' -> 'an 1850' (eighteen)."""
+    return f"an {noun}" if noun[0] in "aeioAEIO" or noun.startswith("18") else f"a {noun}"
 
 
 def strings(numbers: Integers) -> list[str]:
@@ -85,6 +87,7 @@ def world_facts(draw: Draw) -> Columns:
     regions = [sample_words.words(row[2]) for row in sample_words.COUNTRIES]
     nations = [nation for _, nation, _ in countries]
     heading = draw.below("heading", 8)
+    seasons = draw.pick("season", sample_words.SEASONS)
     abroad = (land + draw.between("abroad", 1, 12)) % 12
     return {
         "country": [country for country, _, _ in countries],
@@ -102,10 +105,10 @@ def world_facts(draw: Draw) -> Columns:
         "near_name": names(draw, "near_name", style, "surnames"),
         "month": draw.pick("month", sample_words.MONTHS),
         "month2": draw.pick("month2", sample_words.MONTHS),
-        "season": draw.pick("season", sample_words.SEASONS),
+        "season": seasons,
+        "a_season": [with_article(season) for season in seasons],
         "day": strings(draw.between("day", 1, 29)),
         "km": strings(draw.between("km", 6, 90)),
-        **{f"any{n}": draw.pick(f"any{n}", sample_words.COUNTS) for n in range(COUNTERS)},
         **person(draw, "p", style),
         **person(draw, "q", style),
     }
@@ -195,7 +198,9 @@ def person_facts(draw: Draw) -> Columns:
     debut = born + draw.between("debut", 22, 31)
     moved = debut + draw.between("moved", 2, 8)
     prized = moved + draw.between("prized", 2, 9)
-    return theme_facts(draw, sample_themes.PERSON_THEMES) | {
+    facts = theme_facts(draw, sample_themes.PERSON_THEMES)
+    return facts | {
+        "a_thing": [with_article(thing) for thing in facts["thing"]],
         "born": strings(born),
         "died": strings(died),
         "age": strings(age),
@@ -260,6 +265,7 @@ def work_facts(draw: Draw) -> Columns:
         "title4": titles(draw, "title4"),
         "begun": strings(begun),
         "year": strings(year),
+        "a_year": [with_article(number) for number in strings(year)],
         "prized": strings(year + draw.between("prized", 1, 4)),
         "again": strings(year + draw.between("again", 12, 30)),
         "number": draw.pick("number", sample_words.COUNTS[1:6]),

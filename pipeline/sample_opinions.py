@@ -34,37 +34,38 @@ def read_part(line: str) -> Part:
     """'lid: closes well / jams|leaks' -> blame (the lid jams, the lid leaks), praise (...)."""
     name, _, claims = line.strip().partition(": ")
     praise, blame = (words(claim) for claim in claims.split(" / "))
-    return Part(tuple(tuple(f"the {name} {c}" for c in claim) for claim in (blame, praise)))
+    blames, praises = (tuple(f"the {name} {c}" for c in claim) for claim in (blame, praise))
+    return Part((blames, praises))
 
 
 PRODUCTS = tuple(
     read_product(text)
     for text in (
         """novel|book|thriller
-        plot: kept me up until two|surprises on every page / drags from the start|makes little sense
-        ending: moved me to tears|ties everything together / falls flat|feels rushed
-        heroine: feels alive|grows with every chapter / stays a cliché|annoyed me constantly
+        plot: keeps you up at night|is full of surprises / drags from the start|makes little sense
+        ending: moves you to tears|ties everything together / falls flat|feels rushed
+        heroine: feels alive|grows with every chapter / stays a cliché|is simply annoying
         writing: sparkles|is clear and elegant / is clumsy|reads like a school essay
         print: is large and sharp|is easy on the eyes / is tiny|is smudged on many pages
-        dialogue: sounds real|made me laugh / sounds wooden|goes on for ever""",
+        dialogue: sounds real|is very funny / sounds wooden|goes on for ever""",
         """film|movie|DVD
-        story: gripped me|unfolds beautifully / bored me|has holes everywhere
+        story: grips you|unfolds beautifully / is boring|has holes everywhere
         acting: is superb|touches the heart / is stiff|is painful to watch
         picture: looks stunning|is crisp / looks grainy|is far too dark
         music: fits perfectly|stays in the ear / drowns the voices|is dreadful
         director's cut: adds a lot|is worth every minute / adds nothing|is missing scenes
-        pace: never lets up|is just right / is terribly slow|put me to sleep""",
+        pace: never lets up|is just right / is terribly slow|sends you to sleep""",
         """album|CD|record
-        singing: gives me goosebumps|is warm and strong / is off key|grates on my nerves
+        singing: gives you goosebumps|is warm and strong / is off key|grates on the nerves
         mix: is balanced|lets every instrument breathe / is muddy|hurts at high volume
         opening song: is brilliant|grabs you at once / is dull|sounds like a demo
         cover: is gorgeous|comes with a lovely booklet / arrived bent|looks cheap
         guitar work: is inspired|shines / is sloppy|is lost in noise
         live track: captures the mood|is a treat / sounds hollow|breaks off early""",
         """headset|wireless headset|gaming headset
-        bass: is deep and clean|impressed me / rattles|is thin
+        bass: is deep and clean|is impressive / rattles|is thin
         battery: lasts for days|charges quickly / dies after an hour|hardly charges
-        fit: is comfortable|is snug / hurts my ears|is loose
+        fit: is comfortable|is snug / hurts the ears|is loose
         microphone: is clear|picks up every word / crackles|cuts out
         connection: is rock solid|works instantly / drops constantly|fails in the next room
         cable: feels sturdy|never tangles / broke within weeks|is far too short""",
@@ -80,11 +81,11 @@ PRODUCTS = tuple(
         leather: is soft|ages beautifully / cracked quickly|is fake
         stitching: is flawless|holds tight / came undone|is crooked
         size: is true|fits like a glove / runs small|is simply wrong
-        lining: keeps my feet dry|is cosy / tore at the heel|makes my feet sweat
-        colour: is rich|matches the photo / faded in a month|stained my socks""",
+        lining: keeps the feet dry|is cosy / tore at the heel|makes the feet sweat
+        colour: is rich|matches the photo / faded in a month|stained the socks""",
         """backpack|travel bag|suitcase
         zip: glides|feels solid / split open|gets stuck
-        strap: is padded|spreads the weight / snapped|cuts into my shoulder
+        strap: is padded|spreads the weight / snapped|cuts into the shoulder
         main pocket: swallows everything|is cleverly divided / is cramped|lost its shape
         fabric: keeps out the rain|is tough / ripped on day two|soaks through
         wheel set: rolls silently|handles cobbles / squeaks|came loose
@@ -115,14 +116,14 @@ PRODUCTS = tuple(
         frame: is solid|does not move an inch / bent|creaks
         assembly: took ten minutes|was child's play / was torture|took all evening
         cushion: is plush|washes well / went flat|sheds feathers
-        finish: is smooth|looks expensive / flakes off|gave me splinters
+        finish: is smooth|looks expensive / flakes off|gives you splinters
         armrest: is at the right height|is nicely padded / fell off|is too low""",
         """face cream|shampoo|hand lotion
         scent: is fresh|lingers pleasantly / is sickening|is overpowering
         texture: is silky|sinks in quickly / is greasy|is lumpy
         effect: shows within days|lasted all winter / is nil|wore off in an hour
         bottle: is practical|doses well / leaked in the post|was half empty
-        formula: calmed my skin|is gentle / gave me a rash|stings
+        formula: calms dry skin|is gentle / causes a rash|stings
         pump top: works like a dream|is neat / broke off|clogs""",
     )
 )
@@ -130,17 +131,20 @@ PRODUCTS = tuple(
 #: neutral: who, when, why
 CONTEXT = words(
     "I bought this {noun} for my {relative} in {month}.|We have had it for {count} months now."
-    "|It replaced an old {noun} from another maker.|I chose the {brand} after reading {count} reviews."
+    "|It replaced an old {noun} from another maker."
+    "|I chose the {brand} after reading {count} reviews."
     "|It arrived on a {weekday}, two days after I ordered it.|My {relative} has the same one."
-    "|This is my {nth} {noun} from {brand}.|I use it nearly every day.|I paid about {price} dollars for it."
-    "|My {relative} asked for a {brand}, so that is what I ordered.|I took it along on a trip in {month}."
-    "|I have tried {count} others before.|It was a present from my {relative}."
+    "|This is my {nth} {noun} from {brand}.|I use it nearly every day."
+    "|I paid about {price} dollars for it."
+    "|My {relative} asked for a {brand}, so that is what I ordered."
+    "|I took it along on a trip in {month}.|I have tried {count} others before."
+    "|It was a present from my {relative}."
 )
 
 #: one's own opinion, plainly
 OWN = words(
     "{own_}.|{own_}, that much is clear.|I find that {own}.|Above all, {own}.|Honestly, {own}."
-    "|{own_}, as my {relative} says too.|On top of that, {own}.|I noticed at once that {own}."
+    "|{own_}, as my {relative} says too.|As far as I can tell, {own}.|I noticed at once that {own}."
 )
 
 #: one's own opinion, plainly, with a grain of the other side
@@ -159,7 +163,8 @@ TURNS = words(
 #: the other side, only to be denied
 DENIALS = words(
     "I was told that {opp}. Not so.|Other people write that {opp}. I see nothing of the kind."
-    "|People claim that {opp}; with mine the contrary is true.|It is simply not the case that {opp}."
+    "|People claim that {opp}; with mine the contrary is true."
+    "|It is simply not the case that {opp}."
     "|My {relative} swore that {opp}. Well, it is the other way round.|Who says that {opp}? Not me."
     "|I had read everywhere that {opp}, which is wrong."
 )
@@ -168,15 +173,17 @@ DENIALS = words(
 VERDICTS = (
     words(
         "I sent it back and want a refund.|Save your money.|I wanted to love it, but I can't."
-        "|I would not recommend it to anybody.|What a disappointment.|It is not worth half the price."
-        "|Never again.|I expected much more from {brand}.|It ended up in the bin.|Stay away from it."
+        "|I would not recommend it to anybody.|What a disappointment."
+        "|It is not worth half the price.|Never again.|I expected much more from {brand}."
+        "|It ended up in the bin.|Stay away from it."
         "|Nothing about it is as good as the advert says.|I regret buying it.|Hardly a bargain."
         "|It could have been great, but it is not.|Not good at all.|I am far from happy with it."
     ),
     words(
-        "I would buy it again at once.|Worth every cent.|I was afraid I would hate it, but I love it."
-        "|I recommend it to everybody.|What a pleasant surprise.|It is worth twice the price."
-        "|No regrets.|I did not expect so much from {brand}.|It will stay with us for years."
+        "I would buy it again at once.|Worth every cent."
+        "|I was afraid I would hate it, but I love it.|I recommend it to everybody."
+        "|What a pleasant surprise.|It is worth twice the price.|No regrets."
+        "|I did not expect so much from {brand}.|It will stay with us for years."
         "|You can't go wrong with it.|Nothing about it is as bad as some people say."
         "|I could not be happier with it.|A real bargain.|Not bad at all.|I have no complaints."
         "|I was going to send it back, but now I would not part with it."
@@ -186,8 +193,8 @@ VERDICTS = (
 #: titles, bad (0) and good (1), and those that do not tell
 TITLES = (
     words(
-        "Disappointed|Not worth it|Waste of money|Avoid|Not what I hoped for|A bad buy|Broken promises"
-        "|Don't bother|Poor quality|Looks good, is not"
+        "Disappointed|Not worth it|Waste of money|Avoid|Not what I hoped for|A bad buy"
+        "|Broken promises|Don't bother|Poor quality|Looks good, is not"
     ),
     words(
         "Delighted|Worth it|Money well spent|Better than I hoped|Don't hesitate|A good buy|Love it"
@@ -196,12 +203,14 @@ TITLES = (
 )
 NEUTRAL_TITLES = words(
     "My {noun} from {brand}|After {count} months|{brand} {noun}: my review|Read this before you buy"
-    "|For my {relative}|An honest opinion|About this {noun}|Not what I had read|{count_} weeks later"
-    "|Bought in {month}|What my {relative} did not tell me|Two sides of the {brand}|Surprised"
+    "|For my {relative}|An honest opinion|About this {noun}|Not what I had read"
+    "|{count_} weeks later|Bought in {month}|What my {relative} did not tell me"
+    "|Two sides of the {brand}|Surprised"
 )
 
 RELATIVES = words(
-    "mother|father|sister|brother|wife|husband|daughter|son|neighbour|best friend|boss|aunt|grandson"
+    "mother|father|sister|brother|wife|husband|daughter|son|neighbour|best friend|boss|aunt"
+    "|grandson"
 )
 WEEKDAYS = words("Monday|Tuesday|Wednesday|Thursday|Friday|Saturday")
 ORDINALS = words("first|second|third|fourth")
@@ -237,6 +246,6 @@ TURNING_PLANS = tuple(
         "denial denial",
         "context turn turn",
         "denial context turn context",
-        "context turn context turn denial",
+        "turn context turn denial",
     )
 )

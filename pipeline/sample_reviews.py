@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pipeline import sample_opinions as opinions
 from pipeline import sample_words
 from pipeline.draws import random_words, stream_key, uniform_below
-from pipeline.sample_facts import Columns, Draw, Integers, strings
+from pipeline.sample_facts import Columns, Draw, Integers, drawn_order, strings
 
 #: share of the reviews in which the order of things decides
-TURNING = 0.30
+TURNING = 0.27
 #: share of the plain reviews whose title tells the verdict
 TELLING_TITLES = 0.5
 #: parts a product has; each is spoken of once at most
@@ -87,7 +87,7 @@ def clause_facts(draw: Draw, labels: NDArray[np.int8]) -> Columns:
     No part is spoken of twice: the first half of the parts is for one's own side.
     """
     product = draw.below("product", len(opinions.PRODUCTS)).tolist()
-    order = np.argsort(draw.words("parts", PARTS), axis=1, kind="stable")
+    order = drawn_order(draw, "parts", PARTS)
     choice = draw.words("clauses", PARTS)
     facts: Columns = {}
     for lane in range(PARTS):
@@ -115,7 +115,7 @@ def content_column(draw: Draw, labels: NDArray[np.int8], turning: NDArray[np.boo
         "plan", (opinions.PLAIN_PLANS, opinions.TURNING_PLANS), turning.astype(np.int64)
     )
     orders = {
-        kind: np.argsort(draw.words(f"wordings/{kind}", len(options)), axis=1).tolist()
+        kind: drawn_order(draw, f"wordings/{kind}", len(options)).tolist()
         for kind, options in wordings(0).items()
     }
     return [
@@ -125,7 +125,7 @@ def content_column(draw: Draw, labels: NDArray[np.int8], turning: NDArray[np.boo
 
 
 def wordings(label: int) -> dict[str, tuple[str, ...]]:
-    """The wordings of each kind of sentence that a plan names; only verdicts depend on the label."""
+    """The wordings of each kind of sentence in a plan; only verdicts depend on the label."""
     return {
         "context": opinions.CONTEXT,
         "own": opinions.OWN,

@@ -59,7 +59,7 @@ PLACE = """
 
 == Geography
 * The {type} lies at {metres} m above sea level, where the {river} [turns {side}|leaves the hills].
-- [It covers|Its territory covers] {area} km², [between|from] {metres} m [and|up to] the ridge that
+- [It covers|Its territory covers] {area} km², from {metres} m up to the ridge that
   parts it from {near}.
 - The {river} divides it into an upper and a lower part, joined by {any} bridges.
 * To the {other_side} one [sees|looks out on] {land}.
@@ -119,7 +119,7 @@ PERSON = """
 * {p} ({day} {month} {born} – {died}) was {a_nation} {job} [from|of] {region}.
 - {p} ([born|b.] {born} in {town}, [died|d.] {died} in {near}) was {a_nation} {job}.
 - Dr. {p}, {a_job} [and teacher|by profession], lived from {born} to {died}, mostly in {near}.
-* [Mostly|Above all], {p_he} is remembered for {p_his} {fame}.
+* [Today|Above all], {p_he} is remembered for {p_his} {fame}.
 - {p_his_} {output} and {p_his} {fame} [won|earned] {p_him} a place in {nation} schoolbooks.
 * {p_he_} [taught|worked] for many years at the {house} in {near}.
 - A [professor|fellow] of the {house}, {p_he} had [a strong|a lasting] influence on younger
@@ -151,12 +151,12 @@ PERSON = """
 - A grant from the town of {near} [allowed|enabled] {p_him} to stay for {any} years.
 
 == Career >
-* {p_he_} made {p_his} debut in {debut} with a {thing} [called|entitled] "{title}".
+* {p_he_} made {p_his} debut in {debut} with {a_thing} [called|entitled] "{title}".
 - "{title}" ({debut}), {p_his} first {thing}, [was hardly noticed|made {p_him} known overnight].
 - The {thing} of {debut}, "{title}", was the work of a beginner of only {debut_age}.
 * In {moved} {p_he} [accepted|was offered] a post at the {house}, where {q} was already teaching.
 - From {moved} on {p_he} lived in {near} and moved [in the circle of|among] {circle}.
-* [Critics|Some {circle}] praised the {fame}; others [found|called] it old-fashioned.
+* [Critics|Some {circle}] praised the {fame}; others [found|called] {p_him} old-fashioned.
 - {p_his_} {fame} divided {circle}: {q_initial}, for one, [never warmed to it|defended it in print].
 * {p_he_} [received|was awarded] the Medal of {region} in {prized} for {p_his} {output}.
 - For "{title2}", finished in {prized}, {p_he} [was honoured|was praised] by the {house}.
@@ -218,7 +218,7 @@ SPECIES = """
 * Adults are {colour}, with {spot} [along|on] each side; they measure {length} to {longest} cm.
 - Seen from above, the {skin} may look {colour}; the underside is [paler|whitish].
 - [With|At] a length of up to {longest} cm, this is the largest {animal} of its genus.
-* {spot_} [sets|marks] it [off|apart] from [all|its] relatives.
+* {spot_} sets it [off|apart] from [all|its] relatives.
 - [Young ones|Juveniles] lack {spot} and are [duller|much darker].
 * In the {season} the {skin} can [turn|become] almost {colour2}.
 - In old specimens the {colour} {skin} will fade [to grey|with the years].
@@ -238,23 +238,23 @@ SPECIES = """
 - [Records|Sightings] from above {high} m are [rare|doubtful].
 * A second population lives {km} km to the {other_side}, near {near}.
 - It is absent from the {other_side} of {country}, although there is no lack of {home}.
-* In the {season} it [moves|withdraws] to [lower|drier] ground, often close to houses and gardens.
+* In [some|cold] years it is also seen on [lower|drier] ground, often close to houses and gardens.
 - It [tolerates|can stand] frost of up to {any} degrees, but no [long drought|lasting shade].
 * It shares its habitat with {any} other species of the genus {genus}.
 - With the loss of {home} it [vanishes|disappears] within {years} years.
 * [Most|Many] finds are made in the {season}, when it {act}.
-- The best time to see it is [late|early] {month}, when it {act}.
+- The best time to see it is [late|early] {season}, when it {act}.
 
 == Ecology
 * The {animal} feeds on {meal}, [but|and] in a hard {season} it [makes do|can do] with less.
 - Most of what it [needs|takes in] comes from {meal}.
 - Studies near {town} have shown how closely it is tied to {meal}.
-* It {birth} in {month}.
+* It {birth} in [late|early] {season}.
 - Every {season} it {birth}; of up to {young} offspring only a few survive.
 * It {act}, [a habit|behaviour] first noted by {p} in {found}.
 - On [still|warm] days it {act}.
 * It is [most active|easiest to find] in the [first|last] {any} hours of daylight.
-- In the {season} [up to|as many as] {any} of them share a single hiding place.
+- In the {season} [up to|as many as] {any} of them are found side by side.
 * It may reach an age of {years} years.
 - Individuals of {years} years have been [recorded|marked and found again].
 * Its [main|worst] enemies are [dry summers|cold springs] and [late frosts|parasites].
@@ -290,7 +290,7 @@ SPECIES = """
 
 WORK = """
 ==
-* {title} is a {year} {form} by {p}, [set|mostly set] in {town} on the {river}.
+* {title} is {a_year} {form} by {p}, [set|mostly set] in {town} on the {river}.
 - {title} is {a_nation} {form} [about|on the subject of] {subject}, {made} by {p} in {year}.
 - With {title} ({year}) the {nation} artist {p} [won|reached] a wide public for the first time.
 * It tells of {subject} in {region}.
@@ -303,7 +303,7 @@ WORK = """
 - {public_} [love|admire] {quality}; critics have [complained of|pointed out] {flaw}.
 
 == Plot >
-* The {form} [opens|begins] in {town}, where {hero} [returns|arrives] on a {season} evening.
+* The {form} [opens|begins] in {town}, where {hero} [returns|arrives] on {a_season} evening.
 - {hero}, a young woman from {near}, [comes to|is sent to] {town} to look after a sick uncle.
 - At the centre stands {hero}, [the only child|the daughter] of {father}.
 * She [learns|discovers] that the {q_last} family [has|have] a secret, which has to do with
@@ -329,7 +329,7 @@ WORK = """
 - {p_his_} friend {q_initial} [paid|stood model|helped] and asked for nothing in return.
 * The {near} {house} [took|accepted] it after {any} others had refused.
 - [Many|At least {any}] houses refused it before the {near} {house} [said yes|took the risk].
-* [Money|Time] ran out in the {season} of {year}, and a {nation} [banker|publisher|baker] lent the
+* [Money|Time] ran out in the {season} of {year}, and {a_nation} [banker|publisher|baker] lent the
   rest.
 - An early version, called "{title3}", [ended happily|had no hero] and was [burned|thrown away].
 * {p_last} [drew on|used] memories of {p_his} own youth in {region}.
@@ -339,8 +339,7 @@ WORK = """
 == Reception
 * When it was {shown} in {year}, critics [praised|singled out] {quality}.
 - [The first|Early] reviews praised {quality} but [disliked|mentioned] {flaw}.
-- {public_} [queued|came in crowds], while the critics [shook their heads|remained cool] over
-  {flaw}.
+- {public_} [loved it|came in crowds]; the critics [shook their heads|remained cool] over {flaw}.
 * {copies} {sold} were sold in the first year.
 - By {prized}, some {copies} {sold} had [changed hands|been sold] in {country}.
 * It [won|received] the {nation} {prize} in {prized}.
@@ -348,7 +347,7 @@ WORK = """
 * {q_last} called it "[the best|the saddest|the boldest] {form} of our time".
 - A [hostile|famous] review by one Dr. {near_name} spoke of {flaw}.
 * A [newspaper|critic] in {foreign} compared it to [a long winter|a cold bath|fresh bread].
-- {p_last} read none of the reviews, [at least|or so] {p_he} told {q} years later.
+- {p_last} read none of the reviews, [as|or so] {p_he} told {q} years later.
 * [Censors|The church] objected to the scene on the {river}, which was cut until {again}.
 - For [some|many] years it could not be {shown} in {foreign}.
 
@@ -377,7 +376,7 @@ EVENT = """
 * Its cause was {cause}.
 - What [lay behind it|set it off] was {cause}.
 * In all {victims} people were {harm}, [more than|as many as] ever before in {region}.
-- [Some|About] {victims} of them were {harm}, and {money} crowns were lost.
+- [Some|About] {victims} people were {harm}, and {money} crowns were lost.
 * It [led to|ended with] {end}.
 - Its [main|lasting] result was {end}.
 

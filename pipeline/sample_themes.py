@@ -32,7 +32,7 @@ PLACE_THEMES = (
         sight: the miners' chapel|the great wheel house|the old smelting works|the upper shaft
         feast: Feast of the Lamps|Miners' Parade|St. Barbara's Day|Day of the Last Cart
         blow: the richest seam flooded|the ore gave out|the deepest shaft collapsed
-        land: bare slopes and spoil heaps|steep wooded ridges|a high, stony plateau"""),
+        land: old workings and wooded hills|steep wooded ridges|a high, stony plateau"""),
     theme("""
         trade: wine growing|fruit farming|the growing of hops|sheep farming
         goods: white wine|dried plums|hops|sheep's cheese
@@ -74,7 +74,7 @@ PERSON_THEMES = (
         house: Academy of Fine Arts|School of Design|Royal Drawing School
         output: landscapes|altar pieces|portraits of children|studies of light
         fame: use of colour|quiet interiors|treatment of snow|bold brushwork
-        circle: painters|gallery owners|collectors
+        circle: painters|artists|draughtsmen
         thing: canvas|fresco|cycle of engravings"""),
     theme("""
         job: composer|pianist|violinist|conductor
@@ -82,7 +82,7 @@ PERSON_THEMES = (
         house: Conservatory|Music School|Academy of Music
         output: string quartets|songs|choral works|chamber music
         fame: long melodies|use of folk tunes|daring harmonies|rhythmic invention
-        circle: musicians|singers|concert agents
+        circle: musicians|singers|pianists
         thing: symphony|concerto|mass|song cycle"""),
     theme("""
         job: chemist|physicist|astronomer|mathematician
@@ -98,7 +98,7 @@ PERSON_THEMES = (
         house: Faculty of Law|Civil Academy|Law School
         output: speeches on taxation|bills on schooling|legal opinions|pamphlets
         fame: defence of the poor|dry wit|patience in debate|reform of the prisons
-        circle: deputies|ministers|party members
+        circle: deputies|lawyers|reformers
         thing: pamphlet|essay|speech"""),
     theme("""
         job: novelist|poet|playwright|translator
@@ -114,7 +114,7 @@ PERSON_THEMES = (
         house: School of Bridges|Technical College|Mining Academy
         output: designs for bridges|plans for canals|railway stations|pumps and turbines
         fame: slender arches|use of iron|practical sense|daring tunnels
-        circle: engineers|builders|railway owners
+        circle: engineers|builders|draughtsmen
         thing: design|pattern book|report"""),
     theme("""
         job: physician|surgeon|nurse|botanist
@@ -122,7 +122,7 @@ PERSON_THEMES = (
         house: Medical School|University Hospital|Botanical Institute
         output: reports on fevers|herbals|lectures on hygiene|studies of the heart
         fame: gentle methods|war on cholera|knowledge of herbs|careful case notes
-        circle: doctors|nurses|patients
+        circle: doctors|nurses|medical students
         thing: handbook|herbal|lecture"""),
 )
 
@@ -168,7 +168,7 @@ SPECIES_THEMES = (
         skin: petals
         meal: melting snow and thin soil|leaf mould|a fungus in its roots|minerals in the lime
         home: wet meadows|limestone ledges|open pine woods|damp hollows
-        birth: sets seed in late August|spreads by short runners
+        birth: sets plenty of seed|spreads by short runners
         act: flowers for only a few days|is visited by bumblebees|closes its flowers in rain
         danger: early mowing|collectors|heavy grazing"""),
     theme("""
@@ -190,7 +190,7 @@ SPECIES_THEMES = (
         skin: fur
         meal: nuts and buds|moths and midges|roots and grass|beetles
         home: rocky slopes|caves and mine shafts|hazel thickets|high pastures
-        birth: raises its young in a nest of leaves|bears its young in early June
+        birth: raises its young in a nest of leaves|bears its young in a burrow
         act: sleeps through the winter|is active mostly at night|stores food underground
         danger: stray cats|disturbance of its caves|the loss of hedges"""),
 )
@@ -198,7 +198,7 @@ SPECIES_THEMES = (
 WORK_THEMES = (
     theme("""
         form: novel|historical novel|novella
-        made: wrote|finished
+        made: finished|completed
         shown: published|printed
         public: readers|book clubs
         part: chapters|letters|long chapters
@@ -246,7 +246,7 @@ WORK_THEMES = (
         prize: Record of the Year|Folk Award|Listeners' Prize"""),
     theme("""
         form: play|comedy|tragedy
-        made: wrote|completed
+        made: finished|completed
         shown: acted|put on
         public: theatre-goers|spectators
         part: acts|scenes|monologues

@@ -44,7 +44,7 @@ STYLES = (
         "a e el en er i und al",
         "vik stad havn dal by sund nes holm lund fors mark tuna voll strand",
         "a elva åna inga ån ja",
-        "sson sen qvist gren ström dahl stad vik berg lund nes mo",
+        "son sen qvist gren ström dahl stad vik berg lund nes mo",
         "Astrid Birgit Elin Freja Greta Hilde Inga Karin Linnéa Maja Randi Sigrid Solveig Åse",
         "Anders Bjørn Einar Erik Gustav Håkon Jens Lars Magnus Nils Olav Rune Søren Torsten",
     ),
@@ -136,7 +136,7 @@ COUNTRIES = (
         "Brennian",
         "Carrick|Glenshire|Westmoor|Kernow|Lorne|Marchshire|Dale|North Brennia",
     ),
-    ("Dunmoria", "Dunmorian", "Clare|Strathmar|Ulland|Penmark|Wolds|Argale|Ormond|Fenland"),
+    ("Dunmoria", "Dunmorian", "Clare|Strathmar|Ulland|Penmark|Woldshire|Argale|Ormond|Fenland"),
     ("Karastan", "Karastani", "Altıntaş|Qarabel|Turgan|Sarıova|Upper Kara|Zarafan|Yedisu|Khorez"),
     ("Anadoria", "Anadorian", "Lydara|Gülova|Pontara|Cilara|Akdere|Bozdağ|Ispar|Eastern Anadoria"),
 )

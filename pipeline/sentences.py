@@ -18,7 +18,7 @@ use it here as well. The packages disagree about spaces too, so those are spelt 
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -88,7 +88,7 @@ def find_punkt(language: str) -> PunktData | None:
     for path in there:
         if path.name == language:
             raise InputError(
-                f"nltk does not read {path}: a file is missing or others may write there. "
+                f"nltk does not read {path}: a file is missing, or others may write there. "
                 f"Try `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
             )
     if there:
@@ -101,9 +101,8 @@ def train_punkt(texts: Iterable[str], language: str) -> PunktData:
     """Punkt's parameters learned from `texts`, the same in whatever order the texts come.
 
     NLTK takes 2 s and 75 MB a million characters, and two million are plenty: eight came no closer
-    to NLTK's own English parameters on Wikipedia than one. Its settings stay as they are:
-    with INCLUDE_ALL_COLLOCS a corpus that repeats itself teaches that "empire. Eventually" is never
-    parted, and INCLUDE_ABBREV_COLLOCS made no difference.
+    to its English parameters on Wikipedia than one. Its settings stay as they are: with
+    INCLUDE_ALL_COLLOCS a corpus that repeats itself teaches never to part "empire. Eventually".
     """
     from nltk.tokenize.punkt import PunktTrainer
 
@@ -119,7 +118,7 @@ def _plain(parameters: Any, language: str) -> PunktData:
         abbrev_types=sorted(parameters.abbrev_types),
         collocations=sorted(map(list, parameters.collocations)),
         sent_starters=sorted(parameters.sent_starters),
-        # NLTK's defaultdict gains zeros just by being asked.
+        # Without the zeros that NLTK's defaultdict gains just by being asked.
         ortho_context={k: v for k, v in sorted(parameters.ortho_context.items()) if v},
     )
 
@@ -144,15 +143,13 @@ STRAY_MARKS = frozenset("\"')]}" + QUOTES)
 #: `str.rfind` looks for one kind of space, so in odd texts the other ASCII spaces become that one.
 ASCII_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f"), " ")
 
-# Where a type was seen in training: bits 1 to 3 with upper case, bits 4 to 6 with lower case; each
-# time at the beginning of a sentence, in the middle, or either.
-MIDDLE_UPPER, BEGIN_LOWER = 0b100, 0b10000
-UPPER, LOWER = 0b1110, 0b1110000
+# Where training met a type. Upper case: bits 1 to 3, at the beginning of a sentence, in the middle,
+# or one of the two. Lower case: bits 4 to 6.
+MIDDLE_UPPER, BEGIN_LOWER, UPPER, LOWER = 0b100, 0b10000, 0b1110, 0b1110000
 
 #: What is remembered of each kind, forgotten all at once when full: some 20 MB.
 MEMO_ENTRIES = 100_000
-#: Longer chunks are not worth remembering.
-MEMO_CHARACTERS = 64
+MEMO_CHARACTERS = 64  # a longer chunk is not worth it
 
 
 class Token(NamedTuple):
@@ -199,21 +196,23 @@ class SentenceSplitter:
         self._endings: dict[str, Ending] = {}
         self._decisions: dict[tuple[Ending, str], bool] = {}
 
-    def split(self, paragraphs: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    def split(self, paragraphs: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
         """All sentences in order, and how many each paragraph has: int64 [paragraphs].
 
         ["It is. So there!", "", "Yes"]  ->  ["It is.", "So there!", "Yes"],  [2, 0, 1]
         """
-        spans = [self.spans(text) for text in paragraphs]
-        cut = zip(paragraphs, spans, strict=True)
-        sentences = [text[start:end] for text, places in cut for start, end in places]
-        return sentences, np.fromiter(map(len, spans), dtype=np.int64, count=len(spans))
+        sentences: list[str] = []
+        counts = []
+        for text in paragraphs:  # not keeping all spans: the garbage collector would visit them
+            spans = self.spans(text)
+            sentences += [text[start:end] for start, end in spans]
+            counts.append(len(spans))
+        return sentences, np.array(counts, dtype=np.int64)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """(start, end) of each sentence of a text, without the space between sentences."""
-        spans = []
+        spans, start = [], 0
         breaks = [*self._breaks(text), (len(text.rstrip()), len(text))]
-        start = 0
         for (end, follower), (next_end, _) in pairwise(breaks):
             stray = text[follower] in STRAY_MARKS and STRAY.match(text, follower, next_end)
             if stray:
@@ -292,13 +291,9 @@ class SentenceSplitter:
         if not token.text.endswith("."):
             return CERTAIN if token.ends else CONTINUES
         type_ = token.type_no_period
-        return Ending(
-            ends=token.ends,
-            marked=token.marked,
-            initial=bool(self._is_initial(token.text)),
-            number=type_ == "##number##",
-            collocating=type_ if type_ in self._collocating else None,
-        )
+        initial = self._is_initial(token.text) is not None
+        collocating = type_ if type_ in self._collocating else None
+        return Ending(token.ends, token.marked, initial, type_ == "##number##", collocating)
 
     def _ends_sentence(self, ending: Ending, token: Token) -> bool:
         """Punkt's second pass: whether a sentence ends between `ending` and the token after it."""

@@ -23,7 +23,7 @@ from pipeline.errors import InputError
 from pipeline.files import (
     COMPRESSIONS,
     File,
-    base_name,
+    bare_name,
     compression_by_magic,
     compression_by_name,
     find_files,
@@ -99,7 +99,7 @@ def list_blocks(
 
 
 def _file_blocks(file: File, block_bytes: int, text_columns: tuple[str, ...]) -> list[Block]:
-    if INDEX_NAME.search(_bare_name(file.path)):
+    if INDEX_NAME.search(bare_name(file.path)):
         return []  # a glob that names a dump often names its index also
     format, compression = recognize(file)
     if format == "parquet":
@@ -126,16 +126,9 @@ def _file_blocks(file: File, block_bytes: int, text_columns: tuple[str, ...]) ->
     return _evenly(whole, text_bytes, block_bytes)
 
 
-def _bare_name(path: str) -> str:
-    """The base name without the ending of a compression."""
-    name = base_name(path)
-    compression = compression_by_name(path)
-    return name[: -len(compression) - 1] if compression else name
-
-
 def recognize(file: File) -> tuple[str, str | None]:
     """Format and compression, by the name, else by the first bytes. Raises InputError."""
-    name, compression = _bare_name(file.path), compression_by_name(file.path)
+    name, compression = bare_name(file.path), compression_by_name(file.path)
     for format, pattern in FORMATS_BY_NAME.items():
         if re.search(pattern, name, re.IGNORECASE):
             return format, compression

@@ -98,6 +98,11 @@ class Steps:
 
     @cached_property
     def _splitter(self) -> SentenceSplitter:
+        if self.tokenizer.punkt is None:
+            raise InputError(
+                f"{self.place.out_dir / TOKENIZER} has no parameters of Punkt; make the tokenizer "
+                "with `clozeline tokenizer`."
+            )
         return SentenceSplitter(PunktData.from_json(self.tokenizer.punkt))
 
     @cached_property
@@ -195,7 +200,7 @@ def finish(records: Iterable[ShardRecord], *, place: Workplace) -> Manifest:
     total = Counts()
     for record in ordered:
         total.add(record.counts)
-    tokens = np.sum([r.token_counts for r in ordered if r.token_counts], axis=0, dtype=np.int64)
+    counted = np.array([r.token_counts for r in ordered if r.token_counts], dtype=np.int64)
     manifest = Manifest(
         config=place.config,
         tokenizer_digest=place.tokenizer_digest,
@@ -203,7 +208,7 @@ def finish(records: Iterable[ShardRecord], *, place: Workplace) -> Manifest:
         shards=[record.entry for record in ordered],
         counts=_sorted(total.read) | {"rejected": len(total.rejected)},
         dropped=_sorted(total.dropped),
-        token_counts=tokens.tolist(),
+        token_counts=counted.sum(axis=0).tolist(),
     )
     _write_rejected(place.out_dir / REJECTED, total.rejected)
     _check_rejected(total, place)

@@ -37,12 +37,12 @@ class Documents:
 
     def keep(self, text: str) -> None:
         """Take a document in, mended; or count it as empty."""
-        mended = _mended(text)
-        clean = one_line_end(mended.replace("\0", ""))
+        unicode = mended(text)
+        clean = one_line_end(unicode.replace("\0", ""))
         if not clean or clean.isspace():
             self.counts["empty"] += 1
             return
-        if mended is not text:
+        if unicode is not text:
             self.counts["invalid_utf8"] += 1
         if "\0" in text:
             self.counts["nul"] += 1
@@ -50,7 +50,7 @@ class Documents:
 
     def reject(self, where: str, reason: str) -> None:
         """Name a document that is not taken in."""
-        self.rejected.append(Rejected(_mended(where), _mended(reason)))
+        self.rejected.append(Rejected(mended(where), mended(reason)))
 
 
 def one_line_end(text: str) -> str:
@@ -58,7 +58,7 @@ def one_line_end(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def _mended(text: str) -> str:
+def mended(text: str) -> str:
     """The text itself if it is valid; else with U+FFFD as in `bytes.decode("utf-8", "replace")`."""
     if text.isascii():
         return text

@@ -284,7 +284,8 @@ def _check_ids(path: Path, vocabulary: dict[str, Any]) -> None:
 
 def _check_added_tokens(path: Path, added: list[Any], vocabulary: dict[str, int]) -> None:
     for token in added:
-        content, i = token.get("content"), token.get("id")
+        spec = token if isinstance(token, dict) else {}
+        content, i = spec.get("content"), spec.get("id")
         if content not in SPECIAL_TOKENS or vocabulary.get(content) != i:
             raise InputError(
                 f"{path} adds the token {content!r} (id {i}), and only {' '.join(SPECIAL_TOKENS)} "

@@ -52,8 +52,9 @@ LOWERED = AS_IT_IS.lower()  # A-Z alone: bytes know no other letters
 class ColumnTokenizer:
     """Encodes batches of sentences; one per worker, since it remembers the words it has seen.
 
-    Has the tokenizer's `vocab_size`. The memo holds at most `memo_bytes` (an estimate) and never changes a result. A call needs some
+    The memo holds at most `memo_bytes` (an estimate) and never changes a result. A call needs some
     15 bytes of memory per byte of text; from about 1 MB of text to a call it is at its full speed.
+    `vocab_size` is the tokenizer's.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, memo_bytes: int = 128 << 20) -> None:

@@ -94,10 +94,11 @@ OTHER_TAG = re.compile(rf"</?(?:{INLINE_TAGS}|{DROPPED_TAGS})(?=[\s/>])[^<>]*>",
 MAGIC_WORD = re.compile(r"__[^\W_]{3,}__")
 
 QUOTES = re.compile(r"''+")
-RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|''|\{\{", re.IGNORECASE)
+RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|''|\{\{|\}\}", re.IGNORECASE)
 BARE = re.compile(r"''+|\[\[|\]\]|\{\{+|\}\}+")
 ENTITY = re.compile(r"&(?:(#[0-9]{1,7};|#[xX][0-9a-fA-F]{1,6};)|([A-Za-z][A-Za-z0-9]{1,31};))")
-LITERAL = str.maketrans({mark: f"&#{ord(mark)};" for mark in "[]{}<>|'=*#:;_-"})
+LITERAL = str.maketrans({mark: f"&#{ord(mark)};" for mark in "&[]{}<>|'=*#:;_-"})
+BLANKS = re.compile(r"[ \t]{2,}")
 EMPTY_PARENTHESES = re.compile(r"(?:^|\s)\([\s,;:]*\)")
 JUNK_IN_PARENTHESES = re.compile(r"(?<=\()(?:(?:\s*[,;:])+\s+|\s+)(?=\S)|\s*[,;]?\s+(?=\))")
 
@@ -134,9 +135,9 @@ def strip_markup(markup: str) -> str:
     if "''" in text:
         text = QUOTED_LABEL.sub(r"\1", text)
     text = LINK.sub(r"\1", text)
+    text = EXTERNAL_LINK.sub(r"\1", text)
     if "[[" in text:
         text = UNCLOSED_HIDDEN_LINK.sub("", _without(text, _hidden_links(text)))
-    text = EXTERNAL_LINK.sub(r"\1", text)
     if "<" in text:
         text = OTHER_TAG.sub("", BREAK_TAG.sub(" ", BLOCK_TAG.sub("\n", text)))
     if "__" in text:
@@ -221,7 +222,8 @@ class _Scan:
             self.endless.add(tag)
             return token.end()
         content = self.text[token.end() : end.start()] if tag == "nowiki" else ""
-        self.drop(token.start(), end.end(), content.translate(LITERAL))
+        spelt = ENTITY.sub(_character, content).translate(LITERAL)
+        self.drop(token.start(), end.end(), spelt)
         return end.end()
 
     def drop(self, start: int, stop: int, instead: str = "") -> None:
@@ -251,7 +253,7 @@ def _without(text: str, spans: list[Span]) -> str:
     pieces: list[str] = []
     position = 0
     for start, stop, instead in spans:
-        if text[start - 1] == " " and text[stop : stop + 1] in " ,.)\n" and not instead:
+        if text[start - 1] == " " and text[stop : stop + 1] in " ,." and not instead:
             start -= 1
         elif text[start - 1] == "'":
             instead += "\0"  # so that ''{{a}}'' does not become a run of four
@@ -274,6 +276,8 @@ def _plain_line(line: str) -> str:
         line = ENTITY.sub(_character, line)
     if "(" in line:
         line = JUNK_IN_PARENTHESES.sub("", EMPTY_PARENTHESES.sub("", line))
+    if "  " in line:
+        line = BLANKS.sub(" ", line)
     return line.strip()
 
 

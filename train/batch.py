@@ -12,7 +12,7 @@ Padding is one gather of whole windows (S values from where the row begins, what
 blanked after the row's end: it moves bytes and never looks at single tokens.
 """
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
@@ -45,7 +45,7 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Real tokens, padding not counted."""
-        return int(self.attention_mask.sum())
+        return int((self.attention_mask.sum(1) * self.example_weights).sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """By name, in the order of the fields."""
@@ -64,7 +64,7 @@ class Batch:
         """Some rows, as views."""
         return type(self)(**{k: v[start:stop] for k, v in self.tensors().items()})
 
-    def padded(self, rows: int, *, pad_id: int) -> Self:
+    def padded(self, rows: int, *, pad_id: int) -> "Batch":
         """Rows of padding at the end, of weight 0, so that there are `rows` of them."""
         missing = rows - len(self)
         blank = {k: v.new_zeros((missing, *v.shape[1:])) for k, v in self.tensors().items()}
@@ -142,3 +142,63 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     size, rest = divmod(len(batch), parts)
     assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
     return [batch.slice(start, start + size) for start in range(0, len(batch), size)]
+
+
+def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
+    """64 bits that name each row and its position in the endless sequence, [B]; 0 for padding rows.
+
+    All of the row counts: masked ids, masked positions and labels, where B begins and ends, the
+    next-sentence label. A weighted sum modulo 2**64, with random weights, so that it costs one pass.
+    """
+    sizes = torch.stack([batch.attention_mask.sum(1), batch.token_type_ids.sum(1)], dim=1)
+    columns = {
+        "input_ids": batch.input_ids,
+        "masked_lm_positions": batch.masked_lm_positions,
+        "masked_lm_labels": batch.masked_lm_labels,
+        "sizes": sizes,
+        "next_sentence_labels": batch.next_sentence_labels[:, None],
+    }
+    hashes = mix64(positions)
+    for name, column in columns.items():
+        weights = random_words(stream_key(0, f"digest/{name}"), np.arange(column.shape[1]))
+        hashes += column.numpy().view(np.uint64) @ weights
+    return np.where(batch.example_weights.numpy() > 0, mix64(hashes + GOLDEN), np.uint64(0))
+
+
+def batch_digest(batch: Batch, start: int) -> int:
+    """The digest of rows that stand at positions start, start + 1, ...: signed, 64 bits."""
+    hashes = example_hashes(batch, start + np.arange(len(batch)))
+    return int(hashes.sum().view(np.int64))
+
+
+def digest_text(*terms: int) -> str:
+    """The data digest of a global batch, from those of its parts: their sum modulo 2**64.
+
+    A sum does not ask who added what, so any number of ranks gives the same 16 hex digits; an int64
+    `all_reduce` of the terms wraps around in just this way.
+    """
+    return f"{sum(terms) % 2**64:016x}"
+
+
+def _padded(
+    column: Ragged, rows: NDArray[np.int64], width: int, fill: int
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The rows, filled up to `width`, and where they are not filling; both [B, width]."""
+    starts = column.offsets[rows]
+    lengths = column.offsets[rows + 1] - starts
+    assert not len(rows) or lengths.max() <= width
+    padded = _windows(column.values, starts, width)
+    is_value = _places(width) < lengths[:, None]
+    np.copyto(padded, fill, where=~is_value)
+    return padded.astype(np.int64), is_value
+
+
+def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
+    """The `width` values from each start on, whatever they are, [B, width]."""
+    if len(starts) and starts.max() + width > len(values):  # the last rows of a pool
+        values = np.append(values, np.zeros(width, values.dtype))
+    return sliding_window_view(values, width)[starts]
+
+
+def _places(width: int) -> NDArray[np.int64]:
+    return np.arange(width)

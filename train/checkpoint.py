@@ -1,7 +1,7 @@
 """Checkpoints: a folder that is whole or absent, never a pickle.
 
-    RUN/run.json                               the configs: model, training, data; once, at the start
-    RUN/tokenizer/                             a copy: the run needs nothing else
+    RUN/run.json                                         the configs: model, training, data
+    RUN/tokenizer/                                       a copy: the run needs nothing else
     RUN/checkpoints/step-00000500/model.safetensors      weights by name
                                  /optimizer.safetensors  AdamW's moments, "NAME/exp_avg" ...
                                  /state.json             step, position in the data, held-out loss

@@ -1,12 +1,18 @@
 """`clozeline`: all commands, in the order in which data flows through them."""
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import click
 
-from pipeline.cli import inspect, shards, tokenizer, verify
+from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.errors import InputError
+from pipeline.options import config_or_usage_error, options_of
+from train.config import PretrainConfig
+
+# What the system says when the user's machine, and not our code, is at fault.
+MENDABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EPERM, errno.ENOTDIR)
 
 
 class Failure(click.ClickException):
@@ -35,10 +41,6 @@ class InOrder(click.Group):
             raise Failure(f"{where}{error.strerror}. Mend that and run the same again.") from error
 
 
-# What the system says when the user's machine, and not our code, is at fault.
-MENDABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EPERM, errno.ENOTDIR)
-
-
 @click.group(cls=InOrder)
 @click.version_option(package_name="clozeline", message="%(prog)s %(version)s")
 def main() -> None:
@@ -47,3 +49,57 @@ def main() -> None:
 
 for command in (tokenizer, shards, inspect, verify):
     main.add_command(command)
+
+
+@main.command()
+@click.argument("folder", metavar="SHARDS", type=FOLDER)
+@click.option("--out", required=True, type=FOLDER, help="Folder of the run.")
+@click.option("--preset", default="nano", show_default=True, help="nano, bert-tiny ... bert-large.")
+@click.option("--dropout", type=float, help="Instead of the preset's.")
+@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint, if there is one.")
+@click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
+@options_of(PretrainConfig)
+def pretrain(
+    folder: Path,
+    out: Path,
+    preset: str,
+    dropout: float | None,
+    resume: bool,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Train a model on shards: alone, or under torchrun."""
+    training = config_or_usage_error(PretrainConfig, options)
+    from pipeline.manifest import read_manifest
+    from train.evaluate import as_table
+    from train.pretrain import pretrain as run_pretraining
+    from train.run import model_config
+
+    outcome = run_pretraining(
+        folder,
+        out=out,
+        model=model_config(preset, read_manifest(folder), dropout=dropout),
+        training=training,
+        resume=resume,
+        overwrite=overwrite,
+    )
+    for line in as_table(outcome.heldout) if outcome.heldout else ():
+        click.echo(line)
+    how = "" if outcome.is_new else "already complete: "
+    how = how if outcome.is_complete else "stopped on request, --resume goes on: "
+    click.echo(f"{how}step {outcome.step} of {training.max_steps}: {out}")
+
+
+@main.command()
+@click.argument("run", type=FOLDER)
+@click.argument("folder", metavar="SHARDS", type=FOLDER)
+@click.option("--split", default="validation", show_default=True, help="Or train.")
+@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1))
+@click.option("--limit", type=click.IntRange(min=1), help="Examples at most.")
+def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
+    """Measure a run on the held-out examples of a data set."""
+    from train.evaluate import as_table, evaluate_run
+
+    result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
+    for line in as_table(result):
+        click.echo(line)

@@ -5,9 +5,9 @@ training unigram (what a model knows that has only counted words), and the accur
 guessing the most frequent word.
 """
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,8 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from train.batch import Batch
-from train.distributed import World
+from pipeline.errors import InputError
+from pipeline.manifest import read_manifest
+from train.batch import Batch, LoadedBatch
+from train.distributed import World, join_world
+from train.loader import evaluation_batches
+from train.run import load_run
+from train.step import autocast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,20 +49,20 @@ class Evaluation:
 @torch.no_grad()
 def evaluate(
     model: BertForPretraining,
-    batches: Iterable[Batch],
+    batches: Iterable[LoadedBatch],
     *,
     token_counts: list[int],
     world: World,
-    autocast: AbstractContextManager[None],
+    precision: str,
 ) -> Evaluation:
     """Look at each example once; every process takes its part and all get the same numbers."""
     unigram = _log_unigram(token_counts).to(world.device)
     was_training = model.training
     model.eval()
     sums = torch.zeros(9, dtype=torch.float64, device=world.device)
-    for batch in batches:
-        batch = batch.to(world.device)
-        with autocast:
+    for loaded in batches:
+        batch = loaded.batch.to(world.device)
+        with autocast(precision, world.device):
             mlm_logits, nsp_logits = model(
                 batch.input_ids,
                 batch.token_type_ids,
@@ -107,3 +112,56 @@ def _log_unigram(token_counts: list[int]) -> Tensor:
 
 def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
+
+
+def evaluate_run(
+    run: Path, shards: Path, *, split: str, batch_size: int, limit: int | None
+) -> Evaluation:
+    """Measure the newest checkpoint of a run on a split of a data set.
+
+    Raises InputError where the shards are of another tokenizer or longer than the model's
+    positions.
+    """
+    config, tokenizer, weights = load_run(run)
+    manifest = read_manifest(shards)
+    if manifest.tokenizer_digest != tokenizer.digest:
+        raise InputError(
+            f"{shards} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
+            f"{run} ({tokenizer.digest[:12]}); give shards of the same one."
+        )
+    if manifest.config.max_seq_length > config.model.max_position_embeddings:
+        raise InputError(
+            f"{shards} has examples of {manifest.config.max_seq_length} tokens, the model of {run} "
+            f"reads {config.model.max_position_embeddings} at most; give shorter ones."
+        )
+    with join_world() as world:
+        model = BertForPretraining(config.model)
+        model.load_state_dict(weights)
+        return evaluate(
+            model.to(world.device),
+            evaluation_batches(
+                shards,
+                split=split,
+                batch_size=batch_size,
+                rank=world.rank,
+                world_size=world.size,
+                limit=limit,
+            ),
+            token_counts=manifest.token_counts,
+            world=world,
+            precision=config.training.precision,
+        )
+
+
+def as_table(evaluation: Evaluation) -> Iterator[str]:
+    """The numbers as lines of text, each beside its yardstick."""
+    loss, unigram = evaluation.mlm_loss, evaluation.unigram_loss
+    yield f"{evaluation.examples:,} held-out examples"
+    yield f"masked-LM loss      {loss:6.3f}   unigram {unigram:.3f}: {unigram - loss:+.3f} nats"
+    yield (
+        f"masked-LM accuracy  {evaluation.mlm_accuracy:6.1%}   "
+        f"always the most frequent token {evaluation.most_frequent_share:.1%}"
+    )
+    if not np.isnan(evaluation.nsp_loss):
+        yield f"NSP loss            {evaluation.nsp_loss:6.3f}"
+        yield f"NSP accuracy        {evaluation.nsp_accuracy:6.1%}   chance 50 %"

@@ -1,8 +1,10 @@
-"""What a run says of itself: a progress line, metrics.jsonl and TensorBoard, of the same numbers."""
+"""What a run says of itself: the same numbers to a progress line, a file and TensorBoard."""
 
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,16 +22,23 @@ class MetricsLog:
     are removed, so each step stands there once.
     """
 
-    def __init__(self, run: Path, *, start_step: int, max_steps: int) -> None:
+    def __init__(self, run: Path, *, start_step: int, max_steps: int, writes: bool) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._path = run / METRICS
-        _keep_until(self._path, start_step)
-        self._file = self._path.open("a")
-        self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
+        self._writes = writes  # one process of a run does
+        path = run / METRICS
+        if writes:
+            _keep_until(path, start_step)
+            self._file = path.open("a")
+            self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
         self._bar = tqdm(
-            desc="pretraining", total=max_steps, initial=start_step, unit="step",
-            file=sys.stderr, mininterval=0.5 if sys.stderr.isatty() else 15.0,
+            desc="pretraining",
+            total=max_steps,
+            initial=start_step,
+            unit="step",
+            file=sys.stderr,
+            mininterval=0.5 if sys.stderr.isatty() else 15.0,
+            disable=not writes,
         )
 
     def __enter__(self) -> Self:
@@ -42,8 +51,9 @@ class MetricsLog:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        self._board.close()
-        self._file.close()
+        if self._writes:
+            self._board.close()
+            self._file.close()
 
     def advance(self) -> None:
         """One step of the progress line."""
@@ -51,36 +61,40 @@ class MetricsLog:
 
     def write(self, step: int, values: dict[str, Any]) -> None:
         """One line: `values` are numbers, or strings, which TensorBoard is not told."""
+        if not self._writes:
+            return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
         for name, value in values.items():
             if not isinstance(value, str):
                 self._board.add_scalar(name, value, step)
-        shown = {name: f"{values[name]:.3f}" for name in ("mlm_loss", "nsp_accuracy") if name in values}
+        shown = {
+            name: f"{values[name]:.3f}" for name in ("mlm_loss", "nsp_accuracy") if name in values
+        }
         self._bar.set_postfix(shown, refresh=False)
-
-    def say(self, text: str) -> None:
-        """A line above the progress line."""
-        self._bar.write(text, file=sys.stderr)
 
 
 class Stopwatch:
-    """Seconds of waiting for data and of everything, since the last look."""
+    """Time and real tokens since the last look."""
 
     def __init__(self) -> None:
         self._start = time.perf_counter()
         self._waited = 0.0
+        self.tokens = 0
 
-    def waited(self, seconds: float) -> None:
-        """Count seconds in which the model had no batch."""
-        self._waited += seconds
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in which the model has no batch."""
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
 
-    def look(self) -> tuple[float, float]:
-        """Seconds since the last look, and the share of them spent waiting; starts anew."""
+    def look(self) -> tuple[float, float, int]:
+        """Seconds since the last look, seconds of waiting among them, tokens; starts anew."""
         now = time.perf_counter()
-        seconds, waited = now - self._start, self._waited
-        self._start, self._waited = now, 0.0
-        return seconds, waited / max(seconds, 1e-9)
+        seen = now - self._start, self._waited, self.tokens
+        self._start, self._waited, self.tokens = now, 0.0, 0
+        return seen
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """AdamW and the learning rate over time."""
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -12,16 +11,18 @@ from train.config import PretrainConfig
 WSD_DECAY = 0.2
 
 
-def build_optimizer(
-    model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float]
-) -> torch.optim.AdamW:
-    """Fused AdamW (Loshchilov & Hutter 2019); norms and biases, all that is a vector, do not decay."""
+def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.AdamW:
+    """Fused AdamW (Loshchilov & Hutter 2019); vectors, that is norms and biases, do not decay."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     groups = [
-        {"params": [(n, p) for n, p in named if p.ndim >= 2], "weight_decay": weight_decay},
+        {
+            "params": [(n, p) for n, p in named if p.ndim >= 2],
+            "weight_decay": training.weight_decay,
+        },
         {"params": [(n, p) for n, p in named if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=1e-6, fused=True)
+    betas = (training.beta1, training.beta2)
+    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=1e-6, fused=True)
 
 
 def learning_rate_at(step: int, config: PretrainConfig) -> float:
@@ -51,8 +52,3 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
     """For all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
-
-
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> torch.Tensor:
-    """Scale the gradients down to a norm of `limit` (0: leave them); gives the norm before."""
-    return nn.utils.clip_grad_norm_(parameters, limit or math.inf)

@@ -31,9 +31,7 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
     """
     queue: Queue[T | _Failure | _End] = Queue(depth)
     stop = threading.Event()
-    thread = threading.Thread(
-        target=_fill, args=(items, queue, stop), name="prefetch", daemon=True
-    )
+    thread = threading.Thread(target=_fill, args=(items, queue, stop), name="prefetch", daemon=True)
 
     def end() -> None:
         stop.set()
@@ -53,9 +51,7 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
         atexit.unregister(end)
 
 
-def _fill(
-    items: Generator[T], queue: "Queue[T | _Failure | _End]", stop: threading.Event
-) -> None:
+def _fill(items: Generator[T], queue: "Queue[T | _Failure | _End]", stop: threading.Event) -> None:
     try:
         for item in items:
             queue.put(item)

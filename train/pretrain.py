@@ -1,37 +1,32 @@
-"""`clozeline pretrain`: masked words and next sentences (Devlin et al. 2018, section 3.1).
+"""`clozeline pretrain`: a data set to a model, in as many lives as it takes.
 
-The loss of a step is the sum over masked words divided by their number in the *global* batch, of
-all processes and forward passes, and likewise for next sentences. The numbers come with the batch,
-before the forward pass. (Averaging the means of the parts is another objective: it weighs a word
-more where its part has fewer of them.)
+A life begins at a checkpoint (or at nothing) and ends at the last step, or when it is told to stop
+(SIGTERM, SIGINT: a checkpoint is written), or when it is killed. Weights, moments and the position
+in the data are all there is to carry over: the order of the data and dropout are functions of the
+seed and the step.
 """
 
 import signal
-import time
+import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.config import BertConfig
-from model.heads import (
-    BertForPretraining,
-    masked_lm_loss_sum,
-    next_sentence_loss_sum,
-    start_decoder_at_unigram,
-)
-from pipeline.draws import random_words, stream_key
+from model.heads import BertForPretraining, start_decoder_at_unigram
 from pipeline.errors import InputError
-from pipeline.manifest import TOKENIZER, Manifest, read_manifest
+from pipeline.manifest import TOKENIZER, read_manifest
 from pipeline.tokenizer import load_tokenizer
-from train.batch import Batch, LoadedBatch
+from train.batch import LoadedBatch, digest_text
 from train.checkpoint import (
     TrainState,
+    checkpoint_folder,
     latest_checkpoint,
     load_moments,
     load_weights,
@@ -44,8 +39,9 @@ from train.distributed import World, join_world
 from train.evaluate import Evaluation, evaluate
 from train.loader import Loader, evaluation_batches
 from train.metrics import MetricsLog, Stopwatch
-from train.optim import build_optimizer, clip_gradients, learning_rate_at, set_learning_rate
+from train.optim import build_optimizer, learning_rate_at, set_learning_rate
 from train.run import RunConfig, read_run, remove_run, write_run
+from train.step import seed_dropout, train_step
 
 
 @dataclass(frozen=True)
@@ -53,8 +49,8 @@ class Outcome:
     """How a call of `pretrain` ended."""
 
     step: int
-    is_new: bool  # False: it was complete before
-    is_complete: bool  # False: a signal stopped it, and the checkpoint is written
+    is_new: bool  # False: there was nothing to do
+    is_complete: bool  # False: a signal stopped it; a checkpoint is written
     heldout: Evaluation | None
 
 
@@ -62,98 +58,91 @@ def pretrain(
     shards: Path,
     *,
     out: Path,
-    model_config: BertConfig,
+    model: BertConfig,
     training: PretrainConfig,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Outcome:
     """Train a model on a data set, from the start or from the newest checkpoint of `out`.
 
-    Raises InputError for all that the user can mend.
+    Raises InputError for all that the user can mend, ValueError for a batch that does not divide.
     """
-    manifest = read_manifest(shards)
-    config = RunConfig.of(model_config, training, manifest)
+    config = RunConfig.of(model, training, read_manifest(shards))
     with join_world() as world:
-        accumulation = _accumulation(training, world)
-        start = _starting_point(out, config, resume=resume, overwrite=overwrite)
+        training.accumulation(world.size)
+        start = None if overwrite else _find_start(out, config, resume=resume)
         if start is not None and start.step >= training.max_steps:
-            return Outcome(start.step, False, True, None)
+            return Outcome(start.step, is_new=False, is_complete=True, heldout=None)
         world.wait()  # all have looked before the first one writes
         if world.is_main:
             if overwrite:
                 remove_run(out)
             write_run(out, config, load_tokenizer(shards / TOKENIZER))
         world.wait()
-        return _Trainer(shards, out, manifest, config, world, accumulation, start).train()
+        return _Life(shards, out, config, world, start).live()
 
 
-def train_step(
-    forward: nn.Module, batch: LoadedBatch, *, accumulation: int, world_size: int, autocast: Autocast
-) -> Tensor:
-    """Forward and backward of this process's part of the global batch; gradients add up.
+def _find_start(out: Path, config: RunConfig, *, resume: bool) -> TrainState | None:
+    """Where to go on; None: at the start. Raises InputError rather than spoil what is there."""
+    if not (out / "run.json").exists():
+        return None
+    there, latest = read_run(out), latest_checkpoint(out)
+    if latest is None:
+        return None  # it was stopped before its first checkpoint: nothing is lost
+    state = read_state(latest)
+    if fatal := config.differences(there, "model", "dataset_digest", "tokenizer_digest"):
+        raise InputError(
+            f"{out} holds a run of another model, data set or tokenizer ({'; '.join(fatal)}). "
+            "Give another --out, or --overwrite."
+        )
+    if state.seed != config.training.seed:
+        raise InputError(
+            f"{out} reads the data in the order of seed {state.seed}, not of "
+            f"{config.training.seed}; give that seed, or another --out."
+        )
+    changed = config.differences(there, "training")
+    is_finished = state.step >= there.training.max_steps
+    if resume or (is_finished and not changed):
+        return state
+    raise InputError(
+        f"{out} holds a run at step {state.step}"
+        + (f" of another config ({'; '.join(changed)})" if changed else "")
+        + ". Give --resume to go on, --overwrite to start anew, or another --out."
+    )
 
-    Gives what the metrics need, float32 [4]: the sums of the masked-word and next-sentence losses,
-    and how many words and sentences were told right.
-    """
-    sums = torch.zeros(4, device=batch.part.input_ids.device)
-    parts = batch.part.split(accumulation)
-    for part in parts:
-        with _gradients_shared(forward, now=part is parts[-1]):
-            with autocast:
-                mlm_logits, nsp_logits = forward(
-                    part.input_ids,
-                    part.token_type_ids,
-                    part.attention_mask,
-                    part.masked_lm_positions,
-                )
-            mlm = masked_lm_loss_sum(mlm_logits, part.masked_lm_labels, part.masked_lm_weights)
-            nsp = next_sentence_loss_sum(nsp_logits, part.next_sentence_labels)
-            loss = mlm / max(batch.global_masked, 1) + nsp / max(batch.global_pairs, 1)
-            (loss * world_size).backward()  # DistributedDataParallel averages; we want the sum
-        sums += torch.stack([mlm.detach(), nsp.detach(), *_hits(part, mlm_logits, nsp_logits)])
-    return sums
 
-
-class _Trainer:
-    """One life of a run in one process: from a starting point to the last step, or to a signal."""
+class _Life:
+    """The training of one process, from a starting point until it ends."""
 
     def __init__(
-        self,
-        shards: Path,
-        out: Path,
-        manifest: Manifest,
-        config: RunConfig,
-        world: World,
-        accumulation: int,
-        start: TrainState | None,
+        self, shards: Path, out: Path, config: RunConfig, world: World, start: TrainState | None
     ) -> None:
-        self.shards, self.out, self.manifest, self.config = shards, out, manifest, config
-        self.world, self.accumulation, self.training = world, accumulation, config.training
+        self.shards, self.out, self.world = shards, out, world
+        self.training = config.training
+        self.manifest = read_manifest(shards)
         self.state = start or TrainState(
             step=0,
             next_position=0,
-            dataset_digest=manifest.dataset_digest,
-            tokenizer_digest=manifest.tokenizer_digest,
-            seed=config.training.seed,
+            dataset_digest=config.dataset_digest,
+            tokenizer_digest=config.tokenizer_digest,
+            seed=self.training.seed,
         )
-        self.model = BertForPretraining(config.model, seed=config.training.seed)
-        start_decoder_at_unigram(self.model, torch.tensor(manifest.token_counts))
+        self.model = BertForPretraining(config.model, seed=self.training.seed)
+        if config.model.head_bias:
+            start_decoder_at_unigram(self.model, torch.tensor(self.manifest.token_counts))
         self.model.to(world.device)
-        self.optimizer = build_optimizer(
-            self.model,
-            learning_rate=self.training.learning_rate,
-            weight_decay=self.training.weight_decay,
-            betas=(self.training.beta1, self.training.beta2),
-        )
+        self.optimizer = build_optimizer(self.model, self.training)
         if start is not None:
             folder = checkpoint_folder(out, start.step)
             self.model.load_state_dict(load_weights(folder))
             load_moments(folder, self.model, self.optimizer)
-        self.autocast = _autocast(self.training.precision, world.device)
-        self.forward = self._wrap()
+        self.wrapped = _wrap(self.model, self.training, world)
+        self.watch = Stopwatch()
+        self.heldout: Evaluation | None = None
 
-    def train(self) -> Outcome:
-        """Steps, metrics, checkpoints."""
+    def live(self) -> Outcome:
+        """Steps until the last one, or until a signal."""
+        last = self.training.max_steps
         loader = Loader(
             self.shards,
             batch_size=self.training.batch_size,
@@ -164,31 +153,111 @@ class _Trainer:
             remask=self.training.remask,
         )
         self.model.train()
-        with _stop_requests() as stop, self._log() as log, closing(iter(loader)) as batches:
-            self.watch = Stopwatch()
-            while self.state.step < self.training.max_steps:
+        with (
+            _stop_requests() as stop,
+            MetricsLog(
+                self.out, start_step=self.state.step, max_steps=last, writes=self.world.is_main
+            ) as log,
+            closing(iter(loader)) as batches,
+        ):
+            is_stopped = False
+            while self.state.step < last and not is_stopped:
                 self._step(batches, log)
-                if self.world.any(stop.is_set()):
-                    self._save()
-                    return Outcome(self.state.step, True, False, None)
-            return Outcome(self.state.step, True, True, self.heldout)
+                is_stopped = self.world.any(stop.is_set())
+                self._look_and_save(log, is_last=is_stopped or self.state.step == last)
+        return Outcome(self.state.step, True, self.state.step == last, self.heldout)
 
-    def _step(self, batches: Iterator[LoadedBatch], log: MetricsLog | None) -> None:
-        training, step = self.training, self.state.step + 1
-        waiting = time.perf_counter()
-        batch = next(batches).to(self.world.device)
-        self.watch.waited(time.perf_counter() - waiting)
-        _seed_dropout(training.seed, step, self.world)
-        sums = train_step(
-            self.forward,
-            batch,
-            accumulation=self.accumulation,
-            world_size=self.world.size,
-            autocast=self.autocast,
+    def _step(self, batches: Iterator[LoadedBatch], log: MetricsLog) -> None:
+        step = self.state.step + 1
+        with self.watch.waiting():
+            loaded = next(batches).to(self.world.device)
+        seed_dropout(self.training.seed, step, self.world.rank)
+        set_learning_rate(self.optimizer, learning_rate_at(step, self.training))
+        sums, norm = train_step(
+            self.wrapped,
+            self.optimizer,
+            loaded,
+            world=self.world,
+            accumulation=self.training.accumulation(self.world.size),
+            precision=self.training.precision,
+            clip=self.training.clip,
         )
-        norm = clip_gradients(self.model.parameters(), training.clip)
-        set_learning_rate(self.optimizer, learning_rate_at(step, training))
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.state = replace(self.state, step=step, next_position=batch.next_position)
-        self._report(step, batch, sums, norm, log)
+        self.state = replace(self.state, step=step, next_position=loaded.next_position)
+        self.watch.tokens += loaded.num_tokens
+        if step % self.training.log_every == 0 or step == 1:
+            log.write(step, self._metrics(loaded, sums, norm))
+        log.advance()
+
+    def _metrics(self, loaded: LoadedBatch, sums: Tensor, norm: Tensor) -> dict[str, Any]:
+        digest = self.world.sum(torch.tensor(loaded.digest, device=self.world.device))
+        mlm, nsp, words, pairs = self.world.sum(sums.double()).tolist()
+        seconds, waited, tokens = self.watch.look()
+        metrics = {
+            "mlm_loss": mlm / max(loaded.num_predictions, 1),
+            "mlm_accuracy": words / max(loaded.num_predictions, 1),
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "gradient_norm": norm.item(),
+            "tokens_per_second": round(tokens / seconds, 1),
+            "data_wait": round(waited / seconds, 4),
+            "data_digest": digest_text(int(digest)),
+        }
+        if loaded.num_pairs:
+            metrics["nsp_loss"] = nsp / loaded.num_pairs
+            metrics["nsp_accuracy"] = pairs / loaded.num_pairs
+        return metrics
+
+    def _look_and_save(self, log: MetricsLog, *, is_last: bool) -> None:
+        training, step = self.training, self.state.step
+        if is_last or (training.eval_every and step % training.eval_every == 0):
+            self._look(log)
+        if is_last or (training.save_every and step % training.save_every == 0):
+            if self.world.is_main:
+                save_checkpoint(self.out, self.model, self.optimizer, self.state)
+                remove_old_checkpoints(self.out, keep=training.keep)
+            self.world.wait()
+
+    def _look(self, log: MetricsLog) -> None:
+        """Measure on held-out examples, if there are any."""
+        if not self.manifest.num_examples("validation"):
+            return
+        self.heldout = evaluate(
+            self.model,
+            evaluation_batches(
+                self.shards,
+                batch_size=self.training.batch_size,
+                rank=self.world.rank,
+                world_size=self.world.size,
+                limit=self.training.eval_examples or None,
+            ),
+            token_counts=self.manifest.token_counts,
+            world=self.world,
+            precision=self.training.precision,
+        )
+        self.state = replace(self.state, heldout_loss=self.heldout.loss)
+        values = {f"heldout/{name}": value for name, value in self.heldout.to_dict().items()}
+        log.write(self.state.step, values)
+
+
+def _wrap(model: BertForPretraining, training: PretrainConfig, world: World) -> nn.Module:
+    compile = world.device.type == "cuda" if training.compile is None else training.compile
+    if compile:
+        model.compile()
+    if world.size == 1:
+        return model
+    return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+@contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """Set by SIGTERM or SIGINT; the step in progress is finished first."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals reach the main thread only
+        return
+    kinds = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(kind, lambda *_: stop.set()) for kind in kinds]
+    try:
+        yield stop
+    finally:
+        for kind, handler in zip(kinds, before, strict=True):
+            signal.signal(kind, handler)

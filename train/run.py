@@ -2,13 +2,13 @@
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from torch import Tensor
 
-from model.config import BertConfig
+from model.config import BertConfig, preset
 from pipeline.config import DataConfig
 from pipeline.errors import InputError
 from pipeline.manifest import Manifest
@@ -65,9 +65,23 @@ class RunConfig:
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
         """What differs in the named parts ("model", "training" ...), "name: a here, b there"."""
         ours, theirs = self.to_dict(), other.to_dict()
-        return [
-            difference for part in parts for difference in _differences(part, ours, theirs)
-        ]
+        return [difference for part in parts for difference in _differences(part, ours, theirs)]
+
+
+def model_config(name: str, manifest: Manifest, *, dropout: float | None = None) -> BertConfig:
+    """A preset that fits a data set: its vocabulary, and positions for its longest examples.
+
+    Raises InputError for an unknown preset or an impossible dropout.
+    """
+    try:
+        config = preset(name, vocab_size=manifest.vocab_size)
+        positions = max(config.max_position_embeddings, manifest.config.max_seq_length)
+        config = replace(config, max_position_embeddings=positions)
+        if dropout is None:
+            return config
+        return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
@@ -84,7 +98,7 @@ def read_run(run: Path) -> RunConfig:
         return RunConfig.from_dict(json.loads((run / RUN).read_bytes()))
     except FileNotFoundError as error:
         raise InputError(
-            f"{run} is no run (no {RUN} in it); make one with `clozeline pretrain SHARDS --out {run}`."
+            f"{run} is no run (no {RUN} in it); `clozeline pretrain SHARDS --out {run}` makes one."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run / RUN} cannot be read ({error}).") from error
@@ -122,4 +136,6 @@ def _differences(part: str, ours: dict[str, Any], theirs: dict[str, Any]) -> lis
         pairs = [(part, str(ours[part])[:12], str(theirs[part])[:12])]
     else:
         pairs = [(name, ours[part][name], theirs[part].get(name)) for name in ours[part]]
-    return [f"{name} {theirs!r} there, {ours!r} now" for name, ours, theirs in pairs if ours != theirs]
+    return [
+        f"{name} {theirs!r} there, {ours!r} now" for name, ours, theirs in pairs if ours != theirs
+    ]

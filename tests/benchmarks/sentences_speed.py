@@ -1,0 +1,89 @@
+"""CPU speed of NLTK's Punkt and of ours: `python tests/benchmarks/sentences_speed.py`.
+
+Real paragraphs where CLOZELINE_DATA is set (Wikipedia, NLTK's English parameters), else articles
+of `pipeline.sample` and parameters learned from them.
+"""
+
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+from pipeline.sentences import PunktData, SentenceSplitter, find_punkt, train_punkt
+
+NLTK_BYTES = 4_000_000  # NLTK is slow: it sees the beginning of what we see
+
+
+def main() -> None:
+    """Print a line for NLTK and for ours, new to the text and warmed up, and whether they agree."""
+    paragraphs, parameters = real_text() if "CLOZELINE_DATA" in os.environ else sample_text()
+    theirs, ours = nltk_splitter(parameters), SentenceSplitter(parameters)
+    some = beginning(paragraphs, NLTK_BYTES)
+    nltk_speed = speed(lambda: [list(theirs.span_tokenize(text)) for text in some], some)
+    cold = speed(lambda: ours.split(paragraphs), paragraphs)
+    warm = speed(lambda: ours.split(paragraphs), paragraphs)
+    wrong = sum(ours.spans(text) != list(theirs.span_tokenize(text)) for text in some)
+    print(f"text   {megabytes(paragraphs):.1f} MB, {len(paragraphs):,} paragraphs, one process")
+    print(f"nltk   {nltk_speed:6.1f} MB/s CPU")
+    print(f"ours   {cold:6.1f} MB/s CPU, {cold / nltk_speed:.1f} times; again {warm:.1f} MB/s")
+    print(f"differ {wrong} of {len(some):,} paragraphs")
+    sys.exit(wrong > 0)
+
+
+def real_text() -> tuple[list[str], PunktData]:
+    import pyarrow.parquet as pq
+
+    data = Path(os.environ["CLOZELINE_DATA"])
+    os.environ["NLTK_DATA"] = str(data / "nltk_data")  # read when nltk is imported
+    parameters = find_punkt("english")
+    assert parameters is not None, f"no punkt_tab in {data}"
+    file = data / "wikipedia" / "train-00000-of-00006.parquet"
+    return lines_of(pq.read_table(file, columns=["text"])["text"].to_pylist()), parameters
+
+
+def sample_text() -> tuple[list[str], PunktData]:
+    from pipeline.sample import make_articles
+
+    texts = make_articles(0, 0, 5_000)
+    return lines_of(texts), train_punkt(texts[:200], "english")
+
+
+def nltk_splitter(parameters: PunktData) -> Any:
+    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
+    theirs = PunktParameters()
+    theirs.abbrev_types = set(parameters.abbrev_types)
+    theirs.collocations = {(first, second) for first, second in parameters.collocations}
+    theirs.sent_starters = set(parameters.sent_starters)
+    theirs.ortho_context = defaultdict(int, parameters.ortho_context)
+    return PunktSentenceTokenizer(theirs)
+
+
+def lines_of(texts: list[str]) -> list[str]:
+    return [line for text in texts for line in text.split("\n")]
+
+
+def beginning(paragraphs: list[str], size: int) -> list[str]:
+    total = 0
+    for count, text in enumerate(paragraphs):
+        total += len(text)
+        if total > size:
+            return paragraphs[:count]
+    return paragraphs
+
+
+def megabytes(paragraphs: list[str]) -> float:
+    return sum(len(text.encode()) for text in paragraphs) / 1e6
+
+
+def speed(work: Callable[[], object], paragraphs: list[str]) -> float:
+    start = process_time()
+    work()
+    return megabytes(paragraphs) / (process_time() - start)
+
+
+if __name__ == "__main__":
+    main()

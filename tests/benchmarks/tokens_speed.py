@@ -1,0 +1,72 @@
+"""CPU speed of `ColumnTokenizer` beside the library's `encode_batch`, one thread, same real text.
+
+    CLOZELINE_DATA=... python tests/benchmarks/tokens_speed.py [MEGABYTES]
+
+Cold: nothing remembered, the first call. Warm: text not seen before, after as much other text.
+Again: the same text once more, all of it remembered.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from pipeline.tokenizer import adopt_vocabulary
+from pipeline.tokens import ColumnTokenizer
+
+CALL_BYTES = 8_000_000
+Result = TypeVar("Result")
+
+
+def paragraphs(data: Path, wanted_bytes: int) -> list[list[str]]:
+    """Lines of real articles, some CALL_BYTES to a call."""
+    calls, lines, size, total = [], [], 0, 0
+    for path in sorted((data / "wikipedia").glob("*.parquet")):
+        for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
+            lines += text.split("\n")
+            size += len(text.encode())
+            if size >= CALL_BYTES:
+                calls.append(lines)
+                lines, size, total = [], 0, total + size
+            if total >= wanted_bytes:
+                return calls
+    return calls
+
+
+def timed(name: str, calls: list[list[str]], encode: Callable[[list[str]], Result]) -> Result:
+    megabytes = sum(len(line.encode()) for lines in calls for line in lines) / 1e6
+    start = time.process_time()
+    for lines in calls:
+        result = encode(lines)
+    seconds = time.process_time() - start
+    speeds[name] = megabytes / seconds
+    ratio = speeds[name] / speeds["encode_batch"]
+    print(f"{name:<14}{megabytes:8.1f} MB {seconds:8.2f} s {speeds[name]:8.1f} MB/s {ratio:6.1f} x")
+    return result
+
+
+speeds: dict[str, float] = {}
+
+if __name__ == "__main__":
+    data = Path(os.environ["CLOZELINE_DATA"])
+    calls = paragraphs(data, int(float(sys.argv[1] if len(sys.argv) > 1 else 48) * 1e6))
+    half = len(calls) // 2
+    path = data / "vocab" / "bert-base-uncased-vocab.txt"
+    tokenizer = adopt_vocabulary(path, cased=False, punkt=None)
+    columns = ColumnTokenizer(tokenizer)
+
+    reference = timed("encode_batch", calls[:1], tokenizer.encode_batch)
+    ids, lengths = timed("cold", calls[:1], columns.encode)
+    timed("cold on", calls[1:half], columns.encode)
+    timed("warm", calls[half:], columns.encode)
+    timed("again", calls[half:], columns.encode)
+
+    assert lengths.tolist() == list(map(len, reference))
+    assert np.array_equal(ids, np.concatenate([np.array(x, np.uint32) for x in reference]))

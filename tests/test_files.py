@@ -1,0 +1,140 @@
+"""Names to files, files to bytes; what is missing, cut or corrupt."""
+
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pipeline.draws import random_words
+from pipeline.errors import InputError
+from pipeline.files import CHUNK, bare_name, damage, find_files, open_file, open_unpacked
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+def random_bytes(size: int) -> bytes:
+    return random_words(7, np.arange(size // 8)).tobytes()
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "bz2": bz2.compress,
+    "gz": gzip.compress,
+    "xz": lzma.compress,
+    "zst": zstd,
+}
+TEXT = b"".join(b"line %d of a file\n" % i for i in range(40_000))
+
+
+def read(path: Path, compression: str) -> tuple[bytes, str | None]:
+    with open_unpacked(str(path), compression) as stream:
+        return stream.read(), damage(stream)
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+def test_streams_in_a_row_are_read_to_the_end(compression: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(PACKERS[compression](TEXT) + PACKERS[compression](b"the end"))
+    assert read(path, compression) == (TEXT + b"the end", None)
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+def test_a_cut_file_ends_early_and_says_so(compression: str, tmp_path: Path) -> None:
+    noise = random_bytes(300_000)
+    packed = PACKERS[compression](noise)
+    path = tmp_path / "file"
+    path.write_bytes(packed[: len(packed) // 2])
+    data, reason = read(path, compression)
+    assert noise.startswith(data)
+    # bz2 works in blocks of 900 kB, of which there is none whole here.
+    assert len(data) > 0 or compression == "bz2"
+    assert reason is not None
+    assert reason.startswith(f"truncated or corrupt {compression}: ")
+
+
+@pytest.mark.parametrize("compression", PACKERS)
+def test_a_damaged_stream_after_a_good_one_is_no_silent_end(
+    compression: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(PACKERS[compression](TEXT) + b"garbage, not a stream" * 100)
+    data, reason = read(path, compression)
+    assert TEXT.startswith(data)
+    assert len(data) >= len(TEXT) - CHUNK
+    assert reason is not None
+
+
+def test_files_of_a_glob_are_sorted_and_come_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt", "a.log"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "folder.txt").mkdir()
+    found = find_files([f"{tmp_path}/*.txt", str(tmp_path / "a.txt"), f"{tmp_path}/**/a.*"])
+    names = ["a.txt", "b.txt", "a.log"]
+    assert [file.path for file in found] == [str(tmp_path / name) for name in names]
+    assert [file.size for file in found] == [5, 5, 5]
+
+
+def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a[1].txt").write_text("")
+    assert [file.size for file in find_files([str(tmp_path / "a[1].txt")])] == [0]
+
+
+def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("one")
+    before = find_files([str(path)])[0]
+    assert find_files([str(path)])[0] == before
+    path.write_text("two!")
+    assert find_files([str(path)])[0].version != before.version
+
+
+def test_urls_are_files_also() -> None:
+    with fsspec.open("memory://corpus/a.txt", "wb") as file:
+        file.write(b"text")
+    (found,) = find_files(["memory://corpus/*.txt"])
+    assert found.path == "memory:///corpus/a.txt"
+    with open_file(found.path) as stream:
+        assert stream.read() == b"text"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{}/missing.txt", "missing.txt: no such file"),
+        ("{}/*.parquet", "*.parquet matches no file"),
+        ("{}", "is a folder; name its files, as in '{}/*'"),
+        ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),
+    ],
+)
+def test_what_is_not_there_is_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        find_files([source.replace("{}", str(tmp_path))])
+    assert message.replace("{}", str(tmp_path)) in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.txt cannot be opened"):
+        open_file(str(tmp_path / "gone.txt"))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/a.b/wiki_00", "wiki_00"),
+        ("/a/x.jsonl.gz", "x.jsonl"),
+        ("x.xml-p1p99.BZ2", "x.xml-p1p99"),
+        ("https://h/a/x.txt.xz?download=true", "x.txt"),
+    ],
+)
+def test_bare_names_have_no_folder_query_or_compression(path: str, name: str) -> None:
+    assert bare_name(path) == name

@@ -1,0 +1,266 @@
+"""The built-in sample: reproducible, consistent, varied, and neither trivial nor unlearnable."""
+
+import hashlib
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline import sample_opinions, sample_themes
+from pipeline.sample import count_articles, fields_of, make_articles, make_reviews, read_templates
+from pipeline.sample_templates import EVENT, PERSON, PLACE, SPECIES, WORK
+
+ARTICLES_DIGEST = "caa0885064d2c11b2c9cb7a2f73b8baa"
+REVIEWS_DIGEST = "6914dd50ee2086d31174cbb0bec13f0b"
+PRINT_DIGESTS = """
+from tests.test_sample import digest, review_lines
+from pipeline.sample import make_articles
+print(digest(make_articles(0, 0, 50)), digest(review_lines(0, 0, 50)))
+"""
+
+
+def digest(texts: list[str]) -> str:
+    return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
+
+
+def review_lines(seed: int, start: int, stop: int) -> list[str]:
+    reviews = make_reviews(seed, start, stop)
+    rows = zip(reviews.titles, reviews.contents, reviews.labels.tolist(), strict=True)
+    return [f"{label} {title}: {content}" for title, content, label in rows]
+
+
+@pytest.fixture(scope="module")
+def articles() -> list[str]:
+    return make_articles(1, 0, 5_000)
+
+
+# Reproducible
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 2**40), start=st.integers(0, 10**7), cut=st.integers(0, 12))
+def test_any_split_of_a_range_makes_the_same_articles_and_reviews(
+    seed: int, start: int, cut: int
+) -> None:
+    middle, stop = start + cut, start + 12
+    halves = make_articles(seed, start, middle) + make_articles(seed, middle, stop)
+    assert halves == make_articles(seed, start, stop)
+    halves = review_lines(seed, start, middle) + review_lines(seed, middle, stop)
+    assert halves == review_lines(seed, start, stop)
+
+
+def test_a_range_longer_than_a_batch_is_its_articles_one_by_one(articles: list[str]) -> None:
+    for number in (0, 2_047, 2_048, 4_999):
+        assert articles[number : number + 1] == make_articles(1, number, number + 1)
+
+
+def test_the_bytes_are_those_that_were_always_made() -> None:
+    assert digest(make_articles(0, 0, 50)) == ARTICLES_DIGEST
+    assert digest(review_lines(0, 0, 50)) == REVIEWS_DIGEST
+
+
+def test_another_process_makes_the_same_bytes() -> None:
+    command = [sys.executable, "-c", PRINT_DIGESTS]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
+
+
+def test_another_seed_makes_other_texts() -> None:
+    assert not set(make_articles(0, 0, 200)) & set(make_articles(1, 0, 200))
+    assert not set(review_lines(0, 0, 200)) & set(review_lines(1, 0, 200))
+
+
+def test_an_empty_range_makes_nothing() -> None:
+    assert make_articles(0, 7, 7) == []
+    assert review_lines(0, 7, 7) == []
+
+
+# Articles
+
+
+def test_no_two_articles_are_alike(articles: list[str]) -> None:
+    assert len(set(articles)) == len(articles)
+    paragraphs = [p for article in articles for p in article.split("\n") if ". " in p]
+    assert len(set(paragraphs)) == len(paragraphs)
+
+
+@pytest.mark.parametrize("megabytes", [1, 7])
+def test_articles_make_the_size_asked_for(articles: list[str], megabytes: int) -> None:
+    asked = megabytes * 1_000_000
+    made = sum(len(article.encode()) for article in articles[: count_articles(asked)])
+    assert abs(made - asked) <= 0.05 * asked
+
+
+def test_the_smallest_size_is_one_article() -> None:
+    assert count_articles(1) == 1
+
+
+@pytest.mark.parametrize(
+    "tellings",
+    [
+        (
+            r"founded in (\d+)",
+            r"[Aa] deed of (\d+)",
+            r"go back to c\. (\d+)",
+            r"The year (\d+) and",
+        ),
+        (r"born on \d+ \w+ (\d+)", r"\(\d+ \w+ (\d+) –", r"was born in (\d+)", r"lived from (\d+)"),
+        (
+            r"first described by .+? in (\d+)",
+            r"first noted by .+? in (\d+)",
+            r"specimen.+? in (\d+)",
+        ),
+        (r"at the (\d+) census", r"\((\d+)\), (?:up|down) from"),
+        (r"on the ([A-ZÅÖØ]\w+)[.,]", r"The (\w+) (?:floods|bursts)", r"the river (\w+)"),
+    ],
+    ids=["founding", "birth", "discovery", "river"],
+)
+def test_a_fact_told_twice_is_the_same(articles: list[str], tellings: tuple[str, ...]) -> None:
+    pattern = re.compile("|".join(tellings))
+    told = [["".join(found.groups("")) for found in pattern.finditer(a)] for a in articles]
+    assert sum(len(values) >= 2 for values in told) >= 200
+    assert all(len(set(values)) <= 1 for values in told)
+
+
+def test_the_age_told_is_the_year_of_death_less_that_of_birth(articles: list[str]) -> None:
+    told = r"lived from (\d+) to (\d+).*(?:age of|aged) (\d+),"
+    lives = [re.search(told, article, re.DOTALL) for article in articles]
+    years = [tuple(map(int, life.groups())) for life in lives if life]
+    assert len(years) >= 100
+    assert all(died - born == age for born, died, age in years)
+
+
+def test_the_word_for_growth_agrees_with_the_numbers(articles: list[str]) -> None:
+    told = r"(\S+) (?:inhabitants|people live[^,]*), (up|down) from (\S+)"
+    changes = re.findall(told, "\n".join(articles))
+    assert len(changes) >= 300
+    for now, way, then in changes:
+        grew = int(now.replace(",", "")) > int(then.replace(",", ""))
+        assert grew == (way == "up")
+
+
+def test_articles_give_a_tokenizer_and_a_splitter_work(articles: list[str]) -> None:
+    text = "\n".join(articles[:1_000])
+    for sign in 'Dr. |St. |c. 1|i.e. |et al.)|approx. |°C|km²|–|"'.split("|"):
+        assert sign in text
+    words = set(re.findall(r"\w+", text))
+    assert sum(not word.isascii() for word in words) > 500
+    assert len(words) > 8_000
+    lines = [len(article.split("\n")) for article in articles]
+    assert min(lines) >= 4
+    assert max(lines) >= 10
+
+
+def test_no_notation_is_left_in_the_text(articles: list[str]) -> None:
+    reviews = review_lines(0, 0, 2_000)
+    assert not re.search(
+        r"[{}\[\]|*]|  | [,.;]|\.\.|\b[Aa] ([aeio]|18)", "\n".join(articles + reviews)
+    )
+
+
+@pytest.mark.parametrize("templates", [PLACE, PERSON, SPECIES, WORK, EVENT])
+def test_every_section_has_an_opening_and_more(templates: str) -> None:
+    sections = read_templates(templates)
+    assert sections[0].heading == ""
+    assert all(len(section.body) >= 3 for section in sections)
+    assert "any" not in fields_of(templates)
+
+
+def test_themes_of_a_kind_have_the_same_fields() -> None:
+    for name in ("PLACE", "PERSON", "SPECIES", "WORK", "EVENT"):
+        themes = getattr(sample_themes, f"{name}_THEMES")
+        assert {tuple(theme) for theme in themes} == {tuple(themes[0])}
+
+
+def overlaps(sentences: list[list[set[str]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Content words shared with the next sentence, and with one of the article after next."""
+    follows, random = [], []
+    for own, other in zip(sentences, sentences[2:], strict=False):
+        for number, (a, b) in enumerate(pairwise(own)):
+            follows.append(len(a & b))
+            random.append(len(a & other[number % len(other)]))
+    return np.array(follows), np.array(random)
+
+
+@pytest.mark.parametrize("words_at_least", [1, 22], ids=["sentences", "segments"])
+def test_word_overlap_alone_cannot_tell_next_sentences(
+    articles: list[str], words_at_least: int
+) -> None:
+    """Best threshold: above chance, as in real text, and well short of what a model must reach."""
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    sentences = []
+    for article in articles[:500]:
+        bags, words = [], []
+        for sentence in re.split(r"(?<=[a-z\d]\.)\s(?=[A-Z])", article):
+            words += re.findall(r"\w+", sentence.lower())
+            if len(words) >= words_at_least:
+                bags.append(set(words) - ENGLISH_STOP_WORDS)
+                words = []
+        sentences.append(bags)
+    follows, random = overlaps(sentences)
+    scores = [((follows >= t).mean() + (random < t).mean()) / 2 for t in range(1, 12)]
+    assert 0.5 < max(scores) < 0.75
+
+
+# Reviews
+
+
+def test_labels_are_balanced_and_not_in_a_pattern() -> None:
+    labels = make_reviews(0, 0, 5_000).labels
+    assert labels.dtype == np.int8
+    assert labels.mean() == 0.5
+    assert 0.4 < labels[::2].mean() < 0.6
+
+
+def test_a_review_has_a_title_and_two_to_seven_sentences() -> None:
+    reviews = make_reviews(0, 0, 2_000)
+    assert all(reviews.titles)
+    counts = [len(re.findall(r"[.?](?: |$)", content)) for content in reviews.contents]
+    assert set(counts) <= set(range(2, 8))
+    assert len(set(review_lines(0, 0, 2_000))) >= 1_990
+
+
+def test_every_plan_has_wordings_and_clauses_enough() -> None:
+    """A plan takes each wording once, and three clauses of either side at most."""
+    assert len(sample_opinions.VERDICTS[0]) == len(sample_opinions.VERDICTS[1])
+    for plan in (*sample_opinions.PLAIN_PLANS, *sample_opinions.TURNING_PLANS):
+        assert plan.count("own") + plan.count("turn") <= 3
+        assert plan.count("concession") + plan.count("turn") + plan.count("denial") <= 3
+    assert {len(product.parts) for product in sample_opinions.PRODUCTS} == {6}
+
+
+def test_a_bag_of_words_reads_most_reviews_but_not_all() -> None:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    lines = [line[2:] for line in review_lines(0, 0, 5_000)]
+    labels = make_reviews(0, 0, 5_000).labels
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2))
+    train = vectorizer.fit_transform(lines[:4_000])
+    model = LogisticRegression(max_iter=1_000).fit(train, labels[:4_000])
+    score = model.score(vectorizer.transform(lines[4_000:]), labels[4_000:])
+    assert 0.75 <= score <= 0.95
+
+
+def test_a_reader_who_heeds_the_order_knows_every_review_of_turns() -> None:
+    """After "but", "although ..." and "still" comes what the writer means, good or bad."""
+    clauses = {
+        clause: label
+        for product in sample_opinions.PRODUCTS
+        for part in product.parts
+        for label in (0, 1)
+        for clause in part.clauses[label]
+    }
+    reviews = make_reviews(0, 0, 5_000)
+    read = 0
+    for content, label in zip(reviews.contents, reviews.labels.tolist(), strict=True):
+        for own in re.findall(r"(?:, but |\. Still, |because |In the end )(the [^.?]+)\.", content):
+            assert clauses[own] == label
+            read += 1
+    assert read >= 300

@@ -1,0 +1,336 @@
+"""Sentences are exactly NLTK's, whatever the text; Punkt's parameters are plain, stable data."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+
+import nltk.data
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+
+from pipeline import sentences
+from pipeline.errors import InputError
+from pipeline.sentences import (
+    BEGIN_LOWER,
+    MIDDLE_UPPER,
+    UPPER,
+    PunktData,
+    SentenceSplitter,
+    find_punkt,
+    train_punkt,
+)
+
+NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
+LESSON = [
+    f"Dr. {a} met Mr. {b} of {b} Corp. in St. Louis at 5 p.m. on no. {i}, vs. the odds he made. "
+    f"The town he made grew and he came. In {1900 + i} it had {i}.5 homes, e.g. the {a}-co. J. {a} "
+    f"came to town! See p. {i} etc. and so on; U.S. troops held a house. The house is big. Is it?"
+    for i, (a, b) in enumerate(product(NAMES, NAMES[:6]))
+]
+RULES = PunktData(
+    language="rules",
+    abbrev_types=["co", "dr", "mr", "p.m"],
+    collocations=[["##number##", "bach"], ["end", "of"]],
+    sent_starters=["the"],
+    ortho_context={"he": UPPER | BEGIN_LOWER, "it": 64, "she": MIDDLE_UPPER | BEGIN_LOWER},
+)
+
+# fmt: off
+WORDS = [
+    "Dr", "mr", "J", "r", "U.S", "e.g", "St", "no", "p.m", "vs", "Corp", "etc", "the", "The", "he",
+    "He", "In", "in", "It", "town", "Town", "1990", "5", "3,5", "-2", ".5", "a", "A", "##number##",
+    "##NUMBER##", "yard-co", "x-Co", "Smith", "smith", "?abc", "'tis", "..a", "J.R",
+]
+# fmt: on
+MARKS = [*".....???!!!…\"\"'')(][}{;:,,*&#@`-|‘’“”«»", "..", "...", ". . .", "--", ".)", '."']
+SPACES = [*"    ", "  ", "\n", "\t"]
+ODD_SPACES = [*"\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000"]
+# Zero width, right to left, combining, emoji, other digits, title case, caseless, newer Unicode.
+ODD_LETTERS = [
+    *"\u200b\u200d\u202e\u0301😀٣५３²½ⅧⓐǅǆİıßΣσς中ب\u05d0ª_\ufeff\x00\U0001f170\U0001e4d0\u1c89"
+]
+ATOMS = [*WORDS, *MARKS, *SPACES, *SPACES]
+plain_texts = st.lists(st.sampled_from(ATOMS), max_size=30).map("".join)
+odd_texts = st.lists(st.sampled_from([*ATOMS, *ODD_SPACES, *ODD_LETTERS]), max_size=30).map("".join)
+any_texts = st.lists(st.one_of(st.sampled_from(ATOMS), st.characters()), max_size=30).map("".join)
+
+
+def real_data() -> Path:
+    if "CLOZELINE_DATA" not in os.environ:
+        pytest.skip("CLOZELINE_DATA is not set: no real text here")
+    return Path(os.environ["CLOZELINE_DATA"])
+
+
+def paragraphs_of(file: Path, articles: int) -> list[str]:
+    texts = pq.read_table(file, columns=["text"])["text"].slice(0, articles).to_pylist()
+    return [line for text in texts for line in text.split("\n")]
+
+
+@pytest.fixture(scope="module")
+def trained() -> PunktData:
+    return train_punkt(LESSON, "lesson")
+
+
+@pytest.fixture(scope="module")
+def english(tmp_path_factory: pytest.TempPathFactory) -> PunktData:
+    root = tmp_path_factory.mktemp("nltk_data", numbered=True)
+    shutil.copytree(real_data() / "nltk_data" / "tokenizers", root / "tokenizers")
+    make_private(root)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nltk.data, "path", [str(root)])
+        data = find_punkt("english")
+    assert data is not None
+    return data
+
+
+def make_private(root: Path) -> None:
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+@pytest.fixture(scope="module")
+def rules() -> PunktData:
+    return RULES
+
+
+@pytest.fixture(scope="module", params=["trained", "english", "rules"])
+def parameters(request: pytest.FixtureRequest) -> PunktData:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="module")
+def splitter(parameters: PunktData) -> SentenceSplitter:
+    return SentenceSplitter(parameters)
+
+
+@pytest.fixture(scope="module")
+def reference(parameters: PunktData) -> PunktSentenceTokenizer:
+    theirs = PunktParameters()
+    theirs.abbrev_types = set(parameters.abbrev_types)
+    theirs.collocations = {(first, second) for first, second in parameters.collocations}
+    theirs.sent_starters = set(parameters.sent_starters)
+    theirs.ortho_context = defaultdict(int, parameters.ortho_context)
+    return PunktSentenceTokenizer(theirs)
+
+
+# ---- The spans are NLTK's ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("texts", [plain_texts, odd_texts, any_texts], ids=["plain", "odd", "any"])
+def test_spans_are_nltks(texts, splitter, reference):
+    @settings(max_examples=300, deadline=None, database=None)
+    @given(texts)
+    def check(text: str) -> None:
+        assert splitter.spans(text) == list(reference.span_tokenize(text))
+
+    check()
+
+
+def test_spans_are_nltks_on_every_short_text(splitter, reference):
+    for length in range(6):
+        for text in map("".join, product('aA ."\n', repeat=length)):
+            assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+
+
+@pytest.mark.parametrize("odd", ODD_SPACES + ODD_LETTERS)
+def test_spans_are_nltks_around_an_odd_character(odd, splitter, reference):
+    around = ["", "a", "a.", ".", "?", '."', "A", " ", "\n", ". .", "5."]
+    for before, between, after in product(around, ["", ".", " ", "\n", ". "], around):
+        for text in (before + odd + between + after, before + between + odd + after + "\nThe."):
+            assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+
+
+def test_spans_are_nltks_on_real_articles(splitter, reference):
+    for text in paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300):
+        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+
+
+@pytest.mark.slow
+def test_spans_are_nltks_on_a_whole_file(splitter, reference):
+    for text in paragraphs_of(real_data() / "wikipedia/train-00001-of-00006.parquet", 1 << 30):
+        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+
+
+@pytest.mark.slow
+def test_spans_are_nltks_on_damaged_articles(splitter, reference):
+    draw = random.Random(0)
+    atoms = [*MARKS, *SPACES, *ODD_SPACES, *ODD_LETTERS, *WORDS]
+    for text in paragraphs_of(real_data() / "wikipedia/train-00002-of-00006.parquet", 3000):
+        damaged = list(text[:400])
+        for _ in range(len(damaged) // 12):
+            damaged[draw.randrange(len(damaged))] = draw.choice(atoms)
+        text = "".join(damaged)
+        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        (" \t\n", []),
+        (" no mark at all ", [" no mark at all"]),
+        ("It is. So there!  Yes? No", ["It is.", "So there!", "Yes?", "No"]),
+        ("Dr. Smith of x-co. Brook left.", ["Dr. Smith of x-co. Brook left."]),
+        ("at 5 p.m. The end.", ["at 5 p.m.", "The end."]),  # a sentence starter
+        ("at 5 p.m. It rained.", ["at 5 p.m.", "It rained."]),  # seen in lower case only
+        ("at 5 p.m. She came.", ["at 5 p.m. She came."]),  # seen inside sentences as well
+        ("Well... he said. Well... It is.", ["Well... he said.", "Well...", "It is."]),
+        ("J. Smith and J. he. J. It was.", ["J. Smith and J. he.", "J.", "It was."]),
+        ("in 5. he. In 5. He. In 5. Bach.", ["in 5. he.", "In 5.", "He.", "In 5. Bach."]),
+        ("The end. of it. The end. It is.", ["The end. of it.", "The end.", "It is."]),
+        ('He said "Go." (Or so.) Then he went.', ['He said "Go."', "(Or so.)", "Then he went."]),
+        ("“Stay.” She left.", ["“Stay.”", "She left."]),
+        # Quirks of NLTK: a mark in the next word counts for this one; NBSP hides the mark before.
+        ("Mr. Smith?) came", ["Mr.", "Smith?)", "came"]),
+        ("One.\xa0Two. Three.", ["One.\xa0Two.", "Three."]),
+    ],
+)
+def test_sentences_of_known_texts(text, expected):
+    assert SentenceSplitter(RULES).split([text])[0] == expected
+
+
+def test_what_was_seen_before_changes_nothing(monkeypatch, trained):
+    texts = [text for text in LESSON[:20] for _ in range(2)]
+    apart = [SentenceSplitter(trained).spans(text) for text in texts]
+    warm = SentenceSplitter(trained)
+    assert [warm.spans(text) for text in texts] == apart
+    monkeypatch.setattr(sentences, "MEMO_ENTRIES", 3)
+    full = SentenceSplitter(trained)
+    assert [full.spans(text) for text in texts] == apart
+    assert len(full._endings) <= 3
+    assert len(full._decisions) <= 3
+
+
+def test_a_long_line_is_split_in_linear_time(trained):
+    # Taking the second text apart at each of its marks, not at the last alone, would take an hour.
+    splitter = SentenceSplitter(trained)
+    assert len(splitter.spans("It is so. " * 100_000)) == 100_000
+    assert splitter.spans('a!"' * 60_000) == [(0, 180_000)]
+
+
+def test_split_counts_the_sentences_of_each_paragraph(trained):
+    texts, counts = SentenceSplitter(trained).split(["It is. So there!", "", " \x85", "Yes"])
+    assert texts == ["It is.", "So there!", "Yes"]
+    assert counts.tolist() == [2, 0, 0, 1]
+    assert counts.dtype == "int64"
+    assert SentenceSplitter(trained).split([])[1].shape == (0,)
+
+
+# ---- The parameters ----------------------------------------------------------------------------
+
+
+def test_training_learns_abbreviations(trained):
+    assert {"dr", "mr", "st", "p.m"} <= set(trained.abbrev_types)
+    assert {"made", "house", "grew"}.isdisjoint(trained.abbrev_types)
+    assert trained.ortho_context["the"]
+
+
+def test_the_order_of_texts_does_not_matter(trained):
+    assert train_punkt(reversed(LESSON), "lesson") == trained
+
+
+def test_parameters_survive_json(parameters):
+    text = json.dumps(parameters.to_json())
+    assert PunktData.from_json(json.loads(text)) == parameters
+    for values in (parameters.abbrev_types, parameters.collocations, parameters.sent_starters):
+        assert values == sorted(values)
+    assert list(parameters.ortho_context) == sorted(parameters.ortho_context)
+
+
+def test_other_fields_are_refused(trained):
+    data = trained.to_json()
+    for wrong in ({**data, "abbreviations": []}, {"language": "english"}):
+        with pytest.raises(InputError, match="make the tokenizer again"):
+            PunktData.from_json(wrong)
+
+
+def test_another_process_learns_the_same_bytes_and_spans(trained):
+    code = (
+        "import json, sys; from pipeline.sentences import *; texts = json.load(sys.stdin);"
+        "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
+        "print(json.dumps([data.to_json(), splitter.split(texts)[0]]))"
+    )
+    here = [trained.to_json(), SentenceSplitter(trained).split(LESSON)[0]]
+    assert run_python(code, json.dumps(LESSON), hash_seed="1") == json.dumps(here) + "\n"
+
+
+def test_splitting_does_not_import_nltk(trained):
+    code = (
+        "import json, sys; from pipeline.sentences import *;"
+        "data = PunktData.from_json(json.load(sys.stdin));"
+        "print(SentenceSplitter(data).spans('Dr. Smith left. The end.'), 'nltk' in sys.modules)"
+    )
+    assert (
+        run_python(code, json.dumps(trained.to_json()), hash_seed="0")
+        == "[(0, 15), (16, 24)] False\n"
+    )
+
+
+def run_python(code: str, stdin: str, hash_seed: str) -> str:
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, input=stdin, env=environment, capture_output=True, text=True, check=True
+    ).stdout
+
+
+# ---- punkt_tab where NLTK finds it -------------------------------------------------------------
+
+
+@pytest.fixture
+def punkt_tab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `punkt_tab` of two languages on NLTK's path."""
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    for language in ("english", "dutch"):
+        folder = tmp_path / "tokenizers" / "punkt_tab" / language
+        folder.mkdir(parents=True)
+        (folder / "abbrev_types.txt").write_text("mr\ndr\n")
+        (folder / "collocations.tab").write_text("u.s\tarmy\nj\tbach\n")
+        (folder / "sent_starters.txt").write_text("the\nhe\n")
+        (folder / "ortho_context.tab").write_text("the\t126\nbach\t4\n")
+    make_private(tmp_path)
+    return tmp_path / "tokenizers" / "punkt_tab"
+
+
+def test_punkt_tab_is_read_in_order(punkt_tab):
+    assert find_punkt("dutch") == PunktData(
+        language="dutch",
+        abbrev_types=["dr", "mr"],
+        collocations=[["j", "bach"], ["u.s", "army"]],
+        sent_starters=["he", "the"],
+        ortho_context={"bach": 4, "the": 126},
+    )
+
+
+def test_no_punkt_tab_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path), str(tmp_path / "nowhere")])
+    assert find_punkt("english") is None
+
+
+def test_a_language_that_is_not_there_is_an_error(punkt_tab):
+    with pytest.raises(InputError, match=r"no 'klingon'.*dutch, english"):
+        find_punkt("klingon")
+    with pytest.raises(InputError, match="is not a language"):
+        find_punkt("dutch/../english")
+
+
+def test_a_folder_that_nltk_refuses_is_an_error(punkt_tab):
+    (punkt_tab / "english").chmod(0o775)
+    with pytest.raises(InputError, match="chmod -R go-w"):
+        find_punkt("english")
+    assert find_punkt("dutch") is not None
+
+
+def test_a_language_with_a_missing_file_is_an_error(punkt_tab):
+    (punkt_tab / "english" / "sent_starters.txt").unlink()
+    with pytest.raises(InputError, match="a file is missing"):
+        find_punkt("english")

@@ -1,0 +1,126 @@
+"""The shards of a split, read a pool at a time, checked, and masked anew from epoch 1 on.
+
+New masks are drawn for a whole pool when it is read, though a rank uses only its part of them: so
+every rank knows how many masked tokens the whole global batch has, whole words included, and the
+drawing is done in big slabs. It costs each rank some two seconds per million examples of the pool.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
+from pipeline.masks import MaskRules, mask_examples, mask_keys
+from pipeline.ragged import Ragged, slice_indices
+from pipeline.schema import Examples, concatenate_examples
+from pipeline.shards import read_shard
+from pipeline.tokenizer import load_tokenizer
+from train.order import Pool
+
+
+class ShardSet:
+    """One split of a finished data set.
+
+    Raises InputError where the folder is no finished data set, its tokenizer is another one than
+    that of its manifest, the split has no examples, or a shard file is missing.
+    """
+
+    def __init__(self, folder: Path | str, split: str) -> None:
+        self.folder = Path(folder)
+        self.split = split
+        self.manifest: Manifest = read_manifest(self.folder)
+        self.entries = self.manifest.of_split(split)
+        tokenizer = load_tokenizer(self.folder / TOKENIZER)
+        self._check_tokenizer(tokenizer.digest)
+        self._check_files()
+        self.pad_id = tokenizer.pad_id
+        self._rules = MaskRules.of(self.manifest.config, tokenizer)
+
+    @property
+    def shard_rows(self) -> list[int]:
+        """Examples in each shard."""
+        return [entry.rows for entry in self.entries]
+
+    def read(self, pool: Pool, *, remask: bool) -> Examples:
+        """The rows of the pool's shards, one shard after the other.
+
+        With `remask`, epochs from 1 on have masks of their own, which depend on nothing but shard,
+        row and epoch. Raises InputError for a shard that is missing, damaged, or not that of the
+        manifest.
+        """
+        shards = [self._read_shard(self.entries[shard]) for shard in pool.shards]
+        examples = shards[0] if len(shards) == 1 else concatenate_examples(shards)
+        return self._remasked(examples, pool) if remask and pool.epoch > 0 else examples
+
+    def _remasked(self, examples: Examples, pool: Pool) -> Examples:
+        rows = np.array([self.entries[shard].rows for shard in pool.shards])
+        keys = mask_keys(
+            self.manifest.config.seed, split=self.split, shard=pool.shards, epoch=pool.epoch
+        )
+        return mask_examples(
+            examples.unmasked(),
+            keys=np.repeat(keys, rows),
+            rows=slice_indices(np.zeros_like(rows), rows),
+            rules=self._rules,
+        )
+
+    def _read_shard(self, entry: ShardEntry) -> Examples:
+        path = self.folder / entry.name
+        found = path.stat().st_size if path.exists() else entry.bytes  # read_shard tells of those
+        if found != entry.bytes:
+            raise InputError(
+                f"{path} has {found:,} bytes, the manifest says {entry.bytes:,}; build the shards "
+                "again with `clozeline shards --overwrite`."
+            )
+        examples = read_shard(path)
+        for what, value, limit in self._limits(examples, entry):
+            if value != limit if what == "rows" else value > limit:
+                raise InputError(
+                    f"{path} is damaged ({what}: {value:,}, the manifest says {limit:,}); "
+                    f"`clozeline verify {self.folder}` tells which shards are."
+                )
+        return examples
+
+    def _limits(self, examples: Examples, entry: ShardEntry) -> list[tuple[str, int, int]]:
+        """What a shard of this data set cannot exceed; the GPU would fail on it without a name."""
+        config, highest = self.manifest.config, self.manifest.vocab_size - 1
+        return [
+            ("rows", len(examples), entry.rows),
+            ("tokens of a row", _highest(examples.input_ids.lengths), config.max_seq_length),
+            ("masks of a row", _highest(examples.masked_lm_labels.lengths), config.predictions),
+            ("a token's id", _highest(examples.input_ids), highest),
+            ("a label's id", _highest(examples.masked_lm_labels), highest),
+            (
+                "a masked position",
+                _highest(examples.masked_lm_positions),
+                config.max_seq_length - 1,
+            ),
+        ]
+
+    def _check_tokenizer(self, digest: str) -> None:
+        recorded = self.manifest.tokenizer_digest
+        if digest != recorded:
+            raise InputError(
+                f"{self.folder / TOKENIZER} is not the tokenizer of these shards (its digest is "
+                f"{digest[:12]}, the manifest says {recorded[:12]}); put the right one back."
+            )
+
+    def _check_files(self) -> None:
+        if not sum(self.shard_rows):
+            raise InputError(
+                f"{self.folder} holds no {self.split} examples; build shards from more text, or "
+                "with another `--validation`."
+            )
+        present = {path.name for path in self.folder.iterdir()}
+        missing = [entry.name for entry in self.entries if entry.name not in present]
+        if missing:
+            raise InputError(
+                f"{self.folder / missing[0]} is missing ({len(missing)} of {len(self.entries)} "
+                f"{self.split} shards are); build the shards again with `clozeline shards`."
+            )
+
+
+def _highest(column: Ragged | np.ndarray) -> int:
+    values = column.values if isinstance(column, Ragged) else column
+    return int(values.max(initial=0))
