@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pipeline.buckets import Buckets
 from pipeline.config import DataConfig
@@ -166,7 +166,7 @@ def _run(blocks: list[Block], place: Workplace, beam_args: list[str]) -> None:
 
     log = place.out_dir / LOG
     try:
-        with _logging_to(log), show_progress(blocks, place):
+        with _logging_to(log) as terminal, show_progress(blocks, place, terminal):
             from pipeline.build import run_graph  # Beam logs while it is imported
 
             run_graph(blocks, place=place, beam_args=beam_args)
@@ -182,17 +182,23 @@ def _run(blocks: list[Block], place: Workplace, beam_args: list[str]) -> None:
 
 
 @contextmanager
-def _logging_to(path: Path) -> Iterator[None]:
-    """What Beam and its workers log goes to a file; a person sees the progress and the result."""
-    handler = logging.FileHandler(path, delay=True)
-    root = logging.getLogger()
-    others = root.handlers
-    root.handlers = [handler]
-    try:
-        yield
-    finally:
-        handler.close()
-        root.handlers = others
+def _logging_to(path: Path) -> Iterator[TextIO]:
+    """What Beam and its workers log goes to a file, and the terminal is lent to the progress.
+
+    Worker processes write to the standard error they inherit, so it is the descriptor that is
+    turned away, not only Python's own logging.
+    """
+    sys.stderr.flush()
+    with os.fdopen(os.dup(2), "w") as terminal, path.open("w") as log:
+        handler = logging.StreamHandler(log)
+        root = logging.getLogger()
+        others, root.handlers = root.handlers, [handler]
+        os.dup2(log.fileno(), 2)
+        try:
+            yield terminal
+        finally:
+            os.dup2(terminal.fileno(), 2)
+            root.handlers = others
 
 
 def _user_message(error: BaseException) -> str | None:

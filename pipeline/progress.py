@@ -3,10 +3,10 @@
 That works on every runner, also one whose workers are on other machines, and needs no metrics.
 """
 
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TextIO
 
 from tqdm import tqdm
 
@@ -18,10 +18,10 @@ SECONDS_BETWEEN_LINES = 15.0  # where the output is a log and not a terminal
 
 
 @contextmanager
-def show_progress(blocks: Sequence[Block], place: Workplace) -> Iterator[None]:
-    """Two bars on standard error, of blocks and of shards, until the block ends."""
+def show_progress(blocks: Sequence[Block], place: Workplace, terminal: TextIO) -> Iterator[None]:
+    """Two bars, of text read and of shards written, until the block ends."""
     stop = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(blocks, place, stop), daemon=True)
+    watcher = threading.Thread(target=_watch, args=(blocks, place, terminal, stop), daemon=True)
     watcher.start()
     try:
         yield
@@ -30,13 +30,15 @@ def show_progress(blocks: Sequence[Block], place: Workplace) -> Iterator[None]:
         watcher.join()
 
 
-def _watch(blocks: Sequence[Block], place: Workplace, stop: threading.Event) -> None:
-    interval = SECONDS_BETWEEN_LOOKS if sys.stderr.isatty() else SECONDS_BETWEEN_LINES
+def _watch(
+    blocks: Sequence[Block], place: Workplace, terminal: TextIO, stop: threading.Event
+) -> None:
+    interval = SECONDS_BETWEEN_LOOKS if terminal.isatty() else SECONDS_BETWEEN_LINES
     runs = {place.run_path(block): block.text_bytes for block in blocks}
     shards = [place.shard_path(bucket) for bucket in range(len(place.buckets))]
     with (
-        _bar("tokenizing", sum(runs.values()), "B", interval) as tokenized,
-        _bar("building shards", len(shards), "shard", interval) as built,
+        _bar("tokenizing", sum(runs.values()), "B", interval, terminal) as tokenized,
+        _bar("building shards", len(shards), "shard", interval, terminal) as built,
     ):
         done = False
         while not done:
@@ -45,12 +47,12 @@ def _watch(blocks: Sequence[Block], place: Workplace, stop: threading.Event) -> 
             built.update(sum(shard.exists() for shard in shards) - built.n)
 
 
-def _bar(label: str, total: int, unit: str, interval: float) -> tqdm:
+def _bar(label: str, total: int, unit: str, interval: float, terminal: TextIO) -> tqdm:
     return tqdm(
         desc=f"{label:>15}",
         total=total,
         unit=unit,
         unit_scale=unit == "B",
         mininterval=interval,
-        file=sys.stderr,
+        file=terminal,
     )

@@ -20,7 +20,7 @@ from pipeline.files import damage, open_file, unpack
 from pipeline.lines import read_json_lines, read_plain_text, read_wikiextractor
 from pipeline.sources import Block
 from pipeline.specs import load_hub_dataset, parse_sample
-from pipeline.texts import Documents, Rejected, strings
+from pipeline.texts import Documents, Rejected, one_line, strings
 from pipeline.wikitext import over_budget, strip_markup
 
 __all__ = ["Documents", "Rejected", "read_block"]
@@ -102,7 +102,7 @@ def _read_parquet(block: Block, columns: Sequence[str], piece_bytes: int) -> Ite
                 row += len(batch)
     except (pa.ArrowException, OSError) as error:
         where = f"near row {row + 1}" if row is not None else "at its end"
-        raise InputError(f"{block.path} is corrupt {where}: {error}") from error
+        raise InputError(f"{block.path} is corrupt {where}: {one_line(error)}") from error
 
 
 def _read_hub(block: Block, columns: Sequence[str], piece_bytes: int) -> Iterator[Documents]:

@@ -118,8 +118,7 @@ def _plain(parameters: Any, language: str) -> PunktData:
         abbrev_types=sorted(parameters.abbrev_types),
         collocations=sorted(map(list, parameters.collocations)),
         sent_starters=sorted(parameters.sent_starters),
-        # Without the zeros that NLTK's defaultdict gains just by being asked.
-        ortho_context={k: v for k, v in sorted(parameters.ortho_context.items()) if v},
+        ortho_context=dict(sorted(parameters.ortho_context.items())),
     )
 
 
@@ -138,7 +137,7 @@ TOKEN = re.compile(
     rf"{RUN}|[^{SPACE}\"#&()*,:;@\[\]`{{}}\-][^{SPACE}]*?(?={WORD_END}|,(?:{WORD_END}))|[^{SPACE}]"
 )
 #: Closing marks at the start of a sentence that belong to the one before.
-STRAY = re.compile(rf"([\"')\]}}{QUOTES}]+?)(?:[{SPACE}]+|(?=--)|$)", re.MULTILINE)
+STRAY = re.compile(rf"([\"')\]}}{QUOTES}]+?)(?:[{SPACE}]+|(?=--)|$)")
 STRAY_MARKS = frozenset("\"')]}" + QUOTES)
 #: `str.rfind` looks for one kind of space, so in odd texts the other ASCII spaces become that one.
 ASCII_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f"), " ")
@@ -219,8 +218,7 @@ class SentenceSplitter:
                 spans.append((start, stray.end(1)))
                 start = stray.end()
             else:
-                if start < end:
-                    spans.append((start, end))
+                spans.append((start, end))
                 start = follower
         if start < breaks[-1][0]:
             spans.append((start, breaks[-1][0]))

@@ -31,7 +31,7 @@ from pipeline.files import (
     open_unpacked,
 )
 from pipeline.specs import HUB, SAMPLE, load_hub_dataset, parse_sample
-from pipeline.texts import is_string
+from pipeline.texts import is_string, one_line
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 HEAD_BYTES = 1 << 16  #: read to know the format of a file whose name does not tell it
@@ -224,7 +224,9 @@ def _parquet_blocks(file: File, block_bytes: int, text_columns: tuple[str, ...])
             metadata = pq.read_metadata(stream)
             schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{file.path} is no Parquet file that can be read: {error}") from error
+        raise InputError(
+            f"{file.path} is no Parquet file that can be read: {one_line(error)}"
+        ) from error
     check_text_columns(file.path, schema, text_columns)
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     wanted = [i for i, path in enumerate(paths) if path in text_columns]

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from pipeline.errors import InputError
+from pipeline.texts import one_line
 
 SAMPLE, HUB = "sample:", "hf://"
 SAMPLE_OPTIONS = {
@@ -69,9 +70,8 @@ def _load(path: str, name: str | None, split: str) -> Any:
     try:
         return load_dataset(path, name, split=split)
     except Exception as error:  # the library has no common class for what can go wrong
-        reason = " ".join(str(error).split())
         raise InputError(
-            f"hf://{path} (name {name}, split {split}) cannot be loaded: {reason}"
+            f"hf://{path} (name {name}, split {split}) cannot be loaded: {one_line(error)}"
         ) from error
 
 

@@ -25,11 +25,12 @@ from pipeline.files import (
     open_file,
     open_unpacked,
 )
-from pipeline.lines import parse_json_object
+from pipeline.lines import BYTE_ORDER_MARK, parse_json_object
 from pipeline.sources import recognize
 from pipeline.specs import HUB, SAMPLE, load_hub_dataset, parse_sample
-from pipeline.texts import is_string, mended, strings
+from pipeline.texts import is_string, mended, one_line, strings
 
+MAX_CSV_BLOCK = (1 << 31) - 1  #: bytes, Arrow's limit
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 
 
@@ -52,7 +53,9 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
     try:
         whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     except pa.ArrowException as error:
-        raise InputError(f"{source}: files with columns of different types: {error}") from error
+        raise InputError(
+            f"{source}: files with columns of different types: {one_line(error)}"
+        ) from error
     if not len(whole):
         raise InputError(f"{source} has no rows")
     return whole
@@ -75,8 +78,8 @@ def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Tab
     if not data.strip():
         raise InputError(f"{path} has no rows")
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    # One block: a quoted line end may be anywhere.
-    read = pa_csv.ReadOptions(block_size=len(data) + 1)
+    # One block where it can be: no row may be longer than a block.
+    read = pa_csv.ReadOptions(block_size=min(len(data) + 1, MAX_CSV_BLOCK))
     convert = pa_csv.ConvertOptions(
         check_utf8=False,
         column_types=dict.fromkeys(columns, pa.large_string()),
@@ -89,14 +92,14 @@ def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Tab
             io.BytesIO(data), read_options=read, parse_options=parse, convert_options=convert
         )
     except pa.ArrowException as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        raise InputError(f"{path} cannot be read: {one_line(error)}") from error
     return _select(path, table, columns)
 
 
 def _read_json_lines(path: str, compression: str | None, columns: Sequence[str]) -> pa.Table:
-    text = _read_whole(path, compression).decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+    data = _read_whole(path, compression).removeprefix(BYTE_ORDER_MARK)
     rows = []
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(data.split(b"\n"), start=1):
         if line and not line.isspace():
             try:
                 rows.append(parse_json_object(line))
@@ -120,7 +123,9 @@ def _read_parquet(path: str, columns: Sequence[str]) -> pa.Table:
             _check_names(path, table.schema_arrow.names, columns)
             return table.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is no Parquet file that can be read: {error}") from error
+        raise InputError(
+            f"{path} is no Parquet file that can be read: {one_line(error)}"
+        ) from error
 
 
 def _hub_rows(source: str, columns: Sequence[str]) -> pa.Table:

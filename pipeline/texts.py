@@ -1,8 +1,7 @@
 """Documents as they come out of a source: mended and kept, rejected and named, or counted.
 
-Text is mended in one place. Readers decode bytes with "surrogateescape": damage stays in the
-document in which it is, while a whole piece of a file is decoded and split at once, which is what
-makes reading fast.
+Text is mended in one place, `Documents.keep`, whatever it was read from. Until then a byte that is
+no UTF-8 is a lone surrogate ("surrogateescape"), so that it survives JSON and is still counted.
 """
 
 import re
@@ -38,7 +37,9 @@ class Documents:
     def keep(self, text: str) -> None:
         """Take a document in, mended; or count it as empty."""
         unicode = mended(text)
-        clean = one_line_end(unicode.replace("\0", ""))
+        clean = unicode.replace("\0", "")
+        if "\r" in clean:
+            clean = clean.replace("\r\n", "\n").replace("\r", "\n")
         if not clean or clean.isspace():
             self.counts["empty"] += 1
             return
@@ -53,9 +54,9 @@ class Documents:
         self.rejected.append(Rejected(mended(where), mended(reason)))
 
 
-def one_line_end(text: str) -> str:
-    """The text with "\\n" at the end of each line, where it had "\\r\\n" or "\\r"."""
-    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+def decoded(data: bytes) -> str:
+    """The text of bytes in UTF-8; those that are not become lone surrogates."""
+    return data.decode("utf-8", "surrogateescape")
 
 
 def mended(text: str) -> str:
@@ -70,6 +71,11 @@ def mended(text: str) -> str:
     return text
 
 
+def one_line(error: Exception) -> str:
+    """A library's reason, fit for a message of one line."""
+    return " ".join(str(error).split())[:300]
+
+
 def is_string(type: pa.DataType) -> bool:
     """Whether it is one of Arrow's types of text."""
     return (
@@ -78,7 +84,7 @@ def is_string(type: pa.DataType) -> bool:
 
 
 def strings(column: pa.Array) -> list[str | None]:
-    """An Arrow column of text; a byte that is no UTF-8 becomes a surrogate ("surrogateescape")."""
+    """An Arrow column of text; what is no UTF-8 becomes lone surrogates."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if is_string(column.type):
@@ -87,4 +93,4 @@ def strings(column: pa.Array) -> list[str | None]:
         except UnicodeDecodeError:  # Arrow does not look at what it reads
             pass
     values = column.cast(pa.large_binary()).to_pylist()
-    return [None if value is None else value.decode("utf-8", "surrogateescape") for value in values]
+    return [None if value is None else decoded(value) for value in values]

@@ -249,6 +249,14 @@ def test_ranges_of_streams_give_the_pages_of_the_whole() -> None:
     assert "".join(p.title for p in both) == "ABCD"
 
 
+def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before() -> None:
+    dump, index = multistream()
+    start, stop = read_index(io.BytesIO(index), io.BytesIO(dump))[0]
+    pages, cut = until_cut(read_range(io.BytesIO(dump), start, stop + 30))
+    assert [p.title for p in pages] == ["A", "B"]
+    assert cut.pages == 2
+
+
 def test_an_index_that_does_not_fit_its_dump_is_refused() -> None:
     dump, index = multistream()
     for wrong in (dump[:-200], b"x" + dump, b""):

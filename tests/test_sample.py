@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -66,8 +67,9 @@ def test_the_bytes_are_those_that_were_always_made() -> None:
 
 def test_another_process_makes_the_same_bytes() -> None:
     command = [sys.executable, "-c", PRINT_DIGESTS]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert printed.split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
 
 
 def test_another_seed_makes_other_texts() -> None:
@@ -100,30 +102,18 @@ def test_the_smallest_size_is_one_article() -> None:
     assert count_articles(1) == 1
 
 
-@pytest.mark.parametrize(
-    "tellings",
-    [
-        (
-            r"founded in (\d+)",
-            r"[Aa] deed of (\d+)",
-            r"go back to c\. (\d+)",
-            r"The year (\d+) and",
-        ),
-        (r"born on \d+ \w+ (\d+)", r"\(\d+ \w+ (\d+) –", r"was born in (\d+)", r"lived from (\d+)"),
-        (
-            r"first described by .+? in (\d+)",
-            r"first noted by .+? in (\d+)",
-            r"specimen.+? in (\d+)",
-        ),
-        (r"at the (\d+) census", r"\((\d+)\), (?:up|down) from"),
-        (r"on the ([A-ZÅÖØ]\w+)[.,]", r"The (\w+) (?:floods|bursts)", r"the river (\w+)"),
-    ],
-    ids=["founding", "birth", "discovery", "river"],
-)
-def test_a_fact_told_twice_is_the_same(articles: list[str], tellings: tuple[str, ...]) -> None:
-    pattern = re.compile("|".join(tellings))
-    told = [["".join(found.groups("")) for found in pattern.finditer(a)] for a in articles]
-    assert sum(len(values) >= 2 for values in told) >= 200
+TELLINGS = {
+    "founding": r"(?:founded in|deed of|back to c\.|The year) (\d+)",
+    "birth": r"(?:born on \d+ \w+|was born in|lived from|\(\d+ \w+(?= \d+ –)) (\d+)",
+    "discovery": r"(?:described by|first noted by|collected the first|specimen, )[^.]+? in (\d+)",
+    "river": r"(?:reserve on the|Specimens from the|, mostly along the|chiefly along the) (\w+)",
+}
+
+
+@pytest.mark.parametrize("fact", TELLINGS)
+def test_a_fact_told_twice_is_the_same(articles: list[str], fact: str) -> None:
+    told = [re.findall(TELLINGS[fact], article) for article in articles]
+    assert sum(len(values) >= 2 for values in told) >= 100
     assert all(len(set(values)) <= 1 for values in told)
 
 
@@ -146,7 +136,7 @@ def test_the_word_for_growth_agrees_with_the_numbers(articles: list[str]) -> Non
 
 def test_articles_give_a_tokenizer_and_a_splitter_work(articles: list[str]) -> None:
     text = "\n".join(articles[:1_000])
-    for sign in 'Dr. |St. |c. 1|i.e. |et al.)|approx. |°C|km²|–|"'.split("|"):
+    for sign in ["Dr. ", "St. ", "c. 1", "i.e. ", "et al.)", "approx. ", "°C", "km²", "–", '"']:
         assert sign in text
     words = set(re.findall(r"\w+", text))
     assert sum(not word.isascii() for word in words) > 500

@@ -36,6 +36,7 @@ LITERALS = {
     "a\n[[de:A]]\n[[zh-min-nan:A]]\n[[s:b]] [[fr:c|d]]": "a\ns:b d",
     # templates, parameters, tables
     "a {{b|{{c}}|[[d]]|{|}} e": "a e",
+    "a {{b\n|c\n|}} d": "a d",
     "{{{a|b}}}c {{{{d}}|e}} {{{{{f}}}|g}} h": "c h",
     "a\n{|\n! b\n|-\n| c {{d}}\n{|\n| e\n|}\n| f\n|}\ng": "a\ng",
     "a\n{{b\n|c=\n{|\n| d\n|}}}\ne": "a\ne",
@@ -153,7 +154,7 @@ def test_plain_markup_reads_as_mwparserfromhell_reads_it(markup: str) -> None:
     assert strip_markup(markup).split() == mwparserfromhell.parse(markup).strip_code().split()
 
 
-#: What an attacker repeats. Each makes a megabyte; a quadratic step on any would take hours.
+#: What an attacker repeats. A quadratic step on any of it would take minutes.
 HOSTILE = [
     *("{{", "}}", "[[", "]]", "{|", "\n{|", "\n|}", "<ref>", "<ref", "</ref>", "<!--", "<nowiki>"),
     *("<math>", "<table>", "'''''", "''a ", "[http://", "[http://a ", "[[a|", "[[File:x|", "<x a="),
@@ -175,7 +176,12 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_hostile_megabyte_ends(unit: str) -> None:
+def test_a_hostile_page_ends(unit: str) -> None:
+    strip_markup(unit * (250_000 // len(unit)))
+
+
+@pytest.mark.parametrize("unit", ["{{", "[[", "<ref>", "\n{|", "'''''", "[http://a "])
+def test_a_hostile_megabyte_ends_even_over_the_budget(unit: str) -> None:
     strip_markup(unit * (1_000_000 // len(unit)))
 
 
@@ -191,7 +197,7 @@ STUBBORN = [
 
 @pytest.mark.parametrize("line", STUBBORN)
 def test_a_page_of_stubborn_lines_within_the_budget_ends(line: str) -> None:
-    markup = f"{line} '' [[ ]]\n" * (MAX_OPEN // 150)
+    markup = f"{line} '' [[ ]]\n" * (MAX_OPEN // 300)
     assert over_budget(markup) is None
     strip_markup(markup)
 
@@ -248,7 +254,7 @@ def test_real_pages_keep_what_mwparserfromhell_keeps() -> None:
         total += len(reference)
         blocks = SequenceMatcher(None, reference, ours, autojunk=False).get_matching_blocks()
         same += sum(block.size for block in blocks)
-    assert same / total > 0.94
+    assert same / total > 0.94, f"{same:,} of {total:,}"
 
 
 def stripped_tree(markup: str) -> list[str]:

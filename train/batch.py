@@ -1,7 +1,7 @@
 """A batch: ragged rows of a shard as tensors of fixed shapes.
 
-B examples, S = max_seq_length, P = max_predictions_per_seq; S and P are those of the data set, never
-of the longest row, because a new shape costs a compilation on CUDA and a kernel cache entry on CPU.
+B examples, S = max_seq_length, P = max_predictions_per_seq; S and P are those of the data set, not
+of the longest row: a new shape costs a compilation on CUDA and an entry in a kernel cache on CPU.
 
     rows            [CLS] the [MASK] sat [SEP] it slept [SEP]      positions 2      labels cat
     input_ids       2 7 4 9 3 8 6 3 0 0    masked_lm_positions   2 0 0
@@ -9,11 +9,11 @@ of the longest row, because a new shape costs a compilation on CUDA and a kernel
     attention_mask  1 1 1 1 1 1 1 1 0 0    masked_lm_weights     1 0 0
 
 Padding is one gather of whole windows (S values from where the row begins, whatever follows it),
-blanked after the row's end: it moves bytes and never looks at single tokens.
+blanked after the row's end: it moves bytes and never looks at single tokens. All of it is numpy's work: torch would wake all its threads for
+each small operation, at several times the processor time.
 """
 
 from dataclasses import dataclass, fields
-from typing import Self
 
 import numpy as np
 import torch
@@ -51,18 +51,18 @@ class Batch:
         """By name, in the order of the fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
         """The same batch on another device."""
         moved = {k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()}
-        return type(self)(**moved)
+        return Batch(**moved)
 
-    def pin_memory(self) -> Self:
+    def pin_memory(self) -> "Batch":
         """The same batch in pages that the GPU can fetch by itself."""
-        return type(self)(**{k: v.pin_memory() for k, v in self.tensors().items()})
+        return Batch(**{k: v.pin_memory() for k, v in self.tensors().items()})
 
-    def slice(self, start: int, stop: int) -> Self:
+    def slice(self, start: int, stop: int) -> "Batch":
         """Some rows, as views."""
-        return type(self)(**{k: v[start:stop] for k, v in self.tensors().items()})
+        return Batch(**{k: v[start:stop] for k, v in self.tensors().items()})
 
     def padded(self, rows: int, *, pad_id: int) -> "Batch":
         """Rows of padding at the end, of weight 0, so that there are `rows` of them."""
@@ -72,7 +72,7 @@ class Batch:
         blank["next_sentence_labels"].fill_(NO_PAIR)
         # A row that attends to nothing has no softmax: let it see its first token.
         blank["attention_mask"][:, :1] = True
-        return concatenate([self, type(self)(**blank)]) if missing else self
+        return concatenate([self, Batch(**blank)]) if missing else self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +114,7 @@ def collate(
     input_ids, is_token = _padded(examples.input_ids, rows, max_seq_length, pad_id)
     positions, is_masked = _padded(examples.masked_lm_positions, rows, max_predictions, 0)
     labels, _ = _padded(examples.masked_lm_labels, rows, max_predictions, 0)
-    length_a = examples.length_a[rows].astype(np.int64)
-    is_b = is_token & (_places(max_seq_length) >= length_a[:, None])
+    is_b = is_token & (_places(max_seq_length) >= examples.length_a[rows, None])
     return Batch(
         input_ids=torch.from_numpy(input_ids),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
@@ -132,9 +131,11 @@ def concatenate(parts: list[Batch]) -> Batch:
     """All rows of the parts (at least one), in order; one part is returned as it is."""
     if len(parts) == 1:
         return parts[0]
-    columns = zip(*(part.tensors().values() for part in parts), strict=True)
-    names = parts[0].tensors()
-    return Batch(**{k: torch.cat(c) for k, c in zip(names, columns, strict=True)})
+    joined = {
+        name: np.concatenate([part.tensors()[name].numpy() for part in parts])
+        for name in parts[0].tensors()
+    }
+    return Batch(**{name: torch.from_numpy(column) for name, column in joined.items()})
 
 
 def split(batch: Batch, parts: int) -> list[Batch]:
@@ -148,21 +149,21 @@ def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
     """64 bits that name each row and its position in the endless sequence, [B]; 0 for padding rows.
 
     All of the row counts: masked ids, masked positions and labels, where B begins and ends, the
-    next-sentence label. A weighted sum modulo 2**64, with random weights, so that it costs one pass.
+    next-sentence label. It is a sum modulo 2**64 with random weights, which costs one pass.
     """
-    sizes = torch.stack([batch.attention_mask.sum(1), batch.token_type_ids.sum(1)], dim=1)
+    arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
+    lengths_b = arrays["token_type_ids"].sum(axis=1)  # those of the rows follow from their padding
     columns = {
-        "input_ids": batch.input_ids,
-        "masked_lm_positions": batch.masked_lm_positions,
-        "masked_lm_labels": batch.masked_lm_labels,
-        "sizes": sizes,
-        "next_sentence_labels": batch.next_sentence_labels[:, None],
+        "input_ids": arrays["input_ids"],
+        "masked_lm_positions": arrays["masked_lm_positions"],
+        "masked_lm_labels": arrays["masked_lm_labels"],
+        "rest": np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1),
     }
     hashes = mix64(positions)
     for name, column in columns.items():
         weights = random_words(stream_key(0, f"digest/{name}"), np.arange(column.shape[1]))
-        hashes += column.numpy().view(np.uint64) @ weights
-    return np.where(batch.example_weights.numpy() > 0, mix64(hashes + GOLDEN), np.uint64(0))
+        hashes += np.einsum("bs,s->b", column.view(np.uint64), weights)
+    return np.where(arrays["example_weights"] > 0, mix64(hashes + GOLDEN), np.uint64(0))
 
 
 def batch_digest(batch: Batch, start: int) -> int:
@@ -188,7 +189,7 @@ def _padded(
     lengths = column.offsets[rows + 1] - starts
     assert not len(rows) or lengths.max() <= width
     padded = _windows(column.values, starts, width)
-    is_value = _places(width) < lengths[:, None]
+    is_value = _places(width) < lengths.astype(np.uint16)[:, None]
     np.copyto(padded, fill, where=~is_value)
     return padded.astype(np.int64), is_value
 
@@ -200,5 +201,5 @@ def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
     return sliding_window_view(values, width)[starts]
 
 
-def _places(width: int) -> NDArray[np.int64]:
-    return np.arange(width)
+def _places(width: int) -> NDArray[np.uint16]:
+    return np.arange(width, dtype=np.uint16)  # as narrow as length_a: comparing is all about bytes

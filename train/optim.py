@@ -12,17 +12,25 @@ WSD_DECAY = 0.2
 
 
 def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.AdamW:
+    """The optimizer of pretraining."""
+    return adamw(
+        model,
+        learning_rate=training.learning_rate,
+        weight_decay=training.weight_decay,
+        betas=(training.beta1, training.beta2),
+    )
+
+
+def adamw(
+    model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float]
+) -> torch.optim.AdamW:
     """Fused AdamW (Loshchilov & Hutter 2019); vectors, that is norms and biases, do not decay."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     groups = [
-        {
-            "params": [(n, p) for n, p in named if p.ndim >= 2],
-            "weight_decay": training.weight_decay,
-        },
+        {"params": [(n, p) for n, p in named if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [(n, p) for n, p in named if p.ndim < 2], "weight_decay": 0.0},
     ]
-    betas = (training.beta1, training.beta2)
-    return torch.optim.AdamW(groups, lr=training.learning_rate, betas=betas, eps=1e-6, fused=True)
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=1e-6, fused=True)
 
 
 def learning_rate_at(step: int, config: PretrainConfig) -> float:

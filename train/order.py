@@ -8,8 +8,8 @@ the rows inside each pool:
     a0 a1 a2 | b0 b1 |   ->   c, a, b        ->  c0 c1 c2 c3 | a0 .. b1 ->  c2 c0 c3 c1 b1 a0 a2 ..
     c0 c1 c2 c3
 
-So there is no shuffle buffer to fill or to save: any position is found in O(1) reads, by any process
-and for any batch size. The price is that two examples of an epoch meet in a batch only if their
+So there is no shuffle buffer to fill or to save: any process finds any position in O(1) reads,
+whatever the batch size. The price is that two examples of an epoch meet in a batch only if their
 shards fell into one pool; shards are made of documents drawn by hash, so a pool is already a random
 part of the corpus.
 """

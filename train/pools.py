@@ -8,11 +8,12 @@ drawing is done in big slabs. It costs each rank some two seconds per million ex
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.errors import InputError
 from pipeline.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.masks import MaskRules, mask_examples, mask_keys
-from pipeline.ragged import Ragged, slice_indices
+from pipeline.ragged import slice_indices
 from pipeline.schema import Examples, concatenate_examples
 from pipeline.shards import read_shard
 from pipeline.tokenizer import load_tokenizer
@@ -67,36 +68,35 @@ class ShardSet:
 
     def _read_shard(self, entry: ShardEntry) -> Examples:
         path = self.folder / entry.name
-        found = path.stat().st_size if path.exists() else entry.bytes  # read_shard tells of those
-        if found != entry.bytes:
+        if path.exists() and path.stat().st_size != entry.bytes:  # read_shard tells of missing ones
             raise InputError(
-                f"{path} has {found:,} bytes, the manifest says {entry.bytes:,}; build the shards "
-                "again with `clozeline shards --overwrite`."
+                f"{path} has {path.stat().st_size:,} bytes, the manifest says {entry.bytes:,}; "
+                "build the shards again with `clozeline shards --overwrite`."
             )
         examples = read_shard(path)
-        for what, value, limit in self._limits(examples, entry):
-            if value != limit if what == "rows" else value > limit:
-                raise InputError(
-                    f"{path} is damaged ({what}: {value:,}, the manifest says {limit:,}); "
-                    f"`clozeline verify {self.folder}` tells which shards are."
-                )
+        if len(examples) != entry.rows:
+            raise self._damaged(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
+        for what, highest, limit in self._limits(examples):
+            if highest > limit:
+                raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
         return examples
 
-    def _limits(self, examples: Examples, entry: ShardEntry) -> list[tuple[str, int, int]]:
-        """What a shard of this data set cannot exceed; the GPU would fail on it without a name."""
-        config, highest = self.manifest.config, self.manifest.vocab_size - 1
+    def _limits(self, examples: Examples) -> list[tuple[str, int, int]]:
+        """What no row of this data set exceeds; a GPU would fail on it without naming the shard."""
+        config, last_id = self.manifest.config, self.manifest.vocab_size - 1
+        last_place = config.max_seq_length - 1
         return [
-            ("rows", len(examples), entry.rows),
-            ("tokens of a row", _highest(examples.input_ids.lengths), config.max_seq_length),
+            ("row length", _highest(examples.input_ids.lengths), config.max_seq_length),
             ("masks of a row", _highest(examples.masked_lm_labels.lengths), config.predictions),
-            ("a token's id", _highest(examples.input_ids), highest),
-            ("a label's id", _highest(examples.masked_lm_labels), highest),
-            (
-                "a masked position",
-                _highest(examples.masked_lm_positions),
-                config.max_seq_length - 1,
-            ),
+            ("token id", _highest(examples.input_ids.values), last_id),
+            ("label", _highest(examples.masked_lm_labels.values), last_id),
+            ("masked position", _highest(examples.masked_lm_positions.values), last_place),
         ]
+
+    def _damaged(self, path: Path, how: str) -> InputError:
+        return InputError(
+            f"{path} is damaged ({how}); `clozeline verify {self.folder}` tells which shards are."
+        )
 
     def _check_tokenizer(self, digest: str) -> None:
         recorded = self.manifest.tokenizer_digest
@@ -121,6 +121,5 @@ class ShardSet:
             )
 
 
-def _highest(column: Ragged | np.ndarray) -> int:
-    values = column.values if isinstance(column, Ragged) else column
+def _highest(values: NDArray) -> int:
     return int(values.max(initial=0))

@@ -40,7 +40,7 @@ from train.evaluate import Evaluation, evaluate
 from train.loader import Loader, evaluation_batches
 from train.metrics import MetricsLog, Stopwatch
 from train.optim import build_optimizer, learning_rate_at, set_learning_rate
-from train.run import RunConfig, read_run, remove_run, write_run
+from train.run import RunConfig, read_run, remove_run, write_run, write_summary
 from train.step import seed_dropout, train_step
 
 
@@ -165,7 +165,11 @@ class _Life:
                 self._step(batches, log)
                 is_stopped = self.world.any(stop.is_set())
                 self._look_and_save(log, is_last=is_stopped or self.state.step == last)
-        return Outcome(self.state.step, True, self.state.step == last, self.heldout)
+        is_complete = self.state.step == last
+        if is_complete and self.world.is_main:
+            heldout = self.heldout.to_dict() if self.heldout else None
+            write_summary(self.out, self.state.step, heldout)
+        return Outcome(self.state.step, True, is_complete, self.heldout)
 
     def _step(self, batches: Iterator[LoadedBatch], log: MetricsLog) -> None:
         step = self.state.step + 1

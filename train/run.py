@@ -17,7 +17,7 @@ from pipeline.tokenizer import Tokenizer, load_tokenizer
 from train.checkpoint import CHECKPOINTS, latest_checkpoint, load_weights
 from train.config import PretrainConfig
 
-RUN, TOKENIZER = "run.json", "tokenizer"
+RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +123,18 @@ def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     return config, tokenizer, load_weights(folder)
 
 
+def write_summary(run: Path, step: int, heldout: dict[str, float] | None) -> None:
+    """summary.json: there once a run is complete; what it reached on held-out examples."""
+    facts = {"step": step, "heldout": heldout}
+    with whole_file(run / SUMMARY) as file:
+        file.write((json.dumps(facts, indent=2) + "\n").encode())
+
+
 def remove_run(run: Path) -> None:
     """Make room for another run; only what belongs to a run is removed."""
     for name in (CHECKPOINTS, TOKENIZER, "tensorboard"):
         shutil.rmtree(run / name, ignore_errors=True)
-    for name in (RUN, "metrics.jsonl"):
+    for name in (RUN, SUMMARY, "metrics.jsonl"):
         (run / name).unlink(missing_ok=True)
 
 

@@ -1,0 +1,14 @@
+"""Fixtures that several modules share."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.small_data import write_data_set
+
+
+@pytest.fixture(scope="session")
+def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished data set: 57 training examples in 5 shards, one without rows; 23 to validate."""
+    folder = tmp_path_factory.mktemp("small")
+    return write_data_set(folder, train=(13, 20, 0, 7, 17), validation=(9, 14))

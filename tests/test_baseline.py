@@ -1,0 +1,108 @@
+"""Bag-of-words learns what words tell, from the part of the text that a classifier reads."""
+
+import os
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from train.baseline import bag_of_words, baseline, has_sklearn
+from train.labelled import Labelled, Texts
+
+pytest.importorskip("sklearn")
+
+GOOD, BAD = "the food was good", "the food was bad"
+WORDS = ["the", "food", "was", "good", "bad", "not", "at", "all"]
+
+
+def write(path: Path, texts: list[str], labels: list[str], pairs: list[str] | None = None) -> str:
+    columns = {"text": texts, "label": labels} | ({"more": pairs} if pairs else {})
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def rows(texts: list[str], labels: list[str]) -> Labelled:
+    return Labelled(Texts(texts), labels, "somewhere")
+
+
+def test_a_telling_word_is_learned(tmp_path: Path) -> None:
+    source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "-"] * 20)
+    scores = baseline(source, source)
+    assert scores.names == ("+", "-")
+    assert scores.accuracy == 1.0
+    assert scores.examples == 40
+
+
+def test_two_words_in_a_row_tell_more_than_each() -> None:
+    texts = ["not good but bad", "not bad but good"] * 20
+    assert bag_of_words(*[rows(texts, ["-", "+"] * 20)] * 2, ("-", "+")).accuracy == 1.0
+
+
+def test_labels_that_follow_no_word_are_not_learned() -> None:
+    train = rows([GOOD, BAD] * 20, ["+", "+", "-", "-"] * 10)
+    assert bag_of_words(train, train, ("-", "+")).accuracy == 0.5
+
+
+def test_words_beyond_the_cut_are_not_read(tmp_path: Path) -> None:
+    source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "-"] * 20)
+    assert baseline(source, source, max_tokens=4).accuracy == 1.0
+    assert baseline(source, source, max_tokens=3).accuracy == 0.5
+
+
+def test_with_a_tokenizer_the_cut_is_that_of_a_classifier(tmp_path: Path) -> None:
+    normalization = Normalization(strip_accents=True, lowercase=True)
+    Tokenizer([*SPECIAL_TOKENS, *WORDS], normalization).save(tmp_path / "tokenizer")
+    texts = [f"{text} at all" for text in ("the the the " + GOOD, "the the the " + BAD)] * 20
+    source = write(tmp_path / "x.parquet", texts, ["+", "-"] * 20)
+    folder = tmp_path / "tokenizer"
+    assert baseline(source, source, max_tokens=9, tokenizer=folder).accuracy == 1.0
+    assert baseline(source, source, max_tokens=8, tokenizer=folder).accuracy == 0.5
+
+
+def test_both_texts_of_a_pair_are_read(tmp_path: Path) -> None:
+    labels = ["+", "-"] * 20
+    source = write(tmp_path / "x.parquet", ["the food"] * 40, labels, pairs=[GOOD, BAD] * 20)
+    assert baseline(source, source).accuracy == 0.5
+    assert baseline(source, source, text_pair="more").accuracy == 1.0
+    assert baseline(source, source, text_pair="more", max_tokens=5).accuracy == 0.5
+
+
+def test_rows_without_words_are_an_error_that_says_so() -> None:
+    train = rows(["", "!"], ["a", "b"])
+    with pytest.raises(InputError, match="somewhere: no row has a word"):
+        bag_of_words(train, train, ("a", "b"))
+
+
+def test_rows_of_one_class_are_an_error_that_says_so() -> None:
+    train = rows([GOOD, BAD], ["a", "a"])
+    with pytest.raises(InputError, match="one class"):
+        bag_of_words(train, train, ("a", "b"))
+
+
+def test_without_scikit_learn_the_message_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("sklearn", "sklearn.feature_extraction.text", "sklearn.linear_model"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert not has_sklearn()
+    train = rows([GOOD, BAD], ["a", "b"])
+    with pytest.raises(InputError, match=r"pip install 'clozeline\[baseline\]'"):
+        bag_of_words(train, train, ("a", "b"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("CLOZELINE_DATA" not in os.environ, reason="CLOZELINE_DATA is not set")
+def test_amazon_reviews_reach_the_known_accuracy() -> None:
+    data = os.environ["CLOZELINE_DATA"] + "/amazon_polarity"
+    scores = baseline(
+        f"{data}/train-*.parquet",
+        f"{data}/test-*.parquet",
+        text="title",
+        text_pair="content",
+        max_tokens=64,
+    )
+    assert 0.90 < scores.accuracy < 0.91

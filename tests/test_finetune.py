@@ -1,0 +1,384 @@
+"""From a pretrained run and labelled texts to a classifier's folder, and what it answers."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from model.config import BertConfig
+from model.heads import BertForPretraining
+from pipeline.errors import InputError
+from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from tests.small_runs import write_small_run
+from train.classifier import load_classifier
+from train.finetune import finetune
+from train.finetune_config import FinetuneConfig
+from train.labelled import Texts
+from train.predict import Prediction, predict
+
+FILLERS = [f"w{i}" for i in range(30)]
+GOOD, BAD = ["good", "fine"], ["bad", "poor"]
+TOKENIZER = Tokenizer(
+    [*SPECIAL_TOKENS, *FILLERS, *GOOD, *BAD], Normalization(strip_accents=True, lowercase=True)
+)
+MODEL = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=16,
+)
+CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=4, batch_size=16, baseline=False)
+
+
+def write_rows(path: Path, count: int, *, seed: int, shuffled: bool = False) -> str:
+    """Texts of six words, one of which tells the class."""
+    random = np.random.default_rng(seed)
+    words = random.choice(FILLERS, (count, 6)).astype(object)
+    labels = random.integers(0, 2, count)
+    telling = np.array([BAD, GOOD])[labels, random.integers(0, 2, count)]
+    words[np.arange(count), random.integers(0, 6, count)] = telling
+    if shuffled:
+        labels = random.permutation(labels)
+    texts = [" ".join(row) for row in words]
+    table = {"text": texts, "label": labels, "first": [t[:8] for t in texts], "second": texts}
+    pq.write_table(pa.table(table), path)
+    return str(path)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """The models are so small that threads would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """It has not learned anything."""
+    folder = tmp_path_factory.mktemp("pretrained") / "run"
+    return write_small_run(folder, BertForPretraining(MODEL, seed=7), TOKENIZER, max_seq_length=12)
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    folder = tmp_path_factory.mktemp("rows")
+    return (
+        write_rows(folder / "train.parquet", 500, seed=0),
+        write_rows(folder / "test.parquet", 200, seed=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def classifier(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("classifier") / "out"
+    finetune(run, rows[0], out=out, test_source=rows[1], config=CONFIG)
+    return out
+
+
+@pytest.fixture(scope="module")
+def pairs(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("pairs") / "out"
+    config = FinetuneConfig(text="first", text_pair="second", max_examples=40, baseline=False)
+    finetune(run, rows[0], out=out, config=config)
+    return out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# Learning
+
+
+def test_a_planted_signal_is_learned(classifier: Path) -> None:
+    report = json.loads((classifier / "report.json").read_text())
+    assert report["finetuned"]["accuracy"] > 0.95
+    assert report["finetuned"]["examples"] == 200
+    assert report["finetuned"]["names"] == ["0", "1"]
+
+
+def test_shuffled_labels_are_not_learned(run: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "x.parquet", 500, seed=0, shuffled=True)
+    test = write_rows(tmp_path / "y.parquet", 200, seed=1)
+    report = finetune(run, source, out=tmp_path / "out", test_source=test, config=CONFIG)
+    assert 0.3 < report.standing.finetuned.accuracy < 0.7
+
+
+def test_the_encoder_starts_from_the_run(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
+    still = FinetuneConfig(learning_rate=1e-12, max_examples=16, baseline=False)
+    finetune(run, rows[0], out=tmp_path / "out", config=still)
+    found = load_file(tmp_path / "out" / "model.safetensors")
+    for name, value in BertForPretraining(MODEL, seed=7).encoder.state_dict().items():
+        torch.testing.assert_close(found[f"encoder.{name}"], value, atol=1e-8, rtol=0)
+
+
+def test_rivals_are_reported_beside_on_the_same_rows(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    pytest.importorskip("sklearn")
+    config = FinetuneConfig(
+        learning_rate=3e-3, from_scratch=True, label_efficiency=(30, 100), max_examples=300
+    )
+    report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
+    standings = [*report.label_efficiency, report.standing]
+    assert [standing.examples for standing in standings] == [30, 100, 300]
+    for standing in standings:
+        assert list(standing.accuracies()) == ["fine-tuned", "without pretraining", "bag-of-words"]
+        assert standing.from_scratch is not None
+        assert standing.finetuned.examples == standing.from_scratch.examples == 200
+    assert report.standing.accuracies()["bag-of-words"] > 0.95
+    lines = "\n".join(report.lines())
+    assert f"bag-of-words  accuracy {report.standing.accuracies()['bag-of-words']:.4f}" in lines
+    assert "        100 examples  fine-tuned" in lines
+
+
+def test_without_a_test_file_a_share_is_held_out(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    config = FinetuneConfig(test_share=0.2, epochs=1, baseline=False)
+    report = finetune(run, rows[0], out=tmp_path / "out", config=config)
+    assert report.standing.examples == 400
+    assert report.standing.finetuned.examples == 100
+
+
+def test_without_scikit_learn_the_report_says_what_is_missing(
+    run: Path, rows: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    config = FinetuneConfig(max_examples=20, label_efficiency=(10,))
+    report = finetune(run, rows[0], out=tmp_path / "out", config=config)
+    assert report.standing.bag_of_words is None
+    assert "pip install 'clozeline[baseline]'" in report.lines()[-1]
+
+
+# The folder
+
+
+def test_the_same_seed_gives_the_same_bytes_in_another_process(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    code = (
+        "import sys, torch; from pathlib import Path\n"
+        "from train.finetune import finetune\n"
+        "from train.finetune_config import FinetuneConfig\n"
+        "torch.set_num_threads(1)\n"
+        "run, train, out = sys.argv[1:]\n"
+        "config = FinetuneConfig(max_examples=64, baseline=False, seed=5)\n"
+        "finetune(Path(run), train, out=Path(out), config=config)\n"
+    )
+    args = [sys.executable, "-c", code, str(run), rows[0], str(tmp_path / "there")]
+    subprocess.run(args, check=True, capture_output=True)
+    for seed in (5, 6):
+        config = FinetuneConfig(max_examples=64, baseline=False, seed=seed)
+        finetune(run, rows[0], out=tmp_path / str(seed), config=config)
+    there, here, other = (contents(tmp_path / name) for name in ("there", "5", "6"))
+    assert here == there
+    assert here["model.safetensors"] != other["model.safetensors"]
+
+
+def test_a_finished_folder_is_left_as_it_is(
+    run: Path, rows: tuple[str, str], classifier: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in classifier.rglob("*")}
+    report = finetune(run, rows[0], out=classifier, test_source=rows[1], config=CONFIG)
+    assert not report.is_new
+    assert report.standing.finetuned.accuracy > 0.95
+    assert {path: path.stat().st_mtime_ns for path in classifier.rglob("*")} == before
+
+
+def test_another_config_is_refused_naming_what_differs(
+    run: Path, rows: tuple[str, str], classifier: Path
+) -> None:
+    other = FinetuneConfig(learning_rate=3e-3, epochs=5, batch_size=16, baseline=False)
+    with pytest.raises(InputError, match=r"another config \(epochs 4 there, 5 now\)"):
+        finetune(run, rows[0], out=classifier, test_source=rows[1], config=other)
+    with pytest.raises(InputError, match=r"\(training rows '\w{12}' there, '\w{12}' now\)"):
+        finetune(run, rows[1], out=classifier, test_source=rows[1], config=CONFIG)
+
+
+def test_overwrite_replaces_the_folder(
+    run: Path, rows: tuple[str, str], classifier: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(classifier, out)
+    (out / "stray").touch()
+    config = FinetuneConfig(max_examples=16, baseline=False)
+    assert finetune(run, rows[0], out=out, config=config, overwrite=True).is_new
+    assert sorted(contents(out)) == [
+        "classifier.json",
+        "model.safetensors",
+        "report.json",
+        "tokenizer/tokenizer.json",
+        "tokenizer/vocab.txt",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_of_something_else_is_not_touched(
+    run: Path, rows: tuple[str, str], tmp_path: Path, overwrite: bool
+) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(InputError, match="is no classifier's folder"):
+        finetune(run, rows[0], out=tmp_path, config=CONFIG, overwrite=overwrite)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_folder_gives_back_the_model(classifier: Path) -> None:
+    found = load_classifier(classifier)
+    probabilities = found.classify(Texts(["w1 good w2", "w1 bad w2", ""]))
+    assert probabilities.shape == (3, 2)
+    assert probabilities.sum(1) == pytest.approx(1)
+    assert probabilities.argmax(1).tolist()[:2] == [1, 0]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": "stars"}, "no column 'stars'"),
+        ({"text": "label"}, "'label' holds int64, not text"),
+        ({"max_seq_length": 17}, "max_seq_length is 17, and the model of .* reads 16 tokens"),
+        ({"label_efficiency": (9999,)}, "asks for 9,999 examples, and there are 450"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    run: Path, rows: tuple[str, str], tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        finetune(run, rows[0], out=tmp_path / "out", config=FinetuneConfig(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_label_that_only_the_test_file_has_is_an_error(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "x.csv").write_text("text,label\nw1,0\nw2,7\n")
+    with pytest.raises(InputError, match=r"x\.csv: row 2 has the label '7'"):
+        finetune(
+            run, rows[0], out=tmp_path / "o", test_source=str(tmp_path / "x.csv"), config=CONFIG
+        )
+
+
+def test_a_folder_that_is_no_run_is_an_error(rows: tuple[str, str], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no run"):
+        finetune(tmp_path / "nothing", rows[0], out=tmp_path / "out", config=CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "epochs is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0"),
+        ({"dropout": 1.0}, "dropout is 1"),
+        ({"max_seq_length": 4}, "max_seq_length is 4"),
+        ({"precision": "fp8"}, "precision is 'fp8'"),
+        ({"label_efficiency": (10, 1)}, "a number of examples is 1"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FinetuneConfig(**changes)
+
+
+def test_damaged_folders_are_named(classifier: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no classifier"):
+        load_classifier(tmp_path)
+    out = tmp_path / "out"
+    shutil.copytree(classifier, out)
+    (out / "model.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read"):
+        load_classifier(out)
+    shutil.rmtree(out / "tokenizer")
+    Tokenizer([*TOKENIZER.tokens, "more"], TOKENIZER.normalization).save(out / "tokenizer")
+    with pytest.raises(InputError, match="another tokenizer"):
+        load_classifier(out)
+
+
+# Predicting
+
+
+def labels_of(found: Iterator[Prediction]) -> list[str]:
+    return [prediction.label for prediction in found]
+
+
+def test_texts_are_classified_in_order(classifier: Path) -> None:
+    texts = ["w1 w2 good", "bad", "w3 poor w3 w4 w5 w6", "fine w1"]
+    found = list(predict(classifier, texts, batch_size=3))
+    assert [prediction.text for prediction in found] == texts
+    assert labels_of(iter(found)) == ["1", "0", "0", "1"]
+    assert all(0.5 <= prediction.probability <= 1 for prediction in found)
+
+
+def test_a_batch_is_answered_before_the_next_is_read(classifier: Path) -> None:
+    read = []
+
+    def endless() -> Iterator[str]:
+        while True:
+            read.append("w1 good")
+            yield read[-1]
+
+    found = predict(classifier, endless(), batch_size=4)
+    assert next(found).label == "1"
+    assert len(read) == 4
+
+
+def test_the_size_of_a_batch_changes_no_answer(classifier: Path, rows: tuple[str, str]) -> None:
+    texts = pq.read_table(rows[1])["text"].to_pylist()[:50]
+    one, many = (list(predict(classifier, texts, batch_size=size)) for size in (1, 50))
+    assert labels_of(iter(one)) == labels_of(iter(many))
+    assert [p.probability for p in one] == pytest.approx([p.probability for p in many], abs=1e-5)
+
+
+def test_files_are_read_by_column_or_by_line(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "good"}\n{"text": "bad"}\n')
+    (tmp_path / "x.csv").write_text("review,text\nbad,good\n")
+    (tmp_path / "x.txt").write_bytes(b"good\r\n\nbad\xff\n")
+    files = [str(tmp_path / name) for name in ("x.jsonl", "x.txt")]
+    found = list(predict(classifier, ["bad"], files=files))
+    assert [p.text for p in found] == ["bad", "good", "bad", "good", "", "bad\ufffd"]
+    assert labels_of(iter(found))[:4] == ["0", "1", "0", "1"]
+    assert labels_of(predict(classifier, files=[str(tmp_path / "x.csv")], text="review")) == ["0"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\nbad")))
+    assert labels_of(predict(classifier, files=["-"])) == ["1", "0"]
+
+
+def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("first,second\nw1 w2,good w3\n")
+    files = [str(tmp_path / "x.csv")]
+    line, alone, table = predict(pairs, ["w1 w2\tgood w3", "w1 w2"], files=files)
+    assert line.text == table.text == "w1 w2\tgood w3"
+    assert line.probability == pytest.approx(table.probability, abs=1e-6)
+    assert alone.probability != line.probability
+
+
+def test_what_cannot_be_predicted_is_an_error(classifier: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is no classifier"):
+        predict(tmp_path, ["good"])
+    with pytest.raises(InputError, match="trained on single texts"):
+        predict(classifier, ["good"], text_pair="more")
+    with pytest.raises(InputError, match="missing"):
+        list(predict(classifier, files=[str(tmp_path / "missing.txt")]))

@@ -1,0 +1,268 @@
+"""Labelled texts to tensors: columns, classes, truncation, batches, draws."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import InputError
+from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from train.encoded import (
+    Encoder,
+    longest_first,
+    reading_batches,
+    training_batches,
+)
+from train.labelled import (
+    Labelled,
+    Texts,
+    class_ids,
+    class_names,
+    draw,
+    hold_out,
+    read_labelled,
+    read_texts,
+)
+
+WORDS = ["a", "b", "c", "##c", ",", "é", "##s"]
+TOKENIZER = Tokenizer([*SPECIAL_TOKENS, *WORDS], Normalization(strip_accents=False, lowercase=True))
+TEXT = st.text(alphabet="abcsé, xA\n中", max_size=12)
+LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=90).map(np.array)
+
+
+def write(path: Path, **columns: Any) -> str:
+    pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def labelled(labels: list[str]) -> Labelled:
+    return Labelled(Texts([f"text {i}" for i in range(len(labels))]), labels, "somewhere")
+
+
+def shown(texts: Texts, max_seq_length: int) -> list[str]:
+    """Rows as text, with a bar where B begins."""
+    rows = Encoder(TOKENIZER, max_seq_length=max_seq_length).encode(texts)
+    input_ids, token_types, mask = rows.inputs(np.arange(len(rows)))
+    lines = []
+    for ids, types, real in zip(input_ids, token_types, mask, strict=True):
+        words = [TOKENIZER.tokens[i] for i in ids[real]]
+        marks = ["|" if is_b else "" for is_b in types[real]]
+        lines.append(" ".join(map("".join, zip(marks, words, strict=True))))
+    return lines
+
+
+# Reading
+
+
+def test_columns_are_read_by_name_and_labels_are_text(tmp_path: Path) -> None:
+    source = write(tmp_path / "x.parquet", stars=[1, 10], title=["A", ""], content=["b", "c"])
+    rows = read_labelled(source, text="title", text_pair="content", label="stars")
+    assert rows.texts == Texts(["A", ""], ["b", "c"])
+    assert rows.labels == ["1", "10"]
+    assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
+
+
+def test_csv_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('label,text\n1,"a, b"\n0,c\n')
+    names = {"text": "text", "label": "label", "text_pair": None}
+    csv = read_labelled(str(tmp_path / "x.csv"), **names)  # type: ignore[arg-type]
+    source = write(tmp_path / "x.parquet", label=[1, 0], text=["a, b", "c"])
+    parquet = read_labelled(source, **names)  # type: ignore[arg-type]
+    assert csv.texts == parquet.texts
+    assert csv.labels == parquet.labels
+    assert csv.digest() == parquet.digest()
+
+
+def test_text_kept_as_a_dictionary_is_text(tmp_path: Path) -> None:
+    column = pa.array(["a", "b", "a"]).dictionary_encode()
+    source = write(tmp_path / "x.parquet", text=column, label=column)
+    rows = read_labelled(source, text="text", text_pair=None, label="label")
+    assert rows.texts.first == rows.labels == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"text": ["a"], "label": [0.5]}, "'label' holds double"),
+        ({"text": ["a"], "label": [[1]]}, "'label' holds list"),
+        ({"text": [7], "label": [1]}, "'text' holds int64, not text"),
+        ({"text": ["a"], "klass": [1]}, "no column 'label'"),
+        ({"text": ["a", None], "label": [1, 0]}, "row 2 has no 'text'"),
+        ({"text": ["a", "b"], "label": [1, None]}, "row 2 has no 'label'"),
+    ],
+)
+def test_columns_that_will_not_do_are_named(
+    tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
+    source = write(tmp_path / "x.parquet", **columns)
+    with pytest.raises(InputError, match=message):
+        read_labelled(source, text="text", text_pair=None, label="label")
+
+
+# Classes
+
+
+def test_numbers_are_ordered_as_numbers() -> None:
+    assert class_names(labelled(["10", "9", "-1", "9"])) == ("-1", "9", "10")
+    assert class_names(labelled(["10", "9", "b"])) == ("10", "9", "b")
+
+
+def test_classes_are_places_among_the_names() -> None:
+    assert class_ids(labelled(["b", "a", "b"]), ("a", "b")).tolist() == [1, 0, 1]
+
+
+def test_one_class_is_no_choice() -> None:
+    with pytest.raises(InputError, match="all 2 rows have the label 'a', and a choice needs two"):
+        class_names(labelled(["a", "a"]))
+
+
+def test_a_label_that_training_never_saw_is_named_with_its_row() -> None:
+    with pytest.raises(InputError, match=r"row 2 has the label 'c', which no training .* a, b\."):
+        class_ids(labelled(["a", "c", "d"]), ("a", "b"))
+
+
+# Draws
+
+
+@given(st.integers(2, 60), st.floats(0.001, 0.9), st.integers(0, 5))
+def test_held_out_rows_and_the_others_are_all_rows(size: int, share: float, seed: int) -> None:
+    rows = labelled([str(i) for i in range(size)])
+    train, test = hold_out(rows, share=share, seed=seed)
+    assert sorted(train.labels + test.labels) == sorted(rows.labels)
+    assert len(test) == min(max(1, round(size * share)), size - 1)
+    assert train.texts.first == [f"text {label}" for label in train.labels]
+
+
+def test_one_row_cannot_be_held_out() -> None:
+    with pytest.raises(InputError, match="one row"):
+        hold_out(labelled(["a"]), share=0.5, seed=0)
+
+
+def test_a_smaller_draw_is_the_beginning_of_a_larger_one() -> None:
+    rows = labelled([str(i) for i in range(50)])
+    small, large = draw(rows, 7, seed=3), draw(rows, 20, seed=3)
+    assert large.labels[:7] == small.labels
+    assert draw(rows, 7, seed=4).labels != small.labels
+    assert len(draw(rows, 99, seed=3)) == 50
+
+
+# Token ids
+
+
+def test_a_text_stands_between_cls_and_sep() -> None:
+    assert shown(Texts(["a, bcs", ""]), 8) == ["[CLS] a , b ##c ##s [SEP]", "[CLS] [SEP]"]
+
+
+def test_a_pair_is_parted_by_sep_and_b_has_the_other_type() -> None:
+    texts = Texts(["a b", "", "a"], ["c", "b", ""])
+    assert shown(texts, 8) == [
+        "[CLS] a b [SEP] |c |[SEP]",
+        "[CLS] [SEP] |b |[SEP]",
+        "[CLS] a [SEP] |[SEP]",
+    ]
+
+
+def test_long_texts_lose_their_end() -> None:
+    assert shown(Texts(["a b c a b c a b c"]), 8) == ["[CLS] a b c a b c [SEP]"]
+    assert shown(Texts(["a b c a b c"], ["b"]), 8) == ["[CLS] a b c a [SEP] |b |[SEP]"]
+    assert shown(Texts(["a b c a"], ["b , b , b"]), 8) == ["[CLS] a b [SEP] |b |, |b |[SEP]"]
+
+
+def test_text_that_spells_a_special_token_stays_text() -> None:
+    assert shown(Texts(["[SEP] a"]), 8) == ["[CLS] [UNK] [UNK] [UNK] a [SEP]"]
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
+def test_rows_are_those_of_the_library(
+    rows: list[tuple[str, str]], max_seq_length: int, is_pair: bool
+) -> None:
+    library = tokenizers.Tokenizer.from_str(TOKENIZER.library.to_str())
+    library.encode_special_tokens = True
+    library.enable_truncation(max_seq_length, strategy="longest_first")
+    asked: list[Any] = rows if is_pair else [a for a, _ in rows]
+    wanted = library.encode_batch(asked)
+    texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
+    found = Encoder(TOKENIZER, max_seq_length=max_seq_length).encode(texts)
+    input_ids, token_types, mask = found.inputs(np.arange(len(rows)))
+    for i, encoding in enumerate(wanted):
+        assert input_ids[i][mask[i]].tolist() == encoding.ids
+        assert token_types[i][mask[i]].tolist() == encoding.type_ids
+        assert not token_types[i][~mask[i]].any()
+        assert set(input_ids[i][~mask[i]].tolist()) <= {TOKENIZER.pad_id}
+
+
+@given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
+def test_cut_texts_have_the_tokens_that_are_read(
+    rows: list[tuple[str, str]], max_seq_length: int, is_pair: bool
+) -> None:
+    texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
+    encoder = Encoder(TOKENIZER, max_seq_length=max_seq_length)
+    cut = encoder.cut(texts)
+    whole, short = encoder.encode(texts), encoder.encode(cut)
+    assert short.input_ids.values.tolist() == whole.input_ids.values.tolist()
+    for before, after in zip(texts.columns, cut.columns, strict=True):
+        assert all(b.startswith(a) for a, b in zip(after, before, strict=True))
+
+
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
+def test_the_longer_text_gives_way(a: int, b: int, room: int) -> None:
+    kept_a, kept_b = (int(k[0]) for k in longest_first(np.array([a]), np.array([b]), room=room))
+    assert kept_a + kept_b == min(a + b, room)
+    assert kept_a <= a
+    assert kept_b <= b
+    if a + b > room:
+        assert kept_a == a or kept_b == b or abs(kept_a - kept_b) <= 1
+
+
+def test_batches_have_one_of_four_widths() -> None:
+    rows = Encoder(TOKENIZER, max_seq_length=30).encode(Texts(["a " * n for n in range(40)]))
+    widths = {n: rows.inputs(np.array([n]))[0].shape[1] for n in range(40)}
+    assert sorted(set(widths.values())) == [8, 15, 23, 30]
+    assert widths[6] == 8  # [CLS] and [SEP] count
+    assert widths[7] == 15
+
+
+# Batches
+
+
+@given(LENGTHS, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))
+def test_an_epoch_reads_every_row_once(
+    lengths: np.ndarray, batch_size: int, seed: int, epoch: int
+) -> None:
+    batches = training_batches(lengths, batch_size=batch_size, seed=seed, epoch=epoch)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+    assert sorted(map(len, batches))[1:] == [batch_size] * (len(batches) - 1)
+
+
+def test_the_order_is_drawn_anew_for_each_epoch_and_seed() -> None:
+    lengths = np.full(200, 5)
+    orders = {
+        tuple(np.concatenate(training_batches(lengths, batch_size=8, seed=s, epoch=e)).tolist())
+        for s, e in [(0, 0), (0, 0), (0, 1), (1, 0)]
+    }
+    assert len(orders) == 3
+
+
+def test_rows_of_like_length_meet() -> None:
+    lengths = np.arange(400) % 40
+    batches = training_batches(lengths, batch_size=10, seed=0, epoch=0)
+    spans = [np.ptp(lengths[batch]) for batch in batches]
+    assert np.mean(spans) < 4  # of 40 at random: 33
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_reading_batches_hold_every_row_once_by_length(lengths: np.ndarray, size: int) -> None:
+    rows = np.concatenate(reading_batches(lengths, batch_size=size))
+    assert sorted(rows.tolist()) == list(range(len(lengths)))
+    assert (np.diff(lengths[rows]) >= 0).all()
+
+
+def test_the_order_of_an_epoch_is_frozen() -> None:
+    batches = training_batches(np.array([3, 1, 4, 1, 5, 9, 2]), batch_size=3, seed=0, epoch=1)
+    assert [batch.tolist() for batch in batches] == [[5], [3, 1, 6], [0, 2, 4]]

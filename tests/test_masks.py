@@ -1,0 +1,165 @@
+"""Masks: what is hidden, how often, and that the original can be had back."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.config import DataConfig
+from pipeline.masks import MaskRules, count_predictions, mask_examples, mask_keys
+from pipeline.ragged import Ragged
+from pipeline.schema import Examples
+from tests.small import make_examples, small_tokenizer
+
+TOKENIZER = small_tokenizer()
+CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id
+FIRST_WORD = 6  # after the specials and [unused0]
+RULES = MaskRules.of(DataConfig(max_seq_length=32), TOKENIZER)
+WHOLE = replace(RULES, whole_word=True)
+
+TOKEN = st.one_of(st.integers(FIRST_WORD, TOKENIZER.vocab_size - 1), st.just(TOKENIZER.unk_id))
+ROWS = st.lists(st.lists(TOKEN, min_size=1, max_size=29), min_size=1, max_size=6)
+
+
+def with_specials(rows):
+    return make_examples([[CLS, *row, SEP] for row in rows])
+
+
+def mask(examples: Examples, rules=RULES, *, seed=0, shard=0, epoch=0, first_row=0) -> Examples:
+    keys = np.broadcast_to(mask_keys(seed, split="train", shard=shard, epoch=epoch), len(examples))
+    rows = first_row + np.arange(len(examples))
+    return mask_examples(examples, keys=keys, rows=rows, rules=rules)
+
+
+def lists(rows: Ragged) -> list[list[int]]:
+    return [rows.slice(i, i + 1).values.tolist() for i in range(len(rows))]
+
+
+@given(ROWS, st.integers(0, 1000), st.sampled_from([RULES, WHOLE]))
+def test_labels_put_back_at_their_positions_give_the_original(rows, seed, rules):
+    examples = with_specials(rows)
+    original = mask(examples, rules, seed=seed).unmasked()
+    assert (original.input_ids.values == examples.input_ids.values).all()
+    assert not len(original.masked_lm_labels.values)
+
+
+@given(ROWS, st.integers(0, 1000), st.sampled_from([RULES, WHOLE]))
+def test_positions_rise_and_no_special_token_is_hidden_or_put_in(rows, seed, rules):
+    examples = with_specials(rows)
+    masked = mask(examples, rules, seed=seed)
+    for ids, positions, labels, before in zip(
+        *(lists(getattr(masked, name)) for name in ("input_ids", "masked_lm_positions")),
+        lists(masked.masked_lm_labels),
+        lists(examples.input_ids),
+        strict=True,
+    ):
+        assert positions == sorted(set(positions))
+        assert labels == [before[position] for position in positions]
+        assert not TOKENIZER.is_special[labels].any()
+        stand_ins = np.array([ids[position] for position in positions], dtype=np.int64)
+        assert np.isin(stand_ins, [MASK, *TOKENIZER.replacement_ids]).all()
+        untouched = set(range(len(ids))) - set(positions)
+        assert all(ids[i] == before[i] for i in untouched)
+
+
+@given(ROWS, st.integers(0, 1000))
+def test_exactly_k_tokens_are_hidden_if_there_are_so_many(rows, seed):
+    examples = with_specials(rows)
+    words = [sum(token != TOKENIZER.unk_id for token in row) for row in rows]
+    k = count_predictions(examples.input_ids.lengths, RULES)
+    counts = mask(examples, seed=seed).masked_lm_positions.lengths
+    assert counts.tolist() == np.minimum(words, k).tolist()
+
+
+@pytest.mark.parametrize(
+    ("length", "prob", "most", "k"),
+    [
+        (3, 0.15, 20, 1),  # never none
+        (9, 0.15, 20, 1),  # 1.35
+        (10, 0.15, 20, 2),  # 1.5 rounds up, where Python's round() would too
+        (30, 0.15, 20, 5),  # 4.5 rounds up, where Python's round() gives 4
+        (128, 0.15, 20, 19),  # 19.2
+        (512, 0.15, 77, 77),
+        (512, 0.15, 20, 20),
+    ],
+)
+def test_the_number_of_predictions_is_googles_with_halves_rounded_up(length, prob, most, k):
+    rules = replace(RULES, masked_lm_prob=prob, max_predictions_per_seq=most)
+    assert count_predictions(np.array([length]), rules).tolist() == [k]
+
+
+@given(ROWS, st.integers(0, 1000))
+def test_every_rate_one_masks_every_token(rows, seed):
+    rules = replace(RULES, masked_lm_prob=1.0, max_predictions_per_seq=99, mask_rate=1.0)
+    masked = mask(with_specials(rows), rules, seed=seed)
+    expected = [[CLS, *(t if t == TOKENIZER.unk_id else MASK for t in row), SEP] for row in rows]
+    assert lists(masked.input_ids) == expected
+
+
+def test_what_is_hidden_in_a_row_depends_on_its_shard_row_and_epoch_alone():
+    rows = [[FIRST_WORD + (i * j) % 30 for j in range(1, 25)] for i in range(1, 41)]
+    together = mask(with_specials(rows))
+    alone = mask(with_specials(rows[17:18]), first_row=17)
+    assert lists(together.input_ids)[17] == lists(alone.input_ids)[0]
+    for other in (mask(with_specials(rows), epoch=1), mask(with_specials(rows), shard=1)):
+        assert lists(other.input_ids) != lists(together.input_ids)
+
+
+def test_eighty_ten_ten():
+    rows = [[FIRST_WORD + (i + j) % 30 for j in range(30)] for i in range(4000)]
+    masked = mask(with_specials(rows))
+    labels = masked.masked_lm_labels.values
+    shown = masked.input_ids.values[masked.flat_positions()]
+    n = len(labels)
+    kept = (shown == labels).mean()
+    # One random word in 47 is the label again, and counts as kept.
+    again = 0.1 / len(TOKENIZER.replacement_ids)
+    for share, expected in (((shown == MASK).mean(), 0.8), (kept, 0.1 + again)):
+        assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / n)
+
+
+def test_every_token_is_hidden_equally_often():
+    masked = mask(with_specials([[FIRST_WORD] * 20] * 9000))
+    k = count_predictions(np.array([22]), RULES)[0]
+    counts = np.bincount(masked.masked_lm_positions.values, minlength=22)[1:21]
+    expected = 9000 * k / 20
+    assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def word_of(tokenizer_ids):
+    """The word number of each token between [CLS] and [SEP]."""
+    return np.cumsum(~TOKENIZER.is_continuation[tokenizer_ids])
+
+
+@given(ROWS, st.integers(0, 1000))
+def test_whole_words_are_hidden_whole_and_fit(rows, seed):
+    examples = with_specials(rows)
+    masked = mask(examples, WHOLE, seed=seed)
+    k = count_predictions(examples.input_ids.lengths, WHOLE)
+    assert (masked.masked_lm_positions.lengths <= k).all()
+    for row, positions in zip(rows, lists(masked.masked_lm_positions), strict=True):
+        words = []  # [first position, after the last] of each word that may be hidden
+        for position, token in enumerate(row, start=1):
+            if token == TOKENIZER.unk_id:
+                continue
+            continues = TOKENIZER.is_continuation[token] and words and words[-1][1] == position
+            if continues:
+                words[-1][1] = position + 1
+            else:
+                words.append([position, position + 1])
+        for start, stop in words:
+            assert len({position in positions for position in range(start, stop)}) == 1
+
+
+def test_whole_words_fill_the_budget_when_all_words_are_short():
+    masked = mask(with_specials([[FIRST_WORD] * 20] * 50), WHOLE)
+    assert set(masked.masked_lm_positions.lengths) == {count_predictions(np.array([22]), WHOLE)[0]}
+
+
+def test_golden_masks():
+    row = [CLS, *range(FIRST_WORD, FIRST_WORD + 18), SEP]
+    masked = mask(make_examples([row, row]), seed=1)
+    assert lists(masked.masked_lm_positions) == [[8, 14, 18], [4, 6, 12]]
+    assert mask(make_examples([]), seed=1).input_ids.values.size == 0

@@ -1,0 +1,56 @@
+"""Ragged rows: whatever is done to them, they are the rows of plain lists."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import ragged
+from pipeline.ragged import Ragged, offsets_of, slice_indices
+
+ROWS = st.lists(st.lists(st.integers(0, 60_000), max_size=6), max_size=8)
+
+
+def of(rows):
+    values = np.array([value for row in rows for value in row], dtype=np.uint16)
+    return Ragged(values, offsets_of([len(row) for row in rows]))
+
+
+def lists(rows):
+    return [part.tolist() for part in np.split(rows.values, rows.offsets[1:-1])][: len(rows)]
+
+
+@given(ROWS, st.data())
+def test_rows_are_taken_in_any_order(rows, data):
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10)) if rows else []
+    taken = of(rows).take(np.array(chosen, dtype=np.int64))
+    assert lists(taken) == [rows[i] for i in chosen]
+
+
+@given(ROWS, st.data())
+def test_a_slice_is_some_rows(rows, data):
+    start = data.draw(st.integers(0, len(rows)))
+    stop = data.draw(st.integers(start, len(rows)))
+    assert lists(of(rows).slice(start, stop)) == rows[start:stop]
+
+
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_concatenated_parts_keep_their_rows(parts):
+    whole = ragged.concatenate([of(part) for part in parts])
+    assert lists(whole) == [row for part in parts for row in part]
+
+
+@given(ROWS, st.data())
+def test_arrow_gives_back_what_it_got_also_from_slices_and_chunks(rows, data):
+    start = data.draw(st.integers(0, len(rows)))
+    column = ragged.to_arrow(of(rows), pa.uint16())
+    assert column.to_pylist() == rows
+    assert lists(ragged.from_arrow(column)) == rows
+    chunks = pa.chunked_array([column.slice(0, start), column.slice(start)])
+    assert lists(ragged.from_arrow(chunks)) == rows
+    assert lists(ragged.from_arrow(pa.chunked_array([column.slice(start)]))) == rows[start:]
+
+
+def test_indices_of_slices_stand_one_after_the_other():
+    assert slice_indices([7, 0, 3], [2, 3, 0]).tolist() == [7, 8, 0, 1, 2]
+    assert offsets_of([2, 0, 3]).tolist() == [0, 2, 2, 5]

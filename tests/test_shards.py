@@ -1,0 +1,200 @@
+"""Shards: equal rows are equal bytes, both formats hold the same, and damage has a name."""
+
+import io
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.masks import MaskRules, mask_examples, mask_keys
+from pipeline.ragged import Ragged
+from pipeline.schema import (
+    Examples,
+    concatenate_examples,
+    example_schema,
+    id_type,
+)
+from pipeline.shards import (
+    read_batches,
+    read_shard,
+    rows_sha256,
+    shard_name,
+    whole_file,
+    write_shard,
+)
+from tests.small import make_examples, small_tokenizer
+
+TOKENIZER = small_tokenizer()
+SCHEMA = example_schema(TOKENIZER.vocab_size, TOKENIZER.digest)
+ROW = st.lists(st.integers(6, TOKENIZER.vocab_size - 1), min_size=1, max_size=12)
+
+
+def masked(rows) -> Examples:
+    examples = make_examples([[TOKENIZER.cls_id, *row, TOKENIZER.sep_id] for row in rows])
+    keys = np.broadcast_to(mask_keys(0, split="train", shard=0, epoch=0), len(rows))
+    rules = MaskRules.of(DataConfig(max_seq_length=16), TOKENIZER)
+    return mask_examples(examples, keys=keys, rows=np.arange(len(rows)), rules=rules)
+
+
+def write(path, examples, format="arrow", compression=None):
+    return write_shard(path, examples, SCHEMA, format=format, compression=compression)
+
+
+@settings(max_examples=25)
+@given(st.lists(ROW, max_size=8), st.integers(1, 400))
+def test_what_is_written_is_read_back_in_every_format(tmp_path_factory, rows, copies):
+    folder = tmp_path_factory.mktemp("shards")
+    examples = masked(rows * copies)
+    digests = set()
+    for format, compression in (("arrow", None), ("arrow", "zstd"), ("webdataset", "lz4")):
+        path = folder / shard_name("train", 0, 1, format)
+        facts = write(path, examples, format, compression)
+        assert rows_sha256(read_shard(path)) == facts.rows_sha256
+        assert facts.rows == len(examples)
+        digests.add(facts.rows_sha256)
+    assert len(digests) == 1
+
+
+def test_equal_rows_are_equal_bytes_however_they_came_together(tmp_path):
+    rows = [[7, 8, 9, 10], [11, 12, 13], [14]] * 900
+    whole = masked(rows)
+    pieces = concatenate_examples([whole.take(np.arange(i, i + 300)) for i in range(0, 2700, 300)])
+    backwards = whole.take(np.arange(2699, -1, -1)).take(np.arange(2699, -1, -1))
+    for format in ("arrow", "webdataset"):
+        shas = {
+            write(tmp_path / f"{name}.{format}", examples, format).sha256
+            for name, examples in (("a", whole), ("b", pieces), ("c", backwards))
+        }
+        assert len(shas) == 1
+
+
+def test_every_value_reaches_the_digest():
+    examples = masked([[7, 8, 9, 10, 11, 12, 13]] * 3)
+    digests = {rows_sha256(examples)}
+    for name in Examples.__dataclass_fields__:
+        column = getattr(examples, name)
+        values = (column.values if isinstance(column, Ragged) else column).copy()
+        values[-1] += 1
+        changed = Ragged(values, column.offsets) if isinstance(column, Ragged) else values
+        digests.add(rows_sha256(Examples(**{**vars(examples), name: changed})))
+    moved = Ragged(examples.input_ids.values, examples.input_ids.offsets - [0, 1, 0, 0])
+    digests.add(rows_sha256(Examples(**{**vars(examples), "input_ids": moved})))
+    assert len(digests) == 1 + len(Examples.__dataclass_fields__) + 1
+
+
+def test_the_columns_are_those_of_the_contract(tmp_path):
+    write(tmp_path / "s.arrow", masked([[7, 8, 9]]))
+    schema = pa.ipc.open_file(tmp_path / "s.arrow").schema
+    assert [f"{field.name}: {field.type}" for field in schema] == [
+        "input_ids: list<item: uint16 not null>",
+        "masked_lm_positions: list<item: uint16 not null>",
+        "masked_lm_labels: list<item: uint16 not null>",
+        "length_a: uint16",
+        "next_sentence_label: int8",
+        "document_a: uint64",
+        "document_b: uint64",
+    ]
+    assert not any(field.nullable for field in schema)
+    assert schema.metadata == {
+        b"clozeline.schema_version": b"1",
+        b"clozeline.tokenizer": TOKENIZER.digest.encode(),
+    }
+    assert id_type(65_535) == pa.uint16()
+    assert id_type(65_536) == pa.uint32()
+
+
+def test_a_shard_has_batches_of_1024_rows(tmp_path):
+    write(tmp_path / "s.arrow", masked([[7]] * 2500))
+    assert [batch.num_rows for batch in read_batches(tmp_path / "s.arrow")] == [1024, 1024, 452]
+
+
+def test_the_datasets_library_opens_a_shard(tmp_path):
+    from datasets import load_dataset
+
+    examples = masked([[7, 8, 9], [10, 11]])
+    write(tmp_path / "s.arrow", examples)
+    found = load_dataset(
+        "arrow", data_files=str(tmp_path / "s.arrow"), cache_dir=str(tmp_path / "c"), split="train"
+    )
+    assert found[1]["input_ids"] == examples.input_ids.slice(1, 2).values.tolist()
+
+
+# webdataset leaves its file to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_plain_webdataset_reads_a_tar_with_one_handler(tmp_path):
+    import webdataset
+
+    examples = masked([[7, 8, 9], [10, 11]] * 800)
+    write(tmp_path / "s.tar", examples, "webdataset")
+    source = webdataset.WebDataset(str(tmp_path / "s.tar"), shardshuffle=False)
+    rows = [
+        row
+        for sample in source
+        for row in pa.ipc.open_stream(io.BytesIO(sample["arrow"])).read_all().to_pylist()
+    ]
+    assert [row["input_ids"] for row in rows[:2]] == [
+        examples.input_ids.slice(i, i + 1).values.tolist() for i in range(2)
+    ]
+    assert len(rows) == 1600
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+@pytest.mark.parametrize("keep", [0, 100, 20_000])
+def test_a_cut_shard_is_named(tmp_path, format, keep):
+    path = tmp_path / shard_name("train", 0, 1, format)
+    write(path, masked([[7, 8, 9]] * 3000), format)
+    data = path.read_bytes()
+    path.write_bytes(data[:keep])
+    with pytest.raises(InputError, match=path.name):
+        read_shard(path)
+
+
+def test_another_schema_version_is_refused_by_name(tmp_path):
+    newer = SCHEMA.with_metadata({"clozeline.schema_version": "9"})
+    write_shard(tmp_path / "s.arrow", masked([[7]]), newer, format="arrow", compression=None)
+    with pytest.raises(InputError, match=r"s\.arrow has schema version 9, this code reads 1"):
+        read_shard(tmp_path / "s.arrow")
+
+
+def test_a_file_is_whole_or_absent(tmp_path):
+    path = tmp_path / "file"
+
+    def fail_half_way():
+        with whole_file(path) as file:
+            file.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert list(tmp_path.iterdir()) == []
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert [entry.read_bytes() for entry in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_tar_has_no_clock_in_it(tmp_path):
+    write(tmp_path / "s.tar", masked([[7]]), "webdataset")
+    with tarfile.open(tmp_path / "s.tar") as archive:
+        assert [(member.name, member.mtime) for member in archive] == [("000000.arrow", 0)]
+
+
+def test_another_process_writes_the_same_bytes(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from tests.test_shards import *;"
+        "print(write(Path(sys.argv[1]), masked([[7, 8, 9, 10]] * 3)).sha256)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "b.arrow")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert run.stdout.strip() == write(tmp_path / "a.arrow", masked([[7, 8, 9, 10]] * 3)).sha256

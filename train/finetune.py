@@ -1,0 +1,177 @@
+"""`clozeline finetune`: a pretrained encoder and labelled texts to a classifier.
+
+Beside the classifier stand, on the same held-out rows and the same part of each text: bag-of-words,
+and on request the same model started from random weights, and all of them after fewer rows.
+Pretraining is worth what lies between them.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline.errors import InputError
+from train.baseline import has_sklearn
+from train.classifier import (
+    Classifier,
+    check_room,
+    is_classifier,
+    read_facts,
+    read_report,
+    save_classifier,
+)
+from train.distributed import join_world
+from train.finetune_config import FinetuneConfig
+from train.finetune_report import FinetuneReport
+from train.labelled import Labelled, class_ids, class_names, draw, hold_out, read_labelled
+from train.rivals import Pretrained, Rivals
+from train.run import load_run
+
+NO_SKLEARN = (
+    "bag-of-words was not measured: scikit-learn is not installed; "
+    "`pip install 'clozeline[baseline]'`"
+)
+
+
+def finetune(
+    run: Path,
+    train_source: str,
+    *,
+    out: Path,
+    test_source: str | None = None,
+    config: FinetuneConfig,
+    overwrite: bool = False,
+) -> FinetuneReport:
+    """Make a classifier of a run's newest weights, or report on the one that is there already.
+
+    A finished folder made of the same rows, weights and config is left as it is. Raises InputError
+    for all that the user can mend.
+    """
+    check_room(out)
+    start = load_pretrained(run, config)
+    train, test = read_rows(train_source, test_source, config)
+    curve = _curve_rows(train, config)
+    job = _job(start, train, test, config)
+    if is_classifier(out) and not overwrite:
+        _check_same(out, job)
+        return FinetuneReport.from_dict(read_report(out))
+    with join_world() as world:
+        if world.size > 1:
+            raise InputError("fine-tuning runs in one process; start it without torchrun.")
+        rivals = Rivals(start, test, class_names(train), config, world.device)
+        standing, model = rivals.compare(train)
+        report = FinetuneReport(
+            is_new=True,
+            standing=standing,
+            label_efficiency=tuple(rivals.compare(rows)[0] for rows in curve),
+            notes=() if has_sklearn() or not config.baseline else (NO_SKLEARN,),
+            sources={"run": str(run), "train": train_source, "test": test_source},
+        )
+    classifier = Classifier(
+        model=model,
+        tokenizer=start.tokenizer,
+        names=rivals.names,
+        text=config.text,
+        text_pair=config.text_pair,
+        max_seq_length=start.max_seq_length,
+    )
+    save_classifier(out, classifier, job=job, report=report.to_dict())
+    return report
+
+
+def load_pretrained(run: Path, config: FinetuneConfig) -> Pretrained:
+    """The newest weights of a run, with the dropout and the length that the config asks for."""
+    found, tokenizer, weights = load_run(run)
+    model = found.model
+    if config.dropout is not None:
+        model = replace(
+            model, hidden_dropout_prob=config.dropout, attention_probs_dropout_prob=config.dropout
+        )
+    max_seq_length = config.max_seq_length or found.data.max_seq_length
+    if max_seq_length > model.max_position_embeddings:
+        raise InputError(
+            f"max_seq_length is {max_seq_length}, and the model of {run} reads "
+            f"{model.max_position_embeddings} tokens at most; give that or less."
+        )
+    return Pretrained(
+        model=model, tokenizer=tokenizer, weights=weights, max_seq_length=max_seq_length
+    )
+
+
+def read_rows(
+    train_source: str, test_source: str | None, config: FinetuneConfig
+) -> tuple[Labelled, Labelled]:
+    """Rows to train on, and rows to test on: a file of their own, or a part that is held out.
+
+    Raises InputError where the training rows are of one class, or a test row of none of theirs.
+    """
+    read = partial(read_labelled, text=config.text, text_pair=config.text_pair, label=config.label)
+    train = read(train_source)
+    class_names(train)
+    if test_source is None:
+        train, test = hold_out(train, share=config.test_share, seed=config.seed)
+    else:
+        test = read(test_source)
+    if config.max_examples is not None:
+        train = draw(train, config.max_examples, seed=config.seed)
+    class_ids(test, class_names(train))
+    return train, test
+
+
+def _curve_rows(train: Labelled, config: FinetuneConfig) -> list[Labelled]:
+    """The rows of each point of the curve: the smaller ones are part of the larger ones."""
+    curve = []
+    for size in config.label_efficiency:
+        if size > len(train):
+            raise InputError(
+                f"label_efficiency asks for {size:,} examples, and there are {len(train):,} "
+                "training rows; give fewer."
+            )
+        curve.append(draw(train, size, seed=config.seed))
+        class_names(curve[-1])
+    return curve
+
+
+def _job(
+    start: Pretrained, train: Labelled, test: Labelled, config: FinetuneConfig
+) -> dict[str, Any]:
+    """All that decides the classifier: its folder keeps this, to be known again."""
+    return {
+        **config.to_dict(),
+        "max_seq_length": start.max_seq_length,
+        "pretrained": _weights_digest(start.weights),
+        "tokenizer": start.tokenizer.digest,
+        "training rows": train.digest(),
+        "test rows": test.digest(),
+    }
+
+
+def _check_same(out: Path, job: dict[str, Any]) -> None:
+    there = read_facts(out)["job"]
+    differs = [
+        f"{name} {_shown(there.get(name))} there, {_shown(value)} now"
+        for name, value in job.items()
+        if there.get(name) != value
+    ]
+    if differs:
+        raise InputError(
+            f"{out} holds a classifier of another config ({'; '.join(differs)}). "
+            "Give another --out, or --overwrite."
+        )
+
+
+def _weights_digest(weights: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(value.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _shown(value: Any) -> str:
+    return repr(value[:12] if isinstance(value, str) and len(value) == 64 else value)

@@ -1,0 +1,113 @@
+"""`clozeline predict`: texts in, classes out, as they come.
+
+Texts are taken a batch at a time, so standard input may be endless. A line is one text; for a
+classifier of pairs a tab parts it in two, and without a tab the second text is empty.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.errors import InputError
+from pipeline.files import bare_name, compression_by_name, damage, find_files, open_unpacked
+from pipeline.specs import HUB, SAMPLE
+from pipeline.texts import mended
+from train.classifier import Classifier, load_classifier
+from train.distributed import join_world
+from train.labelled import Texts, read_texts
+
+STANDARD_INPUT = "-"
+TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is lines
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest class of a text."""
+
+    text: str  # as it was given; a pair with a tab between
+    label: str
+    probability: float
+
+
+def predict(
+    folder: Path,
+    texts: Iterable[str] = (),
+    *,
+    files: Sequence[str] = (),
+    text: str | None = None,
+    text_pair: str | None = None,
+    batch_size: int = 32,
+) -> Iterator[Prediction]:
+    """The class of each text, then of each row of the files, in order.
+
+    A file is a table (by its name: Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`), whose
+    columns are named as in training unless given here, or else a text a line, and "-" is standard
+    input. An empty line is a text, so that answer i is that of line i. Raises InputError: at once
+    for a folder that is no classifier, on the way for a file that cannot be read.
+    """
+    with join_world() as world:
+        classifier = load_classifier(folder, device=world.device)
+    text, text_pair = text or classifier.text, text_pair or classifier.text_pair
+    if text_pair and not classifier.text_pair:
+        raise InputError(f"{folder} was trained on single texts; leave --text-pair out.")
+    is_pair = bool(text_pair)
+    batches = chain(
+        _batches_of_lines(map(mended, texts), is_pair, batch_size),
+        *(_batches_of_file(file, text, text_pair, batch_size) for file in files),
+    )
+    return _answers(classifier, batches)
+
+
+def _answers(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:
+    for texts in batches:
+        probabilities = classifier.classify(texts)
+        best = probabilities.argmax(1)
+        shown = ("\t".join(row) for row in zip(*texts.columns, strict=True))
+        for text, row, label in zip(shown, probabilities, best.tolist(), strict=True):
+            yield Prediction(text, classifier.names[label], float(row[label]))
+
+
+def _batches_of_file(
+    source: str, text: str, text_pair: str | None, batch_size: int
+) -> Iterator[Texts]:
+    if not _is_table(source):
+        yield from _batches_of_lines(_lines(source), bool(text_pair), batch_size)
+        return
+    texts = read_texts(source, text=text, text_pair=text_pair)
+    for start in range(0, len(texts), batch_size):
+        yield texts.take(np.arange(start, min(start + batch_size, len(texts))))
+
+
+def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> Iterator[Texts]:
+    lines = iter(lines)
+    while batch := list(islice(lines, batch_size)):
+        if is_pair:
+            parts = [line.partition("\t") for line in batch]
+            yield Texts([first for first, _, _ in parts], [second for _, _, second in parts])
+        else:
+            yield Texts(batch)
+
+
+def _is_table(source: str) -> bool:
+    ending = bare_name(source).rpartition(".")[2].lower()
+    return source.startswith((HUB, SAMPLE)) or ending in TABLES
+
+
+def _lines(source: str) -> Iterator[str]:
+    """The lines of a file, or of standard input, as valid Unicode and without their ends."""
+    if source == STANDARD_INPUT:
+        yield from map(_line, sys.stdin.buffer)
+        return
+    for file in find_files([source]):
+        with open_unpacked(file.path, compression_by_name(file.path)) as stream:
+            yield from map(_line, stream)
+            if reason := damage(stream):
+                raise InputError(f"{file.path}: {reason}; fetch it again.")
+
+
+def _line(raw: bytes) -> str:
+    return raw.rstrip(b"\r\n").decode("utf-8", "replace")

@@ -1,0 +1,106 @@
+"""How right a classifier is: everything follows from one matrix of counts.
+
+              predicted 0   predicted 1
+label 0            8             2          recall of 0     8 / 10
+label 1            1             9          precision of 1  9 / 11
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """The counts of C classes; a share of nothing is 0.0, as in scikit-learn."""
+
+    names: tuple[str, ...]  # [C]
+    confusion: NDArray[np.int64]  # [C, C], row: the label, column: what was predicted
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], labels: NDArray[np.int64], predicted: NDArray[np.int64]
+    ) -> Self:
+        """From the class of each row, and the one that was predicted, both int64 [N]."""
+        count = len(names)
+        cells = np.bincount(labels * count + predicted, minlength=count * count)
+        return cls(tuple(names), cells.reshape(count, count).astype(np.int64))
+
+    @property
+    def examples(self) -> int:
+        """How many rows were classified."""
+        return int(self.confusion.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """The share of rows that were told right."""
+        return float(_ratio(np.trace(self.confusion), self.confusion.sum()))
+
+    @property
+    def precision(self) -> Floats:
+        """Of the rows that were said to be of a class, the share that is, [C]."""
+        return _ratio(np.diagonal(self.confusion), self.confusion.sum(0))
+
+    @property
+    def recall(self) -> Floats:
+        """Of the rows that are of a class, the share that was said to be, [C]."""
+        return _ratio(np.diagonal(self.confusion), self.confusion.sum(1))
+
+    @property
+    def f1(self) -> Floats:
+        """The harmonic mean of precision and recall, [C]."""
+        both = self.confusion.sum(0) + self.confusion.sum(1)
+        return _ratio(2 * np.diagonal(self.confusion), both)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean of f1 over the classes."""
+        return float(self.f1.mean())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; the first and the last are enough to make it again."""
+        return {
+            "names": list(self.names),
+            "examples": self.examples,
+            "accuracy": self.accuracy,
+            "macro_f1": self.macro_f1,
+            "precision": dict(zip(self.names, self.precision.tolist(), strict=True)),
+            "recall": dict(zip(self.names, self.recall.tolist(), strict=True)),
+            "f1": dict(zip(self.names, self.f1.tolist(), strict=True)),
+            "confusion": self.confusion.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(tuple(values["names"]), np.array(values["confusion"], dtype=np.int64))
+
+    def table(self) -> list[str]:
+        """Lines for a person: each class, then what was taken for what."""
+        names = [_short(name) for name in self.names]
+        lines = [f"{'class':>12}  precision  recall      f1   rows   predicted {'  '.join(names)}"]
+        columns = zip(
+            names, self.precision, self.recall, self.f1, self.confusion.tolist(), strict=True
+        )
+        for name, precision, recall, f1, counts in columns:
+            shown = "  ".join(f"{n:>{len(to)}}" for n, to in zip(counts, names, strict=True))
+            lines.append(
+                f"{name:>12}  {precision:9.4f}  {recall:6.4f}  {f1:6.4f}  {sum(counts):5}"
+                f"             {shown}"
+            )
+        return lines
+
+
+def _ratio(part: Any, whole: Any) -> Floats:
+    whole = np.asarray(whole, dtype=np.float64)
+    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+
+
+def _short(name: str) -> str:
+    name = name if len(name) <= 12 else f"{name[:11]}…"
+    return f"{name:>6}"
