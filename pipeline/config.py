@@ -33,7 +33,7 @@ class DataConfig:
     dupe_factor: int = 1
     #: Paragraphs and documents of fewer characters are dropped.
     min_characters: int = 16
-    #: Columns (or JSON keys) that may hold the text; the first that a source has is read.
+    #: Columns (or JSON keys) of the text; several are joined, a line each.
     text_columns: tuple[str, ...] = ("text",)
     #: The share of rejected documents that fails the job.
     max_rejected: float = 0.01

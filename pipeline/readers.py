@@ -84,7 +84,10 @@ def _take_page(page: Page, documents: Documents, path: str) -> None:
     elif reason := over_budget(page.text):
         documents.reject(f"{path}: {page.title}", f"over the page budget: {reason}")
     else:
-        documents.keep(strip_markup(page.text))
+        try:
+            documents.keep(strip_markup(page.text))
+        except Exception as error:  # whatever a parser trips over, it is one page of a dump
+            documents.reject(f"{path}: {page.title}", f"markup: {one_line(error)}")
 
 
 def _read_parquet(block: Block, columns: Sequence[str], piece_bytes: int) -> Iterator[Documents]:

@@ -183,7 +183,7 @@ class SentenceSplitter:
     """Punkt for one language: `PunktSentenceTokenizer(parameters).span_tokenize`, only faster."""
 
     def __init__(self, parameters: PunktData) -> None:
-        import regex  # type: ignore[import-untyped]
+        import regex
 
         self._is_number = regex.compile(r"-?[.,]?\d[\d,.-]*\.?").fullmatch
         self._is_initial = regex.compile(r"[^\W\d]\.").fullmatch

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from pipeline.pairs import Documents
 from pipeline.ragged import Ragged, offsets_of
 from pipeline.schema import Examples
+from pipeline.sentences import PunktData, SentenceSplitter
 from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 
 SENTENCE = (
@@ -11,6 +13,13 @@ SENTENCE = (
     "house green trees grow near water every year some are tall other not"
 )
 WORDS = sorted(set(SENTENCE.split()))
+PUNKT = {
+    "language": "none",
+    "abbrev_types": [],
+    "collocations": [],
+    "sent_starters": [],
+    "ortho_context": {},
+}
 PIECES = ("##s", "##ing", "##ed", "##er", ".", ",", "!", "?")
 
 
@@ -35,3 +44,24 @@ def make_examples(rows, *, length_a=None, labels=None, documents=None):
         document_a=numbers,
         document_b=numbers,
     )
+
+
+def make_documents(shape, *, ids=None):
+    """A bucket: documents of paragraphs of sentences, each given as its number of tokens.
+
+    The ids count up, so that a stretch of them tells where it comes from.
+    """
+    lengths = [tokens for document in shape for paragraph in document for tokens in paragraph]
+    sentences = [len(paragraph) for document in shape for paragraph in document]
+    return Documents(
+        ids=np.arange(sum(lengths), dtype=np.uint32) if ids is None else ids,
+        sentence_offsets=offsets_of(lengths),
+        document_offsets=offsets_of([sum(map(len, document)) for document in shape]),
+        paragraphs=np.repeat(np.arange(len(sentences)), sentences),
+        hashes=np.arange(len(shape), dtype=np.uint64) * np.uint64(1000),
+    )
+
+
+def small_splitter():
+    """Punkt without any knowledge: a sentence ends at every full stop."""
+    return SentenceSplitter(PunktData.from_json(PUNKT))

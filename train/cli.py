@@ -10,6 +10,7 @@ from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.errors import InputError
 from pipeline.options import config_or_usage_error, options_of
 from train.config import PretrainConfig
+from train.finetune_config import FinetuneConfig
 
 # What the system says when the user's machine, and not our code, is at fault.
 MENDABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EPERM, errno.ENOTDIR)
@@ -103,3 +104,84 @@ def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | 
     result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
     for line in as_table(result):
         click.echo(line)
+
+
+@main.command()
+@click.argument("run", type=FOLDER)
+@click.argument("train", metavar="TRAIN")
+@click.option("--out", required=True, type=FOLDER, help="Folder of the classifier.")
+@click.option("--test", help="Labelled rows to test on; not given: a share of TRAIN.")
+@click.option("--overwrite", is_flag=True, help="Replace the classifier that is there.")
+@options_of(FinetuneConfig)
+def finetune(
+    run: Path, train: str, out: Path, test: str | None, overwrite: bool, **options: Any
+) -> None:
+    """A pretrained RUN and labelled rows to a classifier.
+
+    TRAIN and --test are Parquet, JSON lines, CSV or TSV files, hf://DATASET or sample:reviews.
+    """
+    config = config_or_usage_error(FinetuneConfig, options)
+    from train.finetune import finetune as run_finetuning
+
+    report = run_finetuning(
+        run, train, out=out, test_source=test, config=config, overwrite=overwrite
+    )
+    for line in report.lines():
+        click.echo(line)
+    done = "" if report.is_new else "already complete: "
+    click.echo(f"{done}accuracy {report.standing.finetuned.accuracy:.4f}: {out}")
+
+
+@main.command()
+@click.argument("train", metavar="TRAIN")
+@click.option("--test", required=True, help="Labelled rows to test on.")
+@click.option("--text", default=FinetuneConfig.text, show_default=True, help="Column of the text.")
+@click.option("--text-pair", help="Column of a second text.")
+@click.option(
+    "--label", default=FinetuneConfig.label, show_default=True, help="Column of the class."
+)
+@click.option("--max-tokens", type=click.IntRange(min=3), help="Cut each row to so many tokens.")
+@click.option("--tokenizer", type=FOLDER, help="Whose tokens; not given: words are counted.")
+def baseline(train: str, **options: Any) -> None:
+    """Bag-of-words: what a classifier has to beat."""
+    from train.baseline import baseline as run_baseline
+
+    for line in run_baseline(train, options.pop("test"), **options).table():
+        click.echo(line)
+
+
+@main.command()
+@click.argument("folder", metavar="CLASSIFIER", type=FOLDER)
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@click.option(
+    "--file", "files", multiple=True, help="Texts a line, or a table; - is standard input."
+)
+@click.option("--text", help="Column of the text in a table; not given: as in training.")
+@click.option("--text-pair", help="Column of a second text.")
+@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
+def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
+    """Classify texts, files, or standard input.
+
+    A line for each text: the class, its probability, the text, with tabs between.
+    """
+    from train.predict import predict as run_prediction
+
+    if not texts and not options["files"]:
+        raise click.UsageError("give a TEXT, or --file FILE (- is standard input).")
+    for answer in run_prediction(folder, texts, **options):
+        click.echo(f"{answer.label}\t{answer.probability:.4f}\t{answer.text}")
+
+
+@main.command()
+@click.argument("run", type=FOLDER)
+@click.argument("text")
+@click.option("--top", default=5, show_default=True, help="Guesses for each mask.")
+def fill(run: Path, text: str, top: int) -> None:
+    """Fill each [MASK] of a text."""
+    from train.fill import fill as run_fill
+
+    filled = run_fill(run, text, top=top)
+    click.echo(filled.text)
+    for number, guesses in enumerate(filled.guesses, start=1):
+        shown = "   ".join(f"{guess.piece} {guess.probability:.1%}" for guess in guesses)
+        click.echo(f"  {number}  {shown}")

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
+from pipeline.errors import InputError
+
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 Precision = Literal["fp32", "bf16"]
 
@@ -53,6 +55,8 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_steps", "log_every", "keep"):
             _at_least(name, getattr(self, name), 1)
+        if self.micro_batch_size is not None:
+            _at_least("micro_batch_size", self.micro_batch_size, 1)
         for name in ("eval_every", "eval_examples", "save_every", "clip", "weight_decay", "seed"):
             _at_least(name, getattr(self, name), 0)
         if self.learning_rate <= 0:
@@ -68,18 +72,18 @@ class PretrainConfig:
     def accumulation(self, world_size: int) -> int:
         """Forward passes of a step in each of `world_size` processes.
 
-        Raises ValueError, with the sizes that would do, where the parts are not equal.
+        Raises InputError, with the sizes that would do, where the parts are not equal.
         """
         if self.batch_size % world_size:
-            raise ValueError(
+            raise InputError(
                 f"batch_size {self.batch_size} does not divide among {world_size} processes; "
                 f"{_neighbours(self.batch_size, world_size)} would."
             )
         part = self.batch_size // world_size
         micro = self.micro_batch_size or part
-        if micro < 1 or part % micro:
+        if part % micro:
             fitting = ", ".join(str(n) for n in range(1, part + 1) if part % n == 0)
-            raise ValueError(
+            raise InputError(
                 f"micro_batch_size {self.micro_batch_size} does not divide the {part} examples of "
                 f"each process; one of {fitting} would."
             )

@@ -23,11 +23,11 @@ class MetricsLog:
     """
 
     def __init__(self, run: Path, *, start_step: int, max_steps: int, writes: bool) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
         self._writes = writes  # one process of a run does
         path = run / METRICS
         if writes:
+            from torch.utils.tensorboard import SummaryWriter
+
             _keep_until(path, start_step)
             self._file = path.open("a")
             self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)

@@ -65,7 +65,7 @@ def pretrain(
 ) -> Outcome:
     """Train a model on a data set, from the start or from the newest checkpoint of `out`.
 
-    Raises InputError for all that the user can mend, ValueError for a batch that does not divide.
+    Raises InputError for all that the user can mend.
     """
     config = RunConfig.of(model, training, read_manifest(shards))
     with join_world() as world:

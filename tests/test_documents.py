@@ -1,0 +1,123 @@
+"""Tokenized documents: the sentences and paragraphs of the text, in columns, and what was left."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.buckets import hash_documents
+from pipeline.documents import tokenize_documents
+from pipeline.tokens import ColumnTokenizer
+from tests.small import WORDS, small_splitter, small_tokenizer
+
+TOKENIZER = small_tokenizer()
+COLUMNS = ColumnTokenizer(TOKENIZER)
+SPLITTER = small_splitter()
+NOTHING = "\u200b\u200b"  # zero-width spaces: characters, and no token
+
+SENTENCE = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5)
+DOCUMENT = st.lists(st.lists(SENTENCE, min_size=1, max_size=4), min_size=1, max_size=4)
+
+
+def tokenize(texts, min_characters=0):
+    return tokenize_documents(
+        texts, splitter=SPLITTER, tokenizer=COLUMNS, min_characters=min_characters
+    )
+
+
+def text_of(document):
+    """Words in sentences in paragraphs to a text."""
+    return "\n".join(" ".join(" ".join(s) + "." for s in paragraph) for paragraph in document)
+
+
+def nested(documents):
+    """The columns taken apart again: ids in sentences in paragraphs in documents."""
+    found = []
+    for row in range(len(documents)):
+        ids, lengths, paragraphs = (
+            column.slice(row, row + 1).values.tolist()
+            for column in (
+                documents.input_ids,
+                documents.sentence_lengths,
+                documents.paragraph_lengths,
+            )
+        )
+        sentences = [[ids.pop(0) for _ in range(length)] for length in lengths]
+        found.append([[sentences.pop(0) for _ in range(count)] for count in paragraphs])
+        assert not ids
+        assert not sentences
+    return found
+
+
+@settings(max_examples=50)
+@given(st.lists(DOCUMENT, max_size=5))
+def test_sentences_stay_in_their_paragraphs_and_documents(written):
+    texts = [text_of(document) for document in written]
+    documents, counts = tokenize(texts)
+    assert nested(documents) == [
+        [TOKENIZER.encode_batch([" ".join(s) + " ." for s in paragraph]) for paragraph in document]
+        for document in written
+    ]
+    high, low = hash_documents(texts)
+    assert (documents.high == high).all()
+    assert (documents.low == low).all()
+    assert +counts.dropped == {}
+    assert +counts.read == +type(counts.read)(
+        documents=len(written),
+        sentences=sum(len(paragraph) for document in written for paragraph in document),
+        tokens=len(documents.input_ids.values),
+        characters=sum(len(text.replace("\n", "")) for text in texts),
+    )
+
+
+@given(st.lists(DOCUMENT, min_size=2, max_size=5), st.data())
+def test_pieces_give_what_the_whole_gives(written, data):
+    texts = [text_of(document) for document in written]
+    cut = data.draw(st.integers(1, len(texts) - 1))
+    whole, whole_counts = tokenize(texts)
+    first, counts = tokenize(texts[:cut])
+    second, more = tokenize(texts[cut:])
+    counts.add(more)
+    assert nested(first) + nested(second) == nested(whole)
+    assert counts == whole_counts
+
+
+def test_sentences_without_a_token_are_no_sentences():
+    texts = [
+        f"the cat sat. {NOTHING}\n{NOTHING}\nit slept.",
+        NOTHING,
+        f"{NOTHING}\n{NOTHING}",
+        "the dog.",
+    ]
+    documents, counts = tokenize(texts)
+    sat, slept, dog = TOKENIZER.encode_batch(["the cat sat .", "it slept .", "the dog ."])
+    assert nested(documents) == [[[sat], [], [slept]], [[dog]]]
+    assert counts.dropped["no_tokens"] == 2
+    assert counts.read["documents"] == 2
+    assert counts.read["sentences"] == 3
+    high, _ = hash_documents([texts[0], texts[3]])
+    assert (documents.high == high).all()
+
+
+def test_short_paragraphs_and_documents_are_dropped_and_counted():
+    documents, counts = tokenize(["the cat sat.\nthe\n\nit slept.", "cat\ndog", "\n \n"], 4)
+    sat, slept = TOKENIZER.encode_batch(["the cat sat .", "it slept ."])
+    assert nested(documents) == [[[sat], [slept]]]
+    assert counts.dropped["short_paragraph"] == 3
+    assert counts.dropped["short_document"] == 2
+    assert counts.read["characters"] == len("the cat sat.it slept.")
+    # What is left is the document: a dropped heading and blank lines do not change its hash.
+    assert documents.high == hash_documents(["the cat sat.\nit slept."])[0]
+
+
+def test_space_around_lines_is_no_text():
+    one, _ = tokenize(["  the cat sat. \t\n\n   it slept."])
+    other, _ = tokenize(["the cat sat.\nit slept."])
+    assert one.high == other.high
+    assert nested(one) == nested(other)
+
+
+def test_no_text_gives_no_documents():
+    documents, counts = tokenize([])
+    assert nested(documents) == []
+    assert +counts.read == +counts.dropped == {}
+    assert documents.input_ids.values.dtype == np.uint32

@@ -1,0 +1,355 @@
+"""Pairs: A and B are what they say they are, half of the Bs are random, and nothing is lost."""
+
+import subprocess
+import sys
+from collections import Counter
+from itertools import count, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline import pairs as lanes
+from pipeline.draws import random_words, stream_key, uniform_below, with_probability
+from pipeline.pairs import LANES, make_pairs, no_pairs
+from tests.small import make_documents
+
+TOKENS = st.one_of(st.integers(1, 9), st.integers(1, 90))
+PARAGRAPH = st.lists(TOKENS, min_size=1, max_size=4)
+DOCUMENT = st.lists(PARAGRAPH, min_size=1, max_size=4)
+SHAPE = st.lists(st.one_of(DOCUMENT, TOKENS.map(lambda tokens: [[tokens]])), max_size=9)
+SEED = st.integers(0, 2**40)
+LENGTH = st.integers(8, 64)
+SHORT = st.sampled_from([0.0, 0.1, 1.0])
+
+
+def pairs_of(shape, kind, *, seed=0, length=32, short=0.1):
+    return make_pairs(
+        make_documents(shape),
+        pairs=kind,
+        key=stream_key(seed, "pairs/train", 0, 0),
+        max_seq_length=length,
+        short_seq_prob=short,
+    )
+
+
+def rows_of(pairs):
+    """Rows as plain tuples: (A start, A stop, B start, B stop, label, document of A, of B)."""
+    return list(zip(*(getattr(pairs, name).tolist() for name in vars(pairs)), strict=True))
+
+
+def tokens_of_documents(shape):
+    """[start, stop) of each document, in tokens."""
+    sizes = [sum(map(sum, document)) for document in shape]
+    return [*pairwise(np.cumsum([0, *sizes]).tolist())]
+
+
+def sentence_edges(shape):
+    lengths = [tokens for document in shape for paragraph in document for tokens in paragraph]
+    return set(np.cumsum([0, *lengths]).tolist())
+
+
+# ---- laws of both kinds that have a B ----------------------------------------------------------
+
+
+@given(SHAPE, st.sampled_from(["segments", "sentences"]), SEED, LENGTH, SHORT)
+def test_a_and_b_lie_inside_their_documents_and_fit(shape, kind, seed, length, short):
+    bounds = tokens_of_documents(shape)
+    pairs, _ = pairs_of(shape, kind, seed=seed, length=length, short=short)
+    for a_start, a_stop, b_start, b_stop, _, of_a, of_b in rows_of(pairs):
+        assert bounds[of_a][0] <= a_start < a_stop <= bounds[of_a][1]
+        assert bounds[of_b][0] <= b_start < b_stop <= bounds[of_b][1]
+        assert a_stop - a_start + b_stop - b_start <= length - 3
+
+
+@given(SHAPE, st.sampled_from(["segments", "sentences"]), SEED, LENGTH)
+def test_a_random_b_is_never_of_the_document_of_a_and_a_following_one_always(
+    shape, kind, seed, length
+):
+    pairs, _ = pairs_of(shape, kind, seed=seed, length=length)
+    is_random = pairs.next_sentence_label == 1
+    assert ((pairs.document_a != pairs.document_b) == is_random).all()
+    assert np.isin(pairs.next_sentence_label, [0, 1]).all()
+    assert len(shape) > 1 or not is_random.any()
+    assert (pairs.a_stop <= pairs.b_start)[~is_random].all()
+
+
+@pytest.mark.parametrize("kind", ["segments", "sentences", "none"])
+def test_an_empty_bucket_has_no_pairs(kind):
+    pairs, dropped = pairs_of([], kind)
+    assert rows_of(pairs) == rows_of(no_pairs()) == []
+    assert not dropped.total()
+
+
+# ---- segments ----------------------------------------------------------------------------------
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_what_is_shorter_than_it_may_be_is_whole_sentences_and_b_begins_where_a_ends(
+    shape, seed, length, short
+):
+    edges = sentence_edges(shape)
+    pairs, _ = pairs_of(shape, "segments", seed=seed, length=length, short=short)
+    for a_start, a_stop, b_start, b_stop, label, _, _ in rows_of(pairs):
+        if a_stop - a_start + b_stop - b_start < length - 3:
+            assert {a_start, a_stop, b_start, b_stop} <= edges
+            assert label or a_stop == b_start
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_every_token_is_once_in_an_a_or_a_following_b_or_is_counted(shape, seed, length, short):
+    pairs, dropped = pairs_of(shape, "segments", seed=seed, length=length, short=short)
+    used = [(start, stop) for start, stop, *_ in rows_of(pairs)]
+    used += [(start, stop) for _, _, start, stop, label, _, _ in rows_of(pairs) if not label]
+    used.sort()
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(used))  # none twice
+    total = sum(map(sum, (paragraph for document in shape for paragraph in document)))
+    lost = total - sum(stop - start for start, stop in used)
+    assert set(dropped) <= {"cut_tokens", "surplus_random_pair", "no_other_document"}
+    if not dropped["surplus_random_pair"] and not dropped["no_other_document"]:
+        assert 0 <= lost <= dropped["cut_tokens"]  # random Bs are cut also
+    if not dropped.total():
+        assert lost == 0
+
+
+def reference_segments(shape, key, max_tokens, short):
+    """The packing sentence by sentence, as one would tell it; the same draws, in plain Python.
+
+    One round makes a pair of each document that has sentences left.
+    """
+    ends = np.cumsum([0, *(t for document in shape for p in document for t in p)]).tolist()
+    numbers = count()
+    documents = [[next(numbers) for p in document for _ in p] for document in shape]
+    at = [0] * len(documents)
+    made = made_random = 0
+    rows, dropped = [], Counter()
+
+    def tokens(sentences):
+        return sum(ends[s + 1] - ends[s] for s in sentences)
+
+    def fill(sentences, target):
+        chunk = []
+        while len(chunk) < len(sentences) and tokens(chunk) < max(target, 1):
+            chunk.append(sentences[len(chunk)])
+        return chunk
+
+    for ordinal in count():
+        plans = []
+        for d, sentences in enumerate(documents):
+            if at[d] == len(sentences):
+                continue
+            word = {lane: random_words(key, d, LANES * ordinal + lane) for lane in range(LANES)}
+            target = max_tokens
+            if with_probability(word[lanes.SHORT], short):
+                target = 2 + int(uniform_below(word[lanes.TARGET], max_tokens - 1))
+            chunk = fill(sentences[at[d] :], target)
+            split = 1 + int(uniform_below(word[lanes.SPLIT], max(len(chunk) - 1, 1)))
+            plans.append((d, word, target, chunk[:split], chunk[split:]))
+        if not plans:
+            break
+        if len(documents) > 1:
+            forced = sum(not b for *_, b in plans)
+            wanted = (made + len(plans)) / 2 - made_random - forced
+            share = min(max(wanted / max(len(plans) - forced, 1), 0), 1)
+        else:
+            share = 0
+        for d, word, target, a, b in plans:
+            at[d] += len(a)
+            label, other = 0, d
+            if len(documents) > 1 and (not b or with_probability(word[lanes.RANDOM], share)):
+                label = 1
+                other = int(uniform_below(word[lanes.DOCUMENT], len(documents) - 1))
+                other += other >= d
+                start = int(uniform_below(word[lanes.SENTENCE], len(documents[other])))
+                b = fill(documents[other][start:], target - tokens(a))
+            elif b:
+                at[d] += len(b)
+            else:
+                dropped["no_other_document"] += 1
+                continue
+            made, made_random = made + 1, made_random + label
+            rows.append([d, ordinal, ends[a[0]], ends[a[-1] + 1], ends[b[0]], ends[b[-1] + 1]])
+            rows[-1] += [label, d, other]
+    rows = [row[2:] for row in sorted(rows)]
+
+    # Not more than 1.04 random pairs for each that follows.
+    randoms = [i for i, row in enumerate(rows) if row[4]]
+    allowed = int((len(rows) - len(randoms)) * 1.04)
+    by_draw = sorted(randoms, key=lambda i: int(random_words(key, i, lanes.SURPLUS)))
+    surplus = by_draw[allowed:]
+    dropped["surplus_random_pair"] = len(surplus)
+    rows = [row for i, row in enumerate(rows) if i not in surplus]
+
+    # The longer part gives way, token by token; a tie costs B.
+    for i, row in enumerate(rows):
+        length_a, length_b = row[1] - row[0], row[3] - row[2]
+        keep_a, keep_b = length_a, length_b
+        while keep_a + keep_b > max_tokens:
+            keep_a, keep_b = (keep_a - 1, keep_b) if keep_a > keep_b else (keep_a, keep_b - 1)
+        dropped["cut_tokens"] += length_a + length_b - keep_a - keep_b
+        row[0] += int(uniform_below(random_words(key, i, lanes.CUT_A), length_a - keep_a + 1))
+        row[2] += int(uniform_below(random_words(key, i, lanes.CUT_B), length_b - keep_b + 1))
+        row[1], row[3] = row[0] + keep_a, row[2] + keep_b
+    return [tuple(row) for row in rows], dropped
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_columns_pack_as_a_loop_over_sentences_does(shape, seed, length, short):
+    pairs, dropped = pairs_of(shape, "segments", seed=seed, length=length, short=short)
+    key = stream_key(seed, "pairs/train", 0, 0)
+    expected, expected_dropped = reference_segments(shape, key, length - 3, short)
+    assert rows_of(pairs) == expected
+    assert +dropped == +expected_dropped
+
+
+@pytest.mark.parametrize("lonely", [0.0, 0.3, 0.6, 0.9])
+def test_half_of_the_pairs_are_random_however_many_documents_have_one_sentence(lonely):
+    shape = [[[12]] if i < 3000 * lonely else [[12] * (3 + i % 20)] for i in range(3000)]
+    for seed in range(3):
+        pairs, dropped = pairs_of(shape, "segments", seed=seed)
+        assert len(pairs) > 400
+        assert 0.48 <= (pairs.next_sentence_label == 1).mean() <= 0.52
+        # Leaning the other way saves nearly all of them, until most of the text is such documents.
+        assert (dropped["surplus_random_pair"] > 0) == (lonely == 0.9)
+
+
+def test_without_another_document_a_stretch_of_one_sentence_is_counted():
+    pairs, dropped = pairs_of([[[50]]], "segments")
+    assert len(pairs) == 0
+    assert dropped["no_other_document"] == 1
+    alone, _ = pairs_of([[[5] * 40]], "segments")
+    assert set(alone.next_sentence_label.tolist()) == {0}
+
+
+def test_no_short_sequences_unless_asked_for():
+    shape = [[[1] * 2000], [[1] * 2000]]
+    for short, shortest in ((0.0, 29), (1.0, 2)):
+        pairs, _ = pairs_of(shape, "segments", short=short)
+        follows = pairs.take(pairs.next_sentence_label == 0)
+        lengths = follows.b_stop - follows.a_start
+        is_last = np.isin(follows.b_stop, [2000, 4000])  # the end of a document is as short as it is
+        assert lengths[~is_last].min() == shortest
+        assert lengths.max() == 29
+    # The 28 targets from 2 to 29 are equally likely.
+    lengths = np.concatenate(
+        [
+            (p.b_stop - p.a_start)[p.next_sentence_label == 0]
+            for p in (pairs_of(shape * 50, "segments", short=1.0, seed=s)[0] for s in range(2))
+        ]
+    )
+    counts = np.bincount(lengths, minlength=30)[2:]
+    expected = len(lengths) / 28
+    assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_every_other_document_is_drawn_equally_often():
+    shape = [[[4] * 3]] * 5
+    drawn = np.zeros((5, 5))
+    for seed in range(1500):
+        pairs, _ = pairs_of(shape, "segments", seed=seed, length=64)
+        is_random = pairs.next_sentence_label == 1
+        np.add.at(drawn, (pairs.document_a[is_random], pairs.document_b[is_random]), 1)
+    expected = drawn.sum() / 20
+    assert (np.diag(drawn) == 0).all()
+    assert (abs(drawn[~np.eye(5, dtype=bool)] - expected) < 5 * np.sqrt(expected)).all()
+
+
+# ---- sentences ---------------------------------------------------------------------------------
+
+
+@given(SHAPE, SEED, LENGTH)
+def test_each_two_neighbours_of_a_paragraph_make_one_pair_of_each_label(shape, seed, length):
+    pairs, dropped = pairs_of(shape, "sentences", seed=seed, length=length)
+    neighbours, start, lonely = [], 0, 0
+    for document in shape:
+        for paragraph in document:
+            ends = [*np.cumsum(paragraph) + start]
+            neighbours += ends[:-1]
+            lonely += len(paragraph) == 1
+            start = ends[-1]
+    for label in (0, 1) if len(shape) > 1 else (0,):
+        assert pairs.a_stop[pairs.next_sentence_label == label].tolist() == neighbours
+    assert len(pairs) == len(neighbours) * (2 if len(shape) > 1 else 1)
+    assert dropped["single_sentence_paragraph"] == lonely
+
+
+@given(SHAPE, SEED, LENGTH)
+def test_too_long_neighbours_keep_the_end_of_a_and_the_start_of_b(shape, seed, length):
+    edges = sorted(sentence_edges(shape))
+    start_of = dict(zip(edges[1:], edges, strict=False))
+    stop_of = dict(zip(edges, edges[1:], strict=False))
+    pairs, _ = pairs_of(shape, "sentences", seed=seed, length=length)
+    for a_start, a_stop, b_start, b_stop, label, _, _ in rows_of(pairs):
+        assert label or a_stop == b_start
+        whole_a, whole_b = a_stop - start_of[a_stop], stop_of[b_start] - b_start
+        kept_a, kept_b = a_stop - a_start, b_stop - b_start
+        assert kept_a + kept_b == min(whole_a + whole_b, length - 3)
+        # Who gives way is not the shorter one, unless both are too long.
+        assert kept_a == whole_a or kept_a >= (length - 3) // 2
+        assert kept_b == whole_b or kept_b >= (length - 3) // 2
+
+
+def test_a_random_sentence_is_any_sentence_of_the_other_documents():
+    shape = [[[3, 3]], [[3]], [[3], [3, 3]]]
+    counts = Counter()
+    for seed in range(1000):
+        pairs, _ = pairs_of(shape, "sentences", seed=seed)
+        first = (pairs.next_sentence_label == 1) & (pairs.document_a == 0)
+        counts.update((pairs.b_start[first] // 3).tolist())
+    assert sorted(counts) == [2, 3, 4, 5]  # documents 1 and 2
+    assert all(abs(n - 250) < 5 * np.sqrt(250) for n in counts.values())
+
+
+# ---- none --------------------------------------------------------------------------------------
+
+
+@given(SHAPE, SEED, LENGTH)
+def test_spans_tile_each_document_and_only_the_last_is_short(shape, seed, length):
+    pairs, dropped = pairs_of(shape, "none", seed=seed, length=length)
+    assert not dropped.total()
+    for document, (start, stop) in enumerate(tokens_of_documents(shape)):
+        mine = pairs.take(pairs.document_a == document)
+        assert mine.a_start.tolist() == list(range(start, stop, length - 2))
+        assert mine.a_stop.tolist() == [*mine.a_start.tolist()[1:], stop]
+    assert (pairs.next_sentence_label == -1).all()
+    assert (pairs.b_start == pairs.b_stop).all()
+
+
+# ---- the same for ever -------------------------------------------------------------------------
+
+GOLDEN_SHAPE = [[[5, 7], [4, 30, 6]], [[9]], [[3, 3, 3], [8, 12]], [[6, 6, 6, 6], [2]]]
+
+
+def test_golden_pairs():
+    pairs, dropped = pairs_of(GOLDEN_SHAPE, "segments", seed=1, length=24)
+    assert rows_of(pairs) == [
+        (4, 15, 20, 30, 0, 0, 0),
+        (64, 76, 52, 61, 1, 2, 1),
+        (91, 102, 102, 112, 0, 3, 3),
+        (114, 116, 23, 42, 1, 3, 0),
+    ]
+    assert +dropped == {"cut_tokens": 55, "surplus_random_pair": 3}
+    pairs, dropped = pairs_of(GOLDEN_SHAPE, "sentences", seed=1, length=24)
+    assert rows_of(pairs)[:6] == [
+        (0, 5, 5, 12, 0, 0, 0),
+        (0, 5, 52, 61, 1, 0, 1),
+        (12, 16, 16, 33, 0, 0, 0),
+        (12, 16, 96, 102, 1, 0, 3),
+        (31, 46, 46, 52, 0, 0, 0),
+        (28, 46, 61, 64, 1, 0, 2),
+    ]
+    assert dropped == {"single_sentence_paragraph": 2}
+
+
+@pytest.mark.parametrize("kind", ["segments", "sentences"])
+def test_another_process_makes_the_same_pairs(kind):
+    code = f"from tests.test_pairs import *; print(rows_of(pairs_of(GOLDEN_SHAPE, {kind!r})[0]))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == str(rows_of(pairs_of(GOLDEN_SHAPE, kind)[0]))
+
+
+def test_another_seed_makes_other_pairs():
+    shape = [[[5] * 20]] * 20
+    for kind in ("segments", "sentences"):
+        assert rows_of(pairs_of(shape, kind)[0]) != rows_of(pairs_of(shape, kind, seed=1)[0])

@@ -1,0 +1,154 @@
+"""The same text and config give the same bytes, however and wherever they are worked on.
+
+Every job here is a process of its own. The corpus is small, but every part of it counts: several
+files, several blocks a file, documents that stand twice, held-out documents.
+"""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pipeline.manifest import MANIFEST, Manifest, read_manifest
+from tests.small_jobs import (
+    articles,
+    clozeline_ok,
+    identities,
+    shard_digests,
+    write_parquet,
+    write_tokenizer,
+)
+
+FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+RUNNERS = {
+    "threads": (FN_API, "--direct_running_mode=multi_threading", "--direct_num_workers=2"),
+    "one_worker": (FN_API, "--direct_running_mode=multi_processing", "--direct_num_workers=1"),
+    "two_workers": (FN_API, "--direct_running_mode=multi_processing", "--direct_num_workers=2"),
+    "portable": (
+        "--runner=PortableRunner",
+        "--job_endpoint=embed",
+        "--environment_type=LOOPBACK",
+    ),
+}
+IN_MEMORY = (FN_API, "--direct_running_mode=in_memory")
+FORMATS = {
+    "zstd": ("--compression=zstd",),
+    "lz4": ("--compression=lz4",),
+    "webdataset": ("--format=webdataset",),
+    "webdataset_zstd": ("--format=webdataset", "--compression=zstd"),
+}
+#: Whatever stands here must not reach a run.
+AFTER_THE_RUNS = (
+    "--pairs=sentences",
+    "--whole-word",
+    "--masked-lm-prob=0.2",
+    "--max-seq-length=48",
+    "--dupe-factor=2",
+    "--seed=7",
+    "--format=webdataset",
+)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents, the files that hold them, and a finished data set of them."""
+
+    texts: list[str]
+    files: list[Path]
+    tokenizer: Path
+    finished: Path
+
+    def build(
+        self, out: Path, *options: object, sources: Sequence[Path] = (), runner=IN_MEMORY
+    ) -> Manifest:
+        """Make a data set in another process."""
+        fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
+        line = ("--tokenizer", self.tokenizer, "--out", out, *fixed, *options, "--", *runner)
+        clozeline_ok("shards", *(sources or self.files), *line)
+        return read_manifest(out)
+
+    def assert_same_bytes(self, out: Path) -> None:
+        """Shards and manifest are those of the finished data set, to the last byte."""
+        assert shard_digests(out) == shard_digests(self.finished)
+        assert (out / MANIFEST).read_bytes() == (self.finished / MANIFEST).read_bytes()
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """180 documents in 3 files, 15 of them twice; built by one process in memory."""
+    folder = tmp_path_factory.mktemp("reproducible")
+    texts = articles(165)
+    texts += texts[::11]
+    files = [write_parquet(folder / f"{i}.parquet", texts[i * 60 : i * 60 + 60]) for i in range(3)]
+    tokenizer = write_tokenizer(folder / "tokenizer", texts)
+    corpus = Corpus(texts, files, tokenizer, folder / "finished")
+    corpus.build(corpus.finished, "--block-bytes=40000")
+    return corpus
+
+
+def test_the_corpus_leaves_no_part_out(corpus: Corpus) -> None:
+    """Else the other tests here would prove less than they say."""
+    manifest = read_manifest(corpus.finished)
+    job = json.loads((corpus.finished / "job.json").read_bytes())
+    assert job["blocks"] == 9
+    assert manifest.dropped["duplicate_document"] == 15
+    assert [shard.split for shard in manifest.shards] == ["train"] * 3 + ["validation"]
+    assert all(shard.rows > 50 for shard in manifest.shards)
+
+
+@pytest.mark.parametrize("name", RUNNERS)
+def test_every_runner_writes_the_same_bytes(name: str, corpus: Corpus, tmp_path: Path) -> None:
+    corpus.build(tmp_path / "out", "--block-bytes=40000", runner=RUNNERS[name])
+    corpus.assert_same_bytes(tmp_path / "out")
+
+
+def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    texts = random.Random(5).sample(corpus.texts, len(corpus.texts))
+    names = [tmp_path / "z.parquet", tmp_path / "a.parquet"]
+    files = [write_parquet(name, texts[i::2], row_group_size=7) for i, name in enumerate(names)]
+    corpus.build(tmp_path / "out", "--block-bytes=1", sources=files)
+    corpus.assert_same_bytes(tmp_path / "out")
+
+
+def test_json_lines_give_the_same_bytes_as_parquet(corpus: Corpus, tmp_path: Path) -> None:
+    file = tmp_path / "all.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus.texts))
+    corpus.build(tmp_path / "out", "--block-bytes=1000000", sources=[file])
+    corpus.assert_same_bytes(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_holds_the_same_rows(name: str, corpus: Corpus, tmp_path: Path) -> None:
+    other = corpus.build(tmp_path / "out", *FORMATS[name])
+    finished = read_manifest(corpus.finished)
+    assert other.dataset_digest == finished.dataset_digest
+    assert [s.rows_sha256 for s in other.shards] == [s.rows_sha256 for s in finished.shards]
+    assert not {s.sha256 for s in other.shards} & {s.sha256 for s in finished.shards}
+
+
+def test_kept_runs_serve_another_config_and_one_more_source(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    kept = tmp_path / "runs"
+    options = ("--block-bytes=40000", "--runs", kept)
+
+    def runs() -> dict[str, tuple[int, int]]:
+        return identities(list(kept.glob("*.run.arrow")))
+
+    corpus.build(tmp_path / "fewer", *options, sources=corpus.files[:2])
+    first = runs()
+    assert len(first) == 6
+
+    other = corpus.build(tmp_path / "other", *options, *AFTER_THE_RUNS, sources=corpus.files[:2])
+    assert other.config.seed == 7
+    assert runs() == first
+
+    corpus.build(tmp_path / "out", *options)
+    assert len(runs()) == 9
+    assert first.items() <= runs().items()
+    corpus.assert_same_bytes(tmp_path / "out")

@@ -1,0 +1,5 @@
+"""`python -m train` is `clozeline`."""
+
+from train.cli import main
+
+main(prog_name="clozeline")
