@@ -144,11 +144,20 @@ def _prepare(
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
     )
-    out_dir.mkdir(parents=True, exist_ok=True)
-    runs_dir.mkdir(parents=True, exist_ok=True)
+    _make_folder(out_dir)
+    _make_folder(runs_dir)
     _remove_others(place)
     tokenizer.save(out_dir / TOKENIZER)
     return place
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be made a folder ({error.strerror}); give another."
+        ) from error
 
 
 def _remove_others(place: Workplace) -> None:
@@ -170,14 +179,20 @@ def _run(blocks: list[Block], place: Workplace, beam_args: list[str]) -> None:
             from pipeline.build import run_graph  # Beam logs while it is imported
 
             run_graph(blocks, place=place, beam_args=beam_args)
+    except SystemExit as error:  # Beam's parser has written what is wrong, and leaves
+        reason = _last_line(log.read_text()).rpartition("error: ")[2]
+        raise InputError(
+            f"Beam refuses what follows --: {reason} (all of it is in {log})."
+        ) from error
     except Exception as error:
         with log.open("a") as file:
             traceback.print_exc(file=file)
         if message := _user_message(error):
             raise InputError(message) from error
+        reason = _last_line(str(error)) or type(error).__name__
         raise InputError(
-            f"the job failed: {_last_line(error)} (all of it is in {log}). What is finished "
-            "stays; the same command goes on from there."
+            f"the job failed: {reason} (all of it is in {log}). What is finished stays; the same "
+            "command goes on from there."
         ) from error
 
 
@@ -213,9 +228,9 @@ def _whole_text(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__
+def _last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
 
 
 def _write_job(

@@ -13,8 +13,9 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -152,12 +153,15 @@ def read_counts(path: Path) -> Counts:
 def read_documents(
     runs_dir: Path, slices: Iterable[RunSlice], vocab_size: int
 ) -> tuple[Documents, int]:
-    """The documents of a bucket in the order of their hashes, and the number of duplicates."""
+    """The documents of a bucket in the order of their hashes, and the number of duplicates.
+
+    Raises InputError for a run that is missing or damaged.
+    """
     schema = run_schema(vocab_size)
     batches = []
     for part in sorted(set(slices), key=lambda part: part.run):  # a grouping promises no order
-        reader = pa.ipc.open_file(pa.memory_map(str(runs_dir / part.run)))
-        batches += [reader.get_batch(number) for number in part.batches]
+        with _damage_named(runs_dir / part.run) as reader:
+            batches += [reader.get_batch(number) for number in part.batches]
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     rows = _from_table(table)
     order = np.lexsort((rows.low, rows.high))
@@ -211,9 +215,14 @@ def _from_table(table: pa.Table) -> TokenizedDocuments:
 
 
 def _facts(path: Path) -> dict[bytes, bytes]:
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    with _damage_named(path) as reader:
         last = reader.num_record_batches - 1
         return dict(reader.get_batch_with_custom_metadata(last)[1])
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[pa.RecordBatchFileReader]:
+    try:
+        yield pa.ipc.open_file(pa.memory_map(str(path)))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} is damaged ({error}); delete it and run again.") from error

@@ -84,8 +84,9 @@ def _how(shown: int, label: int, tokenizer: Tokenizer) -> str:
 
 
 def _sentence(words: list[str]) -> str:
-    """Pieces joined to words, except where one of them is numbered."""
-    return " ".join(words).replace(" ##", "")
+    """Pieces joined to words; one that begins the stretch, or is numbered, still shows its ##."""
+    first, *others = words
+    return first + "".join(w[2:] if w.startswith("##") else f" {w}" for w in others)
 
 
 def _paragraph(label: str, text: str, width: int) -> list[str]:

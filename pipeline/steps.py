@@ -153,7 +153,9 @@ class Steps:
 
     def _record_name(self, bucket: int, slices: list[RunSlice]) -> str:
         place = self.place
-        facts = [place.config.to_dict(), place.tokenizer_digest, asdict(place.buckets), bucket]
+        config = place.config.to_dict()
+        del config["max_rejected"]  # who raises it after a failed job waits for no shard again
+        facts = [config, place.tokenizer_digest, asdict(place.buckets), bucket]
         text = json.dumps([*facts, [part.run for part in slices]])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".shard.json"
 

@@ -1,6 +1,11 @@
 """Fixtures that several modules share."""
 
+import os
 from pathlib import Path
+
+# Before torch is imported, here and in the processes that tests start: the tensors are small, so
+# threads cost more than they bring, and the same number of them gives the same bits.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

@@ -1,5 +1,6 @@
 """Data set folders of random examples, written in-process."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,23 +24,23 @@ def write_data_set(
     validation: tuple[int, ...] = (),
     config: DataConfig = SMALL,
     tokenizer: Tokenizer | None = None,
+    make: Callable[..., Examples] | None = None,
 ) -> Path:
     """A finished folder whose shards have so many rows; the content follows from the arguments."""
-    tokenizer = tokenizer or small_tokenizer()
+    tokenizer, make = tokenizer or small_tokenizer(), make or random_examples
     tokenizer.save(folder / TOKENIZER)
     schema = example_schema(tokenizer.vocab_size, tokenizer.digest)
     entries = []
     for split, shard_rows in (("train", train), ("validation", validation)):
         for shard, rows in enumerate(shard_rows):
             name = shard_name(split, shard, len(shard_rows), config.format)
-            examples = random_examples(rows, split=split, shard=shard, config=config, of=tokenizer)
+            examples = make(rows, split=split, shard=shard, config=config, of=tokenizer)
+            examples = masked(examples, split=split, shard=shard, config=config, of=tokenizer)
             compression = None if config.compression == "none" else config.compression
             facts = write_shard(
                 folder / name, examples, schema, format=config.format, compression=compression
             )
-            entries.append(
-                ShardEntry(name=name, split=split, length_histogram=[], **vars(facts))
-            )
+            entries.append(ShardEntry(name=name, split=split, length_histogram=[], **vars(facts)))
     manifest = Manifest(
         config=config,
         tokenizer_digest=tokenizer.digest,
@@ -54,11 +55,12 @@ def write_data_set(
 def random_examples(
     rows: int, *, split: str, shard: int, config: DataConfig, of: Tokenizer
 ) -> Examples:
-    """Masked rows of [CLS] A [SEP] B [SEP], each of a length of its own; every fourth has no B."""
+    """Rows of [CLS] A [SEP] B [SEP], each of a length of its own; every fourth has no B."""
     rng = np.random.default_rng([shard, len(split)])
     longest = config.max_seq_length
     lengths = np.where(
-        rng.random(rows) < 0.9, rng.integers(longest - longest // 8, longest + 1, rows),
+        rng.random(rows) < 0.9,
+        rng.integers(longest - longest // 8, longest + 1, rows),
         rng.integers(7, longest, rows),
     )
     offsets = offsets_of(lengths)
@@ -72,7 +74,13 @@ def random_examples(
     ids[offsets[1:] - 1] = of.sep_id
     hashes = rng.integers(0, 2**63, rows).astype(np.uint64)
     nothing = Ragged(np.zeros(0, np.uint16), np.zeros(rows + 1, np.int64))
-    examples = Examples(Ragged(ids, offsets), nothing, nothing, length_a, labels, hashes, hashes)
-    keys = np.broadcast_to(mask_keys(config.seed, split=split, shard=shard, epoch=0), rows)
-    rules = MaskRules.of(config, of)
-    return mask_examples(examples, keys=keys, rows=np.arange(rows), rules=rules)
+    return Examples(Ragged(ids, offsets), nothing, nothing, length_a, labels, hashes, hashes)
+
+
+def masked(
+    examples: Examples, *, split: str, shard: int, config: DataConfig, of: Tokenizer
+) -> Examples:
+    """The rows with the masks that the shard of a real data set would have."""
+    rows = np.arange(len(examples))
+    keys = np.broadcast_to(mask_keys(config.seed, split=split, shard=shard, epoch=0), len(rows))
+    return mask_examples(examples, keys=keys, rows=rows, rules=MaskRules.of(config, of))

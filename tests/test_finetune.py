@@ -151,6 +151,20 @@ def test_rivals_are_reported_beside_on_the_same_rows(
     assert "        100 examples  fine-tuned" in lines
 
 
+def test_bag_of_words_reads_no_further_than_the_model(run: Path, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    texts = ["w1 w2 w3 w4 w5 w6 good", "w1 w2 w3 w4 w5 w6 bad"] * 30
+    source = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"text": texts, "label": ["+", "-"] * 30}), source)
+    told = {}
+    for length in (8, 9):
+        config = FinetuneConfig(max_seq_length=length)
+        out = tmp_path / str(length)
+        report = finetune(run, source, out=out, test_source=source, config=config)
+        told[length] = report.standing.accuracies()["bag-of-words"]
+    assert told == {8: 0.5, 9: 1.0}
+
+
 def test_without_a_test_file_a_share_is_held_out(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -279,6 +293,12 @@ def test_a_label_that_only_the_test_file_has_is_an_error(
         finetune(
             run, rows[0], out=tmp_path / "o", test_source=str(tmp_path / "x.csv"), config=CONFIG
         )
+
+
+def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("text,label\nw1,0\nw2,0\nw3,0\n")
+    with pytest.raises(InputError, match="all 2 rows have the label '0', and a choice needs two"):
+        finetune(run, str(tmp_path / "x.csv"), out=tmp_path / "out", config=CONFIG)
 
 
 def test_a_folder_that_is_no_run_is_an_error(rows: tuple[str, str], tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ of the longest row: a new shape costs a compilation on CUDA and an entry in a ke
     attention_mask  1 1 1 1 1 1 1 1 0 0    masked_lm_weights     1 0 0
 
 Padding is one gather of whole windows (S values from where the row begins, whatever follows it),
-blanked after the row's end: it moves bytes and never looks at single tokens. All of it is numpy's work: torch would wake all its threads for
-each small operation, at several times the processor time.
+blanked after the row's end: it moves bytes and never looks at single tokens. All of it is numpy's
+work: torch would wake all its threads for each small operation, at several times the cost.
 """
 
 from dataclasses import dataclass, fields
@@ -196,7 +196,7 @@ def _padded(
 
 def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
     """The `width` values from each start on, whatever they are, [B, width]."""
-    if len(starts) and starts.max() + width > len(values):  # the last rows of a pool
+    if starts.max(initial=0) + width > len(values):  # the last rows of a pool
         values = np.append(values, np.zeros(width, values.dtype))
     return sliding_window_view(values, width)[starts]
 

@@ -72,6 +72,7 @@ def pretrain(
     """Train a model on shards: alone, or under torchrun."""
     training = config_or_usage_error(PretrainConfig, options)
     from pipeline.manifest import read_manifest
+    from train.distributed import is_main_process
     from train.evaluate import as_table
     from train.pretrain import pretrain as run_pretraining
     from train.run import model_config
@@ -84,6 +85,8 @@ def pretrain(
         resume=resume,
         overwrite=overwrite,
     )
+    if not is_main_process():
+        return
     for line in as_table(outcome.heldout) if outcome.heldout else ():
         click.echo(line)
     how = "" if outcome.is_new else "already complete: "
@@ -99,10 +102,11 @@ def pretrain(
 @click.option("--limit", type=click.IntRange(min=1), help="Examples at most.")
 def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
     """Measure a run on the held-out examples of a data set."""
+    from train.distributed import is_main_process
     from train.evaluate import as_table, evaluate_run
 
     result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
-    for line in as_table(result):
+    for line in as_table(result) if is_main_process() else ():
         click.echo(line)
 
 

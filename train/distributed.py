@@ -55,6 +55,11 @@ def join_world() -> Iterator[World]:
         dist.destroy_process_group()
 
 
+def is_main_process() -> bool:
+    """Whether this process is rank 0, in or out of a world: the one that talks."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")

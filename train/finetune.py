@@ -28,7 +28,7 @@ from train.classifier import (
 from train.distributed import join_world
 from train.finetune_config import FinetuneConfig
 from train.finetune_report import FinetuneReport
-from train.labelled import Labelled, class_ids, class_names, draw, hold_out, read_labelled
+from train.labelled import Labelled, class_names, draw, hold_out, read_labelled
 from train.rivals import Pretrained, Rivals
 from train.run import load_run
 
@@ -106,20 +106,15 @@ def load_pretrained(run: Path, config: FinetuneConfig) -> Pretrained:
 def read_rows(
     train_source: str, test_source: str | None, config: FinetuneConfig
 ) -> tuple[Labelled, Labelled]:
-    """Rows to train on, and rows to test on: a file of their own, or a part that is held out.
-
-    Raises InputError where the training rows are of one class, or a test row of none of theirs.
-    """
+    """Rows to train on, and rows to test on: a file of their own, or a part that is held out."""
     read = partial(read_labelled, text=config.text, text_pair=config.text_pair, label=config.label)
     train = read(train_source)
-    class_names(train)
     if test_source is None:
         train, test = hold_out(train, share=config.test_share, seed=config.seed)
     else:
         test = read(test_source)
     if config.max_examples is not None:
         train = draw(train, config.max_examples, seed=config.seed)
-    class_ids(test, class_names(train))
     return train, test
 
 

@@ -7,7 +7,8 @@ from torch import nn
 
 from train.config import PretrainConfig
 
-# The share of a `wsd` run in which the learning rate falls (Hu et al. 2024, MiniCPM, section 4).
+# The share of a `wsd` run in which the learning rate falls, its warm-up not counted
+# (Hu et al. 2024, MiniCPM, section 4).
 WSD_DECAY = 0.2
 
 
@@ -25,10 +26,10 @@ def adamw(
     model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float]
 ) -> torch.optim.AdamW:
     """Fused AdamW (Loshchilov & Hutter 2019); vectors, that is norms and biases, do not decay."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    trained = [p for p in model.parameters() if p.requires_grad]
     groups = [
-        {"params": [(n, p) for n, p in named if p.ndim >= 2], "weight_decay": weight_decay},
-        {"params": [(n, p) for n, p in named if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=1e-6, fused=True)
 

@@ -105,7 +105,8 @@ class Order:
             groups[-1].append(shard)
             rows += self.shard_rows[shard]
         if len(groups) > 1 and 2 * rows < self._pool_rows:
-            groups[-2] += groups.pop()  # too few rows to shuffle on their own
+            too_few = groups.pop()  # to be shuffled on their own
+            groups[-1] += too_few
         return groups
 
     def _shards(self, epoch: int) -> list[int]:

@@ -90,6 +90,9 @@ def _find_start(out: Path, config: RunConfig, *, resume: bool) -> TrainState | N
     if latest is None:
         return None  # it was stopped before its first checkpoint: nothing is lost
     state = read_state(latest)
+    there = replace(  # what the checkpoint says counts, not what stands beside it
+        there, dataset_digest=state.dataset_digest, tokenizer_digest=state.tokenizer_digest
+    )
     if fatal := config.differences(there, "model", "dataset_digest", "tokenizer_digest"):
         raise InputError(
             f"{out} holds a run of another model, data set or tokenizer ({'; '.join(fatal)}). "
@@ -164,7 +167,7 @@ class _Life:
             while self.state.step < last and not is_stopped:
                 self._step(batches, log)
                 is_stopped = self.world.any(stop.is_set())
-                self._look_and_save(log, is_last=is_stopped or self.state.step == last)
+                self._look_and_save(log, is_stopped=is_stopped)
         is_complete = self.state.step == last
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
@@ -210,11 +213,13 @@ class _Life:
             metrics["nsp_accuracy"] = pairs / loaded.num_pairs
         return metrics
 
-    def _look_and_save(self, log: MetricsLog, *, is_last: bool) -> None:
+    def _look_and_save(self, log: MetricsLog, *, is_stopped: bool) -> None:
         training, step = self.training, self.state.step
-        if is_last or (training.eval_every and step % training.eval_every == 0):
+        is_last = step == training.max_steps
+        if is_last or _is_due(step, training.eval_every):
             self._look(log)
-        if is_last or (training.save_every and step % training.save_every == 0):
+        # Whoever asked to stop may not wait for long: saving does not wait for a look.
+        if is_last or is_stopped or _is_due(step, training.save_every):
             if self.world.is_main:
                 save_checkpoint(self.out, self.model, self.optimizer, self.state)
                 remove_old_checkpoints(self.out, keep=training.keep)
@@ -240,6 +245,10 @@ class _Life:
         self.state = replace(self.state, heldout_loss=self.heldout.loss)
         values = {f"heldout/{name}": value for name, value in self.heldout.to_dict().items()}
         log.write(self.state.step, values)
+
+
+def _is_due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0
 
 
 def _wrap(model: BertForPretraining, training: PretrainConfig, world: World) -> nn.Module:

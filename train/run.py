@@ -85,8 +85,9 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Start (or go on with) a run's folder."""
+    """Start (or go on with) a run's folder; it is not complete (any more)."""
     run.mkdir(parents=True, exist_ok=True)
+    (run / SUMMARY).unlink(missing_ok=True)
     tokenizer.save(run / TOKENIZER)
     with whole_file(run / RUN) as file:
         file.write((json.dumps(config.to_dict(), indent=2) + "\n").encode())

@@ -1,0 +1,62 @@
+"""A tiny model, trained in this process on a small data set."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from model.config import BertConfig, preset
+from tests.small import small_tokenizer
+from train.checkpoint import list_checkpoints
+from train.config import PretrainConfig
+from train.metrics import read_metrics
+from train.pretrain import Outcome, pretrain
+
+TINY = preset(
+    "bert-tiny",
+    vocab_size=small_tokenizer().vocab_size,
+    num_hidden_layers=1,
+    hidden_size=32,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=16,
+)
+SHORT = PretrainConfig(batch_size=8, max_steps=12, log_every=1, save_every=4, keep=9)
+CLOCKS = ("tokens_per_second", "data_wait")
+
+
+def train(
+    shards: Path,
+    out: Path,
+    *,
+    model: BertConfig = TINY,
+    resume: bool = False,
+    overwrite: bool = False,
+    **changes: Any,
+) -> Outcome:
+    """Pretrain for 12 steps of 8 examples; a line of metrics a step, checkpoints every 4."""
+    training = replace(SHORT, **changes)
+    return pretrain(
+        shards, out=out, model=model, training=training, resume=resume, overwrite=overwrite
+    )
+
+
+def numbers(run: Path) -> list[dict[str, Any]]:
+    """The lines of metrics without what a clock decides."""
+    return [
+        {name: value for name, value in line.items() if name not in CLOCKS}
+        for line in read_metrics(run)
+    ]
+
+
+def go_back(run: Path, step: int) -> Path:
+    """A run as it was if it died after its checkpoint of this step, though before the next."""
+    for folder in list_checkpoints(run):
+        if int(folder.name.removeprefix("step-")) > step:
+            shutil.rmtree(folder)
+    return run
+
+
+def weights(run: Path) -> bytes:
+    """The newest weights, as they are on disk."""
+    return (list_checkpoints(run)[-1] / "model.safetensors").read_bytes()

@@ -1,0 +1,186 @@
+import json
+import resource
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from pipeline.errors import InputError
+from train.checkpoint import (
+    TrainState,
+    latest_checkpoint,
+    list_checkpoints,
+    load_moments,
+    load_weights,
+    read_state,
+    remove_old_checkpoints,
+    save_checkpoint,
+)
+
+STATE = TrainState(
+    step=7, next_position=56, dataset_digest="ab", tokenizer_digest="cd", seed=3, heldout_loss=1.5
+)
+
+
+def make_model(seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+
+
+def make_optimizer(model, *, backwards=False):
+    parameters = list(model.parameters())
+    return torch.optim.AdamW(parameters[::-1] if backwards else parameters, lr=0.1, fused=True)
+
+
+def update(model, optimizer, times=1):
+    for i in range(times):
+        model(torch.arange(4.0) + i).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def save(run, *, step=7, heldout_loss=None):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    update(model, optimizer)
+    state = replace(STATE, step=step, heldout_loss=heldout_loss)
+    return save_checkpoint(run, model, optimizer, state)
+
+
+def steps_of(run):
+    return [int(folder.name.removeprefix("step-")) for folder in list_checkpoints(run)]
+
+
+def test_it_holds_weights_and_moments_by_name_and_the_state(tmp_path):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    update(model, optimizer)
+    folder = save_checkpoint(tmp_path, model, optimizer, STATE)
+    assert folder == tmp_path / "checkpoints" / "step-00000007"
+    files = ["model.safetensors", "optimizer.safetensors", "state.json"]
+    assert sorted(path.name for path in folder.iterdir()) == files
+
+    stored = load_file(folder / "model.safetensors")
+    assert stored.keys() == model.state_dict().keys()
+    assert all(torch.equal(stored[name], value) for name, value in model.state_dict().items())
+    moments = load_file(folder / "optimizer.safetensors")
+    names = {f"{name}/{moment}" for name in stored for moment in ("step", "exp_avg", "exp_avg_sq")}
+    assert moments.keys() == names
+    assert torch.equal(moments["2.bias/exp_avg"], optimizer.state[model[2].bias]["exp_avg"])
+    assert json.loads((folder / "state.json").read_text()) == vars(STATE)
+
+
+def test_the_state_comes_back(tmp_path):
+    folder = save(tmp_path, heldout_loss=0.25)
+    assert read_state(folder) == replace(STATE, heldout_loss=0.25)
+
+
+def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_path):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    update(model, optimizer, 3)
+    folder = save_checkpoint(tmp_path, model, optimizer, STATE)
+    update(model, optimizer, 2)
+
+    again = make_model(seed=1)
+    again.load_state_dict(load_weights(folder))
+    # Another order of the parameters: their numbers in the optimizer would be the wrong ones.
+    other = make_optimizer(again, backwards=True)
+    load_moments(folder, again, other)
+    update(again, other, 2)
+    for ours, theirs in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_half_written_folder_is_no_checkpoint_and_is_swept_up(tmp_path):
+    folder = save(tmp_path, step=5)
+    partial = folder.with_name(".step-00000009.0123.partial")
+    partial.mkdir()
+    (partial / "model.safetensors").write_bytes(b"half")
+    assert list_checkpoints(tmp_path) == [folder]
+    assert latest_checkpoint(tmp_path) == folder
+    remove_old_checkpoints(tmp_path, keep=1)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_a_run_without_checkpoints_has_no_latest(tmp_path):
+    assert latest_checkpoint(tmp_path) is None
+
+
+def test_checkpoints_are_listed_by_step(tmp_path):
+    for step in (100, 9, 20):
+        save(tmp_path, step=step)
+    assert steps_of(tmp_path) == [9, 20, 100]
+    assert latest_checkpoint(tmp_path) == list_checkpoints(tmp_path)[-1]
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path):
+    for step, loss in ((1, None), (2, 0.5), (3, 0.1), (4, 0.7), (5, 0.3), (6, None)):
+        save(tmp_path, step=step, heldout_loss=loss)
+    remove_old_checkpoints(tmp_path, keep=2)
+    assert steps_of(tmp_path) == [3, 5, 6]
+
+
+def test_without_a_look_at_held_out_examples_the_newest_are_kept(tmp_path):
+    for step in range(1, 5):
+        save(tmp_path, step=step)
+    remove_old_checkpoints(tmp_path, keep=3)
+    assert steps_of(tmp_path) == [2, 3, 4]
+
+
+def test_a_second_life_replaces_the_checkpoint_of_the_same_step(tmp_path):
+    save(tmp_path, heldout_loss=0.5)
+    folder = save(tmp_path, heldout_loss=0.25)
+    assert list_checkpoints(tmp_path) == [folder]
+    assert read_state(folder).heldout_loss == 0.25
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "garbage"])
+def test_a_damaged_file_is_named_with_the_folder_to_delete(name, damage, tmp_path):
+    folder = save(tmp_path)
+    whole = (folder / name).read_bytes()
+    (folder / name).write_bytes({"cut": whole[:-9], "garbage": b"\x99" * 64}.get(damage, b""))
+    if damage == "missing":
+        (folder / name).unlink()
+    model = make_model()
+    with pytest.raises(InputError, match=rf"{name} cannot be read \(.*\); delete {folder}"):
+        read_all(folder, model)
+
+
+def read_all(folder, model):
+    load_weights(folder)
+    load_moments(folder, model, make_optimizer(model))
+    read_state(folder)
+
+
+@contextmanager
+def no_file_longer_than(size):
+    """What a full disk does to the writer of a large file, without filling a disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("size", [0, 64, 600])
+def test_a_full_disk_leaves_what_was_there(size, tmp_path):
+    save(tmp_path, step=5)
+    before = contents(tmp_path)
+    complaint = "step-00000007 cannot be written .* the checkpoints before it are whole"
+    with no_file_longer_than(size), pytest.raises(InputError, match=complaint):
+        save(tmp_path, step=7)
+    assert contents(tmp_path) == before
+    assert steps_of(tmp_path) == [5]
+    save(tmp_path, step=7)
+    assert steps_of(tmp_path) == [5, 7]

@@ -1,0 +1,187 @@
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from model.config import BertConfig
+from model.heads import BertForPretraining
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.manifest import read_manifest
+from tests.small import small_tokenizer
+from tests.small_data import write_data_set
+from tests.small_runs import write_small_run
+from tests.small_training import TINY
+from train.batch import Batch, LoadedBatch
+from train.distributed import World
+from train.evaluate import Evaluation, as_table, evaluate, evaluate_run
+from train.loader import evaluation_batches
+
+ALONE = World(0, 1, torch.device("cpu"))
+COUNTS = list(range(TINY.vocab_size))
+#: Four tokens, of which the second is the most frequent; each count is taken plus one.
+FOUR = BertConfig(vocab_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=1,
+                  intermediate_size=8, max_position_embeddings=4)  # fmt: skip
+
+
+def look(batches, *, counts=COUNTS, model=None):
+    model = model or BertForPretraining(TINY, seed=1)
+    return evaluate(model, batches, token_counts=counts, world=ALONE, precision="fp32")
+
+
+def held_out(folder, **options):
+    return evaluation_batches(folder, **{"batch_size": 8, **options})
+
+
+def log_softmax(logits):
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+def reference(model, batches, counts):
+    """The same numbers in numpy, an example and a word at a time."""
+    log_unigram = np.log((np.array(counts) + 1) / (np.array(counts) + 1).sum())
+    words, pairs, examples = [], [], 0
+    for batch in (loaded.batch for loaded in batches):
+        with torch.no_grad():
+            outputs = model(batch.input_ids, batch.token_type_ids, batch.attention_mask,
+                            batch.masked_lm_positions)  # fmt: skip
+        mlm, nsp = (log_softmax(logits.double().numpy()) for logits in outputs)
+        for row in np.flatnonzero(batch.example_weights.numpy()):
+            examples += 1
+            for slot in np.flatnonzero(batch.masked_lm_weights[row].numpy()):
+                label = int(batch.masked_lm_labels[row, slot])
+                words.append((-mlm[row, slot, label], mlm[row, slot].argmax() == label,
+                              -log_unigram[label], label == np.argmax(counts)))  # fmt: skip
+            label = int(batch.next_sentence_labels[row])
+            if label >= 0:
+                pairs.append((-nsp[row, label], nsp[row].argmax() == label))
+    return examples, np.mean(words, axis=0).tolist(), np.mean(pairs, axis=0).tolist()
+
+
+def test_the_numbers_are_those_of_a_straight_line(small_folder):
+    model = BertForPretraining(TINY, seed=1).eval()
+    examples, words, pairs = reference(model, held_out(small_folder), COUNTS)
+    found = look(held_out(small_folder), model=model)
+    assert found.examples == examples == 23
+    mlm = [found.mlm_loss, found.mlm_accuracy, found.unigram_loss, found.most_frequent_share]
+    assert mlm == pytest.approx(words, rel=1e-5)
+    assert [found.nsp_loss, found.nsp_accuracy] == pytest.approx(pairs, rel=1e-5)
+    assert found.loss == pytest.approx(words[0] + pairs[0], rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 23, 64])
+def test_the_batch_size_does_not_matter(batch_size, small_folder):
+    """64: most rows are padding."""
+    wanted = look(held_out(small_folder))
+    found = look(held_out(small_folder, batch_size=batch_size))
+    assert found.examples == 23
+    assert found.to_dict() == pytest.approx(wanted.to_dict(), rel=1e-5)
+
+
+def test_the_parts_of_the_processes_are_the_whole(small_folder):
+    parts = [
+        loaded for rank in range(4) for loaded in held_out(small_folder, rank=rank, world_size=4)
+    ]
+    assert look(parts).to_dict() == pytest.approx(look(held_out(small_folder)).to_dict(), rel=1e-5)
+
+
+def test_a_limit_looks_at_the_first_examples_only(small_folder):
+    assert look(held_out(small_folder, limit=10)).examples == 10
+
+
+def hand_made(labels, *, pairs):
+    """One row of masked words [P] whose tokens do not matter."""
+    labels = torch.tensor([labels])
+    return LoadedBatch(
+        batch=Batch(
+            input_ids=torch.zeros(1, 4, dtype=torch.long),
+            token_type_ids=torch.zeros(1, 4, dtype=torch.long),
+            attention_mask=torch.ones(1, 4, dtype=torch.bool),
+            masked_lm_positions=torch.zeros_like(labels),
+            masked_lm_labels=labels,
+            masked_lm_weights=torch.ones(labels.shape),
+            next_sentence_labels=torch.tensor([pairs]),
+            example_weights=torch.ones(1),
+        ),
+        next_position=1, num_tokens=4, num_predictions=labels.numel(), num_pairs=0, digest=0,
+    )  # fmt: skip
+
+
+def test_the_yardsticks_are_those_worked_out_by_hand():
+    found = look([hand_made([1, 1, 2], pairs=0)], counts=[0, 2, 0, 0],
+                 model=BertForPretraining(FOUR))  # fmt: skip
+    # 1, 3, 1, 1 of 6: the labels have probabilities 1/2, 1/2 and 1/6.
+    assert found.unigram_loss == pytest.approx((2 * math.log(2) + math.log(6)) / 3)
+    assert found.most_frequent_share == pytest.approx(2 / 3)
+
+
+def test_without_pairs_there_is_nothing_to_say_of_them():
+    found = look([hand_made([1, 2, 3], pairs=-1)], counts=[1] * 4, model=BertForPretraining(FOUR))
+    assert math.isnan(found.nsp_loss)
+    assert found.to_dict().keys() & {"nsp_loss", "nsp_accuracy"} == set()
+    assert found.loss == found.mlm_loss
+    assert not any("NSP" in line for line in as_table(found))
+
+
+def test_a_look_drops_nothing_out_and_leaves_the_model_as_it_was(small_folder):
+    model = BertForPretraining(TINY).train()
+    assert look(held_out(small_folder), model=model) == look(held_out(small_folder), model=model)
+    assert model.training
+    look(held_out(small_folder), model=model.eval())
+    assert not model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_the_table_sets_each_number_beside_its_yardstick():
+    evaluation = Evaluation(
+        examples=2048, mlm_loss=5.5, mlm_accuracy=0.25, nsp_loss=0.5, nsp_accuracy=0.75,
+        unigram_loss=6.75, most_frequent_share=0.0625,
+    )  # fmt: skip
+    assert list(as_table(evaluation)) == [
+        "2,048 held-out examples",
+        "masked-LM loss       5.500   unigram 6.750: +1.250 nats",
+        "masked-LM accuracy   25.0%   always the most frequent token 6.2%",
+        "NSP loss             0.500",
+        "NSP accuracy         75.0%   chance 50 %",
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    model = BertForPretraining(TINY, seed=1)
+    return write_small_run(folder, model, small_tokenizer(), max_seq_length=16)
+
+
+def measure(run, shards, *, split="validation", batch_size=8, limit=None):
+    return evaluate_run(run, shards, split=split, batch_size=batch_size, limit=limit)
+
+
+def test_a_run_is_measured_on_the_split_that_was_asked_for(run, small_folder):
+    counts = read_manifest(small_folder).token_counts
+    assert measure(run, small_folder) == look(held_out(small_folder), counts=counts)
+    assert measure(run, small_folder, split="train").examples == 57
+    assert measure(run, small_folder, split="train", limit=9).examples == 9
+
+
+def test_shards_of_another_tokenizer_are_refused(run, tmp_path):
+    cased = replace(small_tokenizer().normalization, lowercase=False)
+    other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
+    shards = write_data_set(tmp_path, train=(3,), validation=(3,), tokenizer=other)
+    with pytest.raises(InputError, match=f"{shards} was made with another tokenizer"):
+        measure(run, shards)
+
+
+def test_shards_of_longer_examples_than_the_model_reads_are_refused(run, tmp_path):
+    config = DataConfig(max_seq_length=24)
+    shards = write_data_set(tmp_path, train=(3,), validation=(3,), config=config)
+    with pytest.raises(InputError, match="examples of 24 tokens, the model of .* reads 16"):
+        measure(run, shards)
+
+
+def test_a_split_without_examples_is_refused(run, small_folder):
+    with pytest.raises(InputError, match="holds no test examples"):
+        measure(run, small_folder, split="test")

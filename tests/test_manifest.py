@@ -1,0 +1,169 @@
+"""The manifest: what was written is read, and what was not is refused by name."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.manifest import MANIFEST, Manifest, ShardEntry, read_manifest, write_manifest
+
+HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
+SHARDS = st.lists(
+    st.builds(
+        ShardEntry,
+        name=st.from_regex(r"train-[0-9]{5}-of-[0-9]{5}\.arrow", fullmatch=True),
+        split=st.sampled_from(["train", "validation"]),
+        rows=st.integers(0, 10**7),
+        bytes=st.integers(0, 10**12),
+        sha256=HEX,
+        rows_sha256=HEX,
+        length_histogram=st.lists(st.integers(0, 10**6), max_size=8),
+    ),
+    max_size=4,
+)
+COUNTS = st.dictionaries(st.text(max_size=8), st.integers(0, 10**12), max_size=3)
+
+
+def entry(index, split="train", rows=10, rows_sha256="b"):
+    return ShardEntry(
+        name=f"{split}-{index:05d}-of-00002.arrow",
+        split=split,
+        rows=rows,
+        bytes=1000,
+        sha256="a" * 64,
+        rows_sha256=rows_sha256 * 64,
+        length_histogram=[1, 9],
+    )
+
+
+SMALL = Manifest(
+    config=DataConfig(num_shards=2),
+    tokenizer_digest="f" * 64,
+    vocab_size=5,
+    shards=[entry(0), entry(1, rows=7), entry(0, "validation", rows=3)],
+    counts={"documents": 4, "rejected": 0},
+    dropped={"empty": 1},
+    token_counts=[0, 0, 6, 2, 0],
+)
+
+
+@settings(max_examples=40)
+@given(SHARDS, COUNTS, COUNTS, st.integers(0, 2**60))
+def test_what_is_written_is_read_back(tmp_path_factory, shards, counts, dropped, seed):
+    folder = tmp_path_factory.mktemp("m")
+    manifest = replace(
+        SMALL, shards=shards, counts=counts, dropped=dropped, config=DataConfig(seed=seed)
+    )
+    write_manifest(folder, manifest)
+    found = read_manifest(folder)
+    assert found == manifest
+    assert found.dataset_digest == manifest.dataset_digest
+
+
+def test_the_file_is_one_fact_a_line_and_the_same_for_the_same_facts(tmp_path):
+    write_manifest(tmp_path, SMALL)
+    text = (tmp_path / MANIFEST).read_text()
+    names = [line.split(":")[0].strip('"') for line in text.splitlines() if line.startswith('"')]
+    assert names == [
+        "config",
+        "counts",
+        "dataset_digest",
+        "dropped",
+        "schema_version",
+        "token_counts",
+        "tokenizer_digest",
+        "vocab_size",
+        "shards",
+    ]
+    assert sum(line.startswith('{"name"') for line in text.splitlines()) == 3
+    write_manifest(tmp_path, replace(SMALL))
+    assert (tmp_path / MANIFEST).read_text() == text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shards": [entry(0, rows=11), *SMALL.shards[1:]]},
+        {"shards": [entry(0, rows_sha256="c"), *SMALL.shards[1:]]},
+        {"shards": [SMALL.shards[1], SMALL.shards[0], SMALL.shards[2]]},
+        {"shards": SMALL.shards[:2]},
+        {"shards": [*SMALL.shards[:2], entry(0, "train", rows=3)]},
+        {"tokenizer_digest": "e" * 64},
+        {"schema_version": 2},
+    ],
+)
+def test_the_digest_changes_with_rows_and_order_and_tokenizer(change):
+    assert replace(SMALL, **change).dataset_digest != SMALL.dataset_digest
+
+
+def test_the_digest_is_the_same_for_every_format_and_whatever_was_counted():
+    other_files = [
+        replace(shard, name=shard.name + ".tar", bytes=9, sha256="9" * 64)
+        for shard in SMALL.shards
+    ]
+    same = replace(
+        SMALL,
+        shards=other_files,
+        config=DataConfig(format="webdataset", compression="zstd"),
+        counts={},
+        dropped={},
+        token_counts=[],
+    )
+    assert same.dataset_digest == SMALL.dataset_digest
+    golden = "86d2c863edc21bd5a96756f356a4146f525d1c12aeea590a56cd8989a43e9591"
+    assert SMALL.dataset_digest == golden
+
+
+def test_splits_and_shares():
+    assert [shard.rows for shard in SMALL.of_split("train")] == [10, 7]
+    assert SMALL.num_examples("train") == 17
+    assert SMALL.num_examples("validation") == 3
+    assert SMALL.unigram().tolist() == [0, 0, 0.75, 0.25, 0]
+    assert replace(SMALL, token_counts=[0] * 5).unigram().tolist() == [0] * 5
+    assert np.isclose(SMALL.unigram().sum(), 1)
+
+
+def test_a_folder_that_is_no_data_set_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere is no directory; make it with `clozeline shards"):
+        read_manifest(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*goes on where it"):
+        read_manifest(tmp_path)
+
+
+def facts_of(tmp_path):
+    write_manifest(tmp_path, SMALL)
+    return json.loads((tmp_path / MANIFEST).read_text())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda facts: facts["shards"][0].update(rows=9), "its dataset_digest does not fit"),
+        (lambda facts: facts["shards"].pop(), "its dataset_digest does not fit"),
+        (lambda facts: facts.update(tokenizer_digest="0"), "its dataset_digest does not fit"),
+        (lambda facts: facts.pop("dataset_digest"), "dataset_digest"),
+        (lambda facts: facts.update(schema_version=2), "schema version 2, this code reads 1"),
+        (lambda facts: facts["config"].update(pairs="all"), "pairs is 'all'"),
+        (lambda facts: facts["config"].update(colour="red"), "colour"),
+        (lambda facts: facts["shards"][0].pop("sha256"), "sha256"),
+        (lambda facts: facts.update(shards=None), "not iterable"),
+    ],
+)
+def test_a_manifest_that_was_changed_is_refused_with_its_path(tmp_path, spoil, message):
+    facts = facts_of(tmp_path)
+    spoil(facts)
+    (tmp_path / MANIFEST).write_text(json.dumps(facts))
+    with pytest.raises(InputError, match=rf"{tmp_path}/manifest\.json cannot be read .*{message}"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff\xfe", b"null"])
+def test_what_is_no_manifest_at_all_is_refused_with_its_path(tmp_path, data):
+    (tmp_path / MANIFEST).write_bytes(data)
+    with pytest.raises(InputError, match=rf"{tmp_path}/manifest\.json cannot be read"):
+        read_manifest(tmp_path)

@@ -1,0 +1,95 @@
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from train.metrics import MetricsLog, Stopwatch, read_metrics
+
+
+def write(run: Path, steps, *, after=0, **values) -> None:
+    with MetricsLog(run, start_step=after, max_steps=20, writes=True) as log:
+        for step in steps:
+            log.write(step, {"mlm_loss": 10.0 - step, **values})
+            log.advance()
+
+
+def scalars(run: Path, name: str) -> list[tuple[int, float]]:
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    return [(event.step, event.value) for event in events.Scalars(name)]
+
+
+def steps(run: Path) -> list[int]:
+    return [line["step"] for line in read_metrics(run)]
+
+
+def test_a_line_holds_the_step_and_the_values(tmp_path):
+    write(tmp_path, [1], data_digest="0f", nsp_accuracy=0.5)
+    line = '{"step": 1, "mlm_loss": 9.0, "data_digest": "0f", "nsp_accuracy": 0.5}\n'
+    assert (tmp_path / "metrics.jsonl").read_text() == line
+
+
+def test_tensorboard_shows_the_numbers_and_no_text(tmp_path):
+    write(tmp_path, [1, 2, 4], data_digest="0f")
+    assert scalars(tmp_path, "mlm_loss") == [(1, 9.0), (2, 8.0), (4, 6.0)]
+    with pytest.raises(KeyError):
+        scalars(tmp_path, "data_digest")
+
+
+def test_lines_after_the_start_are_of_a_lost_life(tmp_path):
+    write(tmp_path, range(1, 10))
+    write(tmp_path, range(6, 8), after=5)
+    assert steps(tmp_path) == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_tensorboard_forgets_the_lost_life_too(tmp_path):
+    write(tmp_path, range(1, 10))
+    write(tmp_path, [6], after=5)
+    assert [step for step, _ in scalars(tmp_path, "mlm_loss")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_half_a_line_of_a_killed_process_is_removed(tmp_path):
+    write(tmp_path, [1, 2])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 3, "mlm_l')
+    write(tmp_path, [3], after=2)
+    assert steps(tmp_path) == [1, 2, 3]
+
+
+def test_a_start_from_nothing_clears_the_file(tmp_path):
+    write(tmp_path, [1, 2, 3])
+    write(tmp_path, [1])
+    assert steps(tmp_path) == [1]
+
+
+def test_each_line_is_on_disk_at_once(tmp_path):
+    with MetricsLog(tmp_path, start_step=0, max_steps=2, writes=True) as log:
+        log.write(1, {"mlm_loss": 1.0})
+        assert steps(tmp_path) == [1]
+
+
+def test_the_progress_line_counts_from_the_start(tmp_path, capsys):
+    write(tmp_path, [20], after=19, nsp_accuracy=0.25)
+    progress = capsys.readouterr().err
+    assert "20/20" in progress
+    assert "mlm_loss=-10.000" in progress
+    assert "nsp_accuracy=0.250" in progress
+
+
+def test_other_processes_write_nothing_and_say_nothing(tmp_path, capsys):
+    with MetricsLog(tmp_path, start_step=0, max_steps=2, writes=False) as log:
+        log.write(1, {"mlm_loss": 1.0})
+        log.advance()
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err == ""
+
+
+def test_the_stopwatch_tells_what_was_since_the_last_look():
+    watch = Stopwatch()
+    watch.tokens += 30
+    with watch.waiting():
+        sum(range(1000))
+    seconds, waited, tokens = watch.look()
+    assert 0 < waited <= seconds
+    assert tokens == 30
+    assert watch.look()[1:] == (0.0, 0)

@@ -1,0 +1,284 @@
+"""What a run leaves behind, what it goes on from, and what it refuses; all in this process."""
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from tests.small import make_examples, small_tokenizer
+from tests.small_data import write_data_set
+from tests.small_training import SHORT, TINY, go_back, numbers, train, weights
+from train.batch import digest_text
+from train.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from train.cli import main
+from train.loader import Loader
+from train.optim import learning_rate_at
+from train.run import load_run
+
+
+@pytest.fixture(scope="module")
+def finished(small_folder, tmp_path_factory):
+    """A run of 12 steps with checkpoints at 4, 8 and 12 and looks at 6 and 12."""
+    out = tmp_path_factory.mktemp("finished")
+    train(small_folder, out, eval_every=6)
+    return out
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy to do things to."""
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+def steps(run):
+    return [read_state(folder).step for folder in list_checkpoints(run)]
+
+
+# --- what it leaves behind
+
+
+def test_a_run_leaves_its_configs_checkpoints_metrics_and_summary(finished):
+    names = ["checkpoints", "metrics.jsonl", "run.json", "summary.json", "tensorboard", "tokenizer"]
+    assert sorted(path.name for path in finished.iterdir()) == names
+    assert steps(finished) == [4, 8, 12]
+    config, tokenizer, _ = load_run(finished)
+    assert (config.model, config.training) == (TINY, replace(SHORT, eval_every=6))
+    assert tokenizer.digest == small_tokenizer().digest
+
+
+def test_every_step_has_one_line_and_every_look_another(finished):
+    lines = numbers(finished)
+    assert [line["step"] for line in lines if "mlm_loss" in line] == list(range(1, 13))
+    assert [line["step"] for line in lines if "heldout/mlm_loss" in line] == [6, 12]
+    summary = json.loads((finished / "summary.json").read_text())
+    last = {f"heldout/{name}": value for name, value in summary["heldout"].items()}
+    assert lines[-1] == {"step": 12, **last}
+
+
+def test_the_metrics_are_of_the_data_and_the_schedule(finished, small_folder):
+    batches = islice(Loader(small_folder, batch_size=8, seed=0), 12)
+    lines = [line for line in numbers(finished) if "mlm_loss" in line]
+    assert [line["data_digest"] for line in lines] == [digest_text(b.digest) for b in batches]
+    rates = [learning_rate_at(step, SHORT) for step in range(1, 13)]
+    assert [line["learning_rate"] for line in lines] == rates
+
+
+def test_the_state_says_where_the_data_stands(finished):
+    states = [read_state(folder) for folder in list_checkpoints(finished)]
+    assert [state.next_position for state in states] == [32, 64, 96]
+    looks = {line["step"]: line for line in numbers(finished) if "heldout/mlm_loss" in line}
+    losses = [looks[n]["heldout/mlm_loss"] + looks[n]["heldout/nsp_loss"] for n in (6, 12)]
+    assert [state.heldout_loss for state in states] == [None, *losses]
+
+
+def test_the_newest_checkpoints_are_kept_and_the_best(small_folder, tmp_path):
+    train(small_folder, tmp_path, keep=1, save_every=2, eval_every=2, learning_rate=0.05)
+    losses = {
+        line["step"]: line["heldout/mlm_loss"] + line["heldout/nsp_loss"]
+        for line in numbers(tmp_path)
+        if "heldout/mlm_loss" in line
+    }
+    best = min(losses, key=losses.__getitem__)
+    assert best != 12, "the best is the last: this test shows nothing"
+    assert steps(tmp_path) == [best, 12]
+
+
+def test_without_held_out_shards_there_is_nothing_to_look_at(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(20,))
+    outcome = train(shards, tmp_path / "run", max_steps=2)
+    assert outcome.is_complete
+    assert outcome.heldout is None
+    assert read_state(latest_checkpoint(tmp_path / "run")).heldout_loss is None
+
+
+def test_another_seed_is_another_run(finished, small_folder, tmp_path):
+    train(small_folder, tmp_path, seed=1, max_steps=2)
+    ours, theirs = numbers(finished), numbers(tmp_path)
+    assert ours[0]["data_digest"] != theirs[0]["data_digest"]
+    assert ours[0]["mlm_loss"] != theirs[0]["mlm_loss"]
+
+
+def test_the_split_into_passes_changes_the_loss_by_rounding_only(small_folder, tmp_path):
+    still = replace(TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    for micro in (2, 4, 8):
+        train(small_folder, tmp_path / str(micro), model=still, micro_batch_size=micro)
+    wanted = [line.get("mlm_loss", 0) for line in numbers(tmp_path / "8")]
+    for micro in ("2", "4"):
+        found = [line.get("mlm_loss", 0) for line in numbers(tmp_path / micro)]
+        assert found == pytest.approx(wanted, rel=2e-6)
+
+
+def test_bf16_trains(small_folder, tmp_path):
+    assert train(small_folder, tmp_path, precision="bf16", max_steps=2).is_complete
+    assert all(np.isfinite(line["mlm_loss"]) for line in numbers(tmp_path)[:2])
+
+
+# --- a folder that is not empty
+
+
+def test_a_finished_run_is_left_alone(run, small_folder):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    outcome = train(small_folder, run, eval_every=6)
+    assert (outcome.step, outcome.is_new, outcome.is_complete) == (12, False, True)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"batch_size": 4}, "a run at step 12 of another config (batch_size 8 there, 4 now). "),
+        ({"max_steps": 20}, "a run at step 12 of another config (max_steps 12 there, 20 now). "),
+        ({"seed": 1}, "reads the data in the order of seed 0, not of 1; "),
+        ({"model": replace(TINY, hidden_size=64)}, "of another model, data set or tokenizer "
+         "(hidden_size 32 there, 64 now). "),
+    ],
+)  # fmt: skip
+def test_a_finished_run_of_another_config_is_refused(changes, complaint, run, small_folder):
+    with pytest.raises(InputError) as refusal:
+        train(small_folder, run, **{"eval_every": 6, **changes})
+    assert complaint in str(refusal.value)
+    assert "another --out" in str(refusal.value)
+
+
+def test_an_unfinished_run_wants_to_be_resumed_or_overwritten(run, small_folder):
+    go_back(run, 8)
+    with pytest.raises(InputError, match="holds a run at step 8. Give --resume to go on, --over"):
+        train(small_folder, run, eval_every=6)
+
+
+def test_another_data_set_is_refused_even_to_resume(run, tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(20,))
+    with pytest.raises(InputError, match=r"\(dataset_digest '\w{12}' there, '\w{12}' now\)"):
+        train(shards, go_back(run, 8), resume=True)
+
+
+def test_another_tokenizer_is_refused_even_to_resume(run, tmp_path):
+    cased = replace(small_tokenizer().normalization, lowercase=False)
+    other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
+    shards = write_data_set(
+        tmp_path / "shards", train=(13, 20, 0, 7, 17), validation=(9, 14), tokenizer=other
+    )
+    with pytest.raises(InputError, match=r"tokenizer_digest '\w{12}' there, '\w{12}' now\)"):
+        train(shards, go_back(run, 8), resume=True)
+
+
+def test_a_checkpoint_that_was_put_in_from_another_data_set_is_refused(
+    run, small_folder, tmp_path
+):
+    shards = write_data_set(tmp_path / "shards", train=(20,))
+    train(shards, tmp_path / "other", max_steps=16, save_every=0)
+    shutil.copytree(latest_checkpoint(tmp_path / "other"), run / "checkpoints" / "step-00000016")
+    with pytest.raises(InputError, match="of another model, data set or tokenizer"):
+        train(small_folder, run, max_steps=20, resume=True)
+
+
+def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
+    run, small_folder, tmp_path
+):
+    train(small_folder, run, overwrite=True, max_steps=3, batch_size=4)
+    train(small_folder, tmp_path / "new", max_steps=3, batch_size=4)
+    assert numbers(run) == numbers(tmp_path / "new")
+    assert steps(run) == [3]
+    assert weights(run) == weights(tmp_path / "new")
+
+
+def test_a_run_without_a_checkpoint_starts_again(run, small_folder):
+    go_back(run, 0)
+    assert train(small_folder, run, max_steps=3).is_complete
+    assert [line["step"] for line in numbers(run)] == [1, 2, 3, 3]
+
+
+def test_a_finished_run_can_be_made_longer(run, small_folder):
+    outcome = train(small_folder, run, resume=True, max_steps=14)
+    assert (outcome.step, outcome.is_new) == (14, True)
+    assert load_run(run)[0].training.max_steps == 14
+    assert json.loads((run / "summary.json").read_text())["step"] == 14
+
+
+def test_there_may_be_nothing_to_resume(small_folder, tmp_path):
+    assert train(small_folder, tmp_path / "new", resume=True, max_steps=1).is_complete
+
+
+# --- the command
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(main, ["pretrain", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--preset", "bert-hugh"), "unknown preset 'bert-hugh'; known: nano, "),
+        (("--dropout", "1.5"), "hidden_dropout_prob is 1.5; give 0 or more, below 1."),
+        (("--batch-size", "6", "--micro-batch-size", "4"), "one of 1, 2, 3, 6 would."),
+        (("--warmup", "1"), "warmup is 1.0; it lies in [0, 1)."),
+        (("--preset", "bert-mini"), "another model, data set or tokenizer (hidden_size 32 there"),
+    ],
+)
+def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
+    options, complaint, finished, small_folder
+):
+    result = invoke(small_folder, "--out", finished, *options)
+    assert result.exit_code == 2
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("Error: ")
+    assert complaint in line
+    assert "Traceback" not in result.stderr
+
+
+def test_a_folder_without_a_manifest_is_no_data_set(tmp_path):
+    result = invoke(tmp_path, "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert "has no manifest.json" in result.stderr
+
+
+def test_the_last_line_says_where_the_run_stands(small_folder, tmp_path):
+    line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-tiny", "--max-steps", 1)
+    first, second = invoke(*line), invoke(*line)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert first.stdout.splitlines()[0] == "23 held-out examples"
+    assert first.stdout.splitlines()[-1] == f"step 1 of 1: {tmp_path / 'run'}"
+    assert second.stdout == f"already complete: step 1 of 1: {tmp_path / 'run'}\n"
+
+
+# --- learning
+
+
+def counting_examples(rows, *, split, shard, config, of):
+    """Tokens that count up, in a circle of 12; a B that follows goes on counting."""
+    rng = np.random.default_rng([shard, len(split)])
+    circle = of.replacement_ids[:12]
+    half = (config.max_seq_length - 3) // 2
+    labels = rng.integers(0, 2, rows)
+    starts = rng.integers(0, 12, rows)
+    others = starts + half + labels * rng.integers(2, 11, rows)
+    parts = (circle[(first[:, None] + np.arange(half)) % 12] for first in (starts, others))
+    ids = [
+        [of.cls_id, *a, of.sep_id, *b, of.sep_id] for a, b in zip(*parts, strict=True)
+    ]  # fmt: skip
+    return make_examples(ids, length_a=[half + 2] * rows, labels=labels.tolist())
+
+
+def test_a_tiny_model_learns_to_count(tmp_path):
+    """The unigram knows a twelfth of it; the neighbours of a masked word tell all."""
+    config = DataConfig(max_seq_length=16, max_predictions_per_seq=3)
+    shards = write_data_set(
+        tmp_path / "shards", train=(300, 300), validation=(64,), config=config,
+        make=counting_examples,
+    )  # fmt: skip
+    outcome = train(
+        shards, tmp_path / "run", batch_size=32, max_steps=300, learning_rate=5e-3, log_every=50
+    )
+    heldout = outcome.heldout
+    assert heldout.unigram_loss > np.log(12) - 0.1
+    assert heldout.mlm_loss < heldout.unigram_loss - 1.5
+    assert heldout.mlm_accuracy > 0.8
+    assert heldout.nsp_accuracy > 0.8

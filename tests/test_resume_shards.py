@@ -1,0 +1,169 @@
+"""A killed `clozeline shards` leaves nothing half done, and the next one goes on from there.
+
+The killer is an audit hook in the job's own processes: it sees every file that is opened or renamed
+and sends SIGKILL at the one it was told to wait for. So a job dies at the same place each time,
+also between two system calls, and no clock is in it.
+"""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pipeline.manifest import MANIFEST
+from tests.small_jobs import (
+    COMMAND,
+    ROOT,
+    articles,
+    clozeline_ok,
+    identities,
+    shard_digests,
+    write_parquet,
+    write_tokenizer,
+)
+
+# Python imports a module of this name in every process, so also in the workers that Beam starts.
+# The job leads its process group; a worker that has killed it stops until it is told to go on.
+SITECUSTOMIZE = """
+import os, re, signal, sys
+
+wanted, pattern, number = os.environ["MOMENT"].split()
+seen = 0
+
+def kill_the_job(event, arguments):
+    global seen
+    if event == wanted and re.search(pattern, str(arguments[event == "os.rename"])):
+        seen += 1
+        if seen == int(number):
+            os.kill(os.getpgrp(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+sys.addaudithook(kill_the_job)
+"""
+
+# An event (what is opened, what a file is renamed to) and how often it has been met by then.
+SHARD_IS_BEGUN = r"open -of-\d+\.arrow\.[0-9a-f]+\.partial$ 1"
+RUN_HAS_NO_NAME = r"os.rename \.run\.arrow$ 1"
+CHAIN = (
+    r"open \.run\.arrow\.[0-9a-f]+\.partial$ 1",
+    r"os.rename \.run\.arrow$ 5",
+    r"open train-.*\.partial$ 1",
+    r"os.rename -of-00006\.arrow$ 2",
+    r"os.rename \.shard\.json$ 1",  # the shard has its name, its record has not
+    rf"os.rename {MANIFEST}$ 1",
+)
+
+Identities = dict[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job of 12 blocks and 7 shards, and the data set it makes undisturbed."""
+
+    folder: Path
+    source: Path
+    tokenizer: Path
+    finished: Path
+
+    def line(self, out: Path, *options: object) -> list[str]:
+        """The arguments of the job."""
+        fixed = ("--num-shards=6", "--validation=0.1", "--block-bytes=10000", *options)
+        line = ("shards", self.source, "--tokenizer", self.tokenizer, "--out", out, *fixed)
+        return [str(part) for part in line]
+
+    @contextmanager
+    def killed_at(self, moment: str, out: Path, *options: object) -> Iterator[subprocess.Popen]:
+        """The job, killed; its workers, if it has any, are stopped until the block ends."""
+        path = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
+        process = subprocess.Popen(
+            [*COMMAND, *self.line(out, *options)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "MOMENT": moment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        with process, _no_survivors(process.pid):
+            assert process.wait() == -signal.SIGKILL
+            assert not (out / MANIFEST).exists()
+            assert shard_digests(out).items() <= shard_digests(self.finished).items()
+            yield process
+
+    def assert_finished(self, out: Path) -> None:
+        """The data set is that of the undisturbed job, and nothing else is in the folder."""
+        assert shard_digests(out) == shard_digests(self.finished)
+        assert (out / MANIFEST).read_bytes() == (self.finished / MANIFEST).read_bytes()
+        assert names(out) == names(self.finished)
+
+
+@contextmanager
+def _no_survivors(group: int) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def counts(history: Sequence[Identities]) -> list[int]:
+    return [len(files) for files in history]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    folder = tmp_path_factory.mktemp("resume")
+    (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
+    texts = articles(240)
+    source = write_parquet(folder / "articles.parquet", texts)
+    job = Job(folder, source, write_tokenizer(folder / "tokenizer", texts), folder / "finished")
+    clozeline_ok(*job.line(job.finished, "--workers=1"))
+    assert len(shard_digests(job.finished)) == 7
+    return job
+
+
+def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(
+    job: Job, tmp_path: Path
+) -> None:
+    out, kept = tmp_path / "out", tmp_path / "runs"
+    options = ("--workers=1", "--runs", kept)
+    runs: list[Identities] = []
+    shards: list[Identities] = []
+    for moment in CHAIN:
+        with job.killed_at(moment, out, *options):
+            runs.append(identities(list(kept.glob("*.run.arrow"))))
+            shards.append(identities(list(out.glob("*-of-*.arrow"))))
+    # What a job had finished, the next one left alone and added to.
+    assert counts(runs) == [0, 4, 12, 12, 12, 12]
+    assert all(before.items() <= after.items() for before, after in pairwise(runs))
+    # A shard without a record is made again: the second one of the fifth job.
+    assert counts(shards) == [0, 0, 0, 1, 2, 7]
+    assert shards[3].items() <= shards[4].items()
+    assert shards[3].items() <= shards[5].items()
+
+    clozeline_ok(*job.line(out, *options))
+    assert identities(list(kept.glob("*.run.arrow"))) == runs[-1]
+    assert identities(list(out.glob("*-of-*.arrow"))) == shards[-1]
+    job.assert_finished(out)
+
+
+@pytest.mark.parametrize("moment", [RUN_HAS_NO_NAME, SHARD_IS_BEGUN])
+def test_workers_that_outlive_their_job_do_no_harm(moment: str, job: Job, tmp_path: Path) -> None:
+    """They wake up when another process has finished the data set."""
+    out = tmp_path / "out"
+    with job.killed_at(moment, out, "--workers=2") as killed:
+        clozeline_ok(*job.line(out, "--workers=1"))
+        job.assert_finished(out)
+        os.killpg(killed.pid, signal.SIGCONT)
+        killed.stdout.read()  # the workers hold its other end: it ends when the last one is gone
+        job.assert_finished(out)

@@ -1,0 +1,145 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model.heads import BertForPretraining
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.manifest import Manifest
+from tests.small import small_tokenizer
+from tests.small_runs import write_small_run
+from tests.small_training import TINY
+from train.config import PretrainConfig
+from train.run import (
+    RunConfig,
+    load_run,
+    model_config,
+    read_run,
+    remove_run,
+    write_run,
+    write_summary,
+)
+
+MANIFEST = Manifest(
+    config=DataConfig(max_seq_length=96, text_columns=("title", "text")),
+    tokenizer_digest="c" * 64,
+    vocab_size=1000,
+    shards=[],
+)
+CONFIG = RunConfig.of(TINY, PretrainConfig(schedule="wsd"), MANIFEST)
+
+
+def test_a_config_takes_its_data_from_the_manifest():
+    assert CONFIG.data == MANIFEST.config
+    assert CONFIG.dataset_digest == MANIFEST.dataset_digest
+    assert CONFIG.tokenizer_digest == MANIFEST.tokenizer_digest
+
+
+def test_a_config_comes_back_from_json():
+    assert RunConfig.from_dict(json.loads(json.dumps(CONFIG.to_dict()))) == CONFIG
+
+
+def test_differences_are_told_by_name_with_both_values():
+    other = replace(
+        CONFIG,
+        model=replace(TINY, hidden_size=64, pooler=False),
+        training=replace(CONFIG.training, batch_size=32),
+        dataset_digest="0123456789abcdef",
+    )
+    assert other.differences(CONFIG, "model") == [
+        "hidden_size 32 there, 64 now",
+        "pooler True there, False now",
+    ]
+    here = MANIFEST.dataset_digest[:12]
+    assert other.differences(CONFIG, "training", "dataset_digest", "tokenizer_digest") == [
+        "batch_size 128 there, 32 now",
+        f"dataset_digest '{here}' there, '0123456789ab' now",
+    ]
+    assert CONFIG.differences(CONFIG, "model", "training", "data", "dataset_digest") == []
+
+
+def test_a_preset_is_fitted_to_the_data():
+    config = model_config("nano", MANIFEST)
+    assert (config.vocab_size, config.max_position_embeddings) == (1000, 96)
+    shorter = replace(MANIFEST, config=DataConfig(max_seq_length=32))
+    assert model_config("nano", shorter).max_position_embeddings == 64  # never cut
+
+
+def test_dropout_replaces_that_of_the_preset_everywhere():
+    config = model_config("bert-tiny", MANIFEST, dropout=0.0)
+    assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.0, 0.0)
+    assert model_config("bert-tiny", MANIFEST).hidden_dropout_prob == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "dropout", "complaint"),
+    [
+        ("bert-hugh", None, "unknown preset 'bert-hugh'; known: nano, bert-tiny, "),
+        ("nano", 1.0, "hidden_dropout_prob is 1.0; give 0 or more, below 1."),
+        ("nano", -0.1, "hidden_dropout_prob is -0.1; give 0 or more, below 1."),
+    ],
+)
+def test_an_impossible_model_is_refused(name, dropout, complaint):
+    with pytest.raises(InputError, match=complaint):
+        model_config(name, MANIFEST, dropout=dropout)
+
+
+def small_run(folder):
+    model = BertForPretraining(TINY, seed=5)
+    return write_small_run(folder, model, small_tokenizer(), max_seq_length=16), model
+
+
+def test_a_run_needs_nothing_but_its_folder(tmp_path):
+    run, model = small_run(tmp_path / "run")
+    config, tokenizer, weights = load_run(run.rename(tmp_path / "moved"))
+    assert config.model == TINY
+    assert tokenizer.digest == small_tokenizer().digest
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(weights[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_run_that_goes_on_is_not_complete_any_more(tmp_path):
+    write_run(tmp_path, CONFIG, small_tokenizer())
+    write_summary(tmp_path, 9, {"mlm_loss": 2.5})
+    facts = {"step": 9, "heldout": {"mlm_loss": 2.5}}
+    assert json.loads((tmp_path / "summary.json").read_text()) == facts
+    write_run(tmp_path, CONFIG, small_tokenizer())
+    assert not (tmp_path / "summary.json").exists()
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match=f"{tmp_path} is no run .*`clozeline pretrain SHARDS"):
+        read_run(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"model": {"wheels": 4}}', "[]"])
+def test_a_damaged_run_file_is_named(text, tmp_path):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(InputError, match=f"{tmp_path / 'run.json'} cannot be read"):
+        read_run(tmp_path)
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path):
+    write_run(tmp_path, CONFIG, small_tokenizer())
+    with pytest.raises(InputError, match="has no checkpoint yet"):
+        load_run(tmp_path)
+
+
+def test_another_tokenizer_in_a_run_is_refused(tmp_path):
+    run, _ = small_run(tmp_path)
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "tokenizer_digest": "f" * 64}))
+    with pytest.raises(InputError, match=r"another tokenizer \(\w{12}\) than .*\(f{12}\)"):
+        load_run(run)
+
+
+def test_only_what_belongs_to_a_run_is_removed(tmp_path):
+    run, _ = small_run(tmp_path)
+    write_summary(run, 1, None)
+    (run / "metrics.jsonl").touch()
+    (run / "tensorboard").mkdir()
+    (run / "notes.txt").write_text("mine")
+    remove_run(run)
+    assert [path.name for path in run.iterdir()] == ["notes.txt"]

@@ -1,0 +1,179 @@
+"""The loss of a step against a straight line: one forward pass, one mean over all masked words."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model.heads import BertForPretraining
+from tests.small_training import TINY
+from train.batch import Batch, LoadedBatch, split
+from train.distributed import World
+from train.step import seed_dropout, train_step
+
+ALONE = World(0, 1, torch.device("cpu"))
+STILL = replace(TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+MASKED = torch.tensor([4, 1, 3, 4, 1, 1, 2, 1])  # words of each row
+FOLLOWS = torch.tensor([0, 1, -1, 1, -1, -1, -1, 0])  # -1: no B
+
+
+def make_batch():
+    """8 rows of 12 tokens, the last one short; rows have unequal numbers of masked words."""
+    draw = torch.Generator().manual_seed(0)
+    attention_mask = torch.ones(8, 12, dtype=torch.bool)
+    attention_mask[-1, 7:] = False
+    batch = Batch(
+        input_ids=torch.randint(5, TINY.vocab_size, (8, 12), generator=draw),
+        token_type_ids=(torch.arange(12) > 5).long().expand(8, 12),
+        attention_mask=attention_mask,
+        masked_lm_positions=torch.arange(1, 5).expand(8, 4),
+        masked_lm_labels=torch.randint(5, TINY.vocab_size, (8, 4), generator=draw),
+        masked_lm_weights=(torch.arange(4) < MASKED[:, None]).float(),
+        next_sentence_labels=FOLLOWS,
+        example_weights=torch.ones(8),
+    )
+    return LoadedBatch(
+        batch=batch,
+        next_position=8,
+        num_tokens=91,
+        num_predictions=int(MASKED.sum()),
+        num_pairs=int((FOLLOWS >= 0).sum()),
+        digest=0,
+    )
+
+
+def forward(model, batch):
+    return model(
+        batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.masked_lm_positions
+    )
+
+
+def mean_losses(model, batch):
+    """Means over what is masked and what has a B, with nothing of ours but the model."""
+    mlm_logits, nsp_logits = forward(model, batch)
+    is_masked, is_pair = batch.masked_lm_weights > 0, batch.next_sentence_labels >= 0
+    mlm = F.cross_entropy(mlm_logits[is_masked], batch.masked_lm_labels[is_masked])
+    return mlm, F.cross_entropy(nsp_logits[is_pair], batch.next_sentence_labels[is_pair])
+
+
+def step(model, loaded=None, *, accumulation=1, precision="fp32", clip=0.0):
+    """Sums, norm, and the gradients as the optimizer found them."""
+    found = {}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_pre_hook(
+        lambda *_: found.update({name: p.grad.clone() for name, p in model.named_parameters()})
+    )
+    sums, norm = train_step(
+        model,
+        optimizer,
+        loaded or make_batch(),
+        world=ALONE,
+        accumulation=accumulation,
+        precision=precision,
+        clip=clip,
+    )
+    return sums, norm, found
+
+
+def norm_of(gradients):
+    return torch.cat([gradient.flatten() for gradient in gradients.values()]).norm()
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 4, 8])
+def test_the_gradient_is_that_of_the_global_mean_however_it_is_accumulated(accumulation):
+    model = BertForPretraining(STILL)
+    sum(mean_losses(model, make_batch().batch)).backward()
+    wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+
+    _, norm, found = step(model, accumulation=accumulation)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-6, rtol=1e-5, msg=name)
+    assert norm == pytest.approx(norm_of(wanted).item(), rel=1e-5)
+
+
+def test_the_mean_of_the_means_of_parts_is_another_objective():
+    """So the test above can tell them apart."""
+    model, batch = BertForPretraining(STILL), make_batch().batch
+    whole, _ = mean_losses(model, batch)
+    parts = [mean_losses(model, part)[0] for part in split(batch, 4)]
+    assert abs(torch.stack(parts).mean() - whole) > 1e-3
+
+
+def test_the_sums_are_of_losses_and_hits():
+    model, loaded = BertForPretraining(STILL), make_batch()
+    with torch.no_grad():
+        mlm_logits, nsp_logits = forward(model, loaded.batch)
+        mlm, nsp = mean_losses(model, loaded.batch)
+    is_right = (mlm_logits.argmax(-1) == loaded.batch.masked_lm_labels).float()
+    words = (is_right * loaded.batch.masked_lm_weights).sum()
+    pairs = (nsp_logits.argmax(-1) == FOLLOWS).sum()
+    wanted = torch.stack([mlm * MASKED.sum(), nsp * 4, words, pairs])
+    sums, _, _ = step(model, loaded, accumulation=4)
+    torch.testing.assert_close(sums, wanted)
+
+
+def test_hits_are_counted_where_there_is_something_to_hit():
+    """With labels that are what the model says, all are hits, and unused slots are none."""
+    model, loaded = BertForPretraining(STILL), make_batch()
+    with torch.no_grad():
+        mlm_logits, nsp_logits = forward(model, loaded.batch)
+    batch = replace(
+        loaded.batch,
+        masked_lm_labels=mlm_logits.argmax(-1),
+        next_sentence_labels=torch.where(FOLLOWS >= 0, nsp_logits.argmax(-1), FOLLOWS),
+    )
+    sums, _, _ = step(model, replace(loaded, batch=batch))
+    assert sums[2:].tolist() == [MASKED.sum(), 4]
+
+
+def test_a_batch_without_pairs_trains_on_words_alone():
+    loaded = make_batch()
+    batch = replace(loaded.batch, next_sentence_labels=torch.full((8,), -1))
+    sums, norm, found = step(
+        BertForPretraining(STILL), replace(loaded, batch=batch, num_pairs=0), accumulation=2
+    )
+    assert sums[1] == 0
+    assert norm.isfinite()
+    assert found["nsp_head.weight"].count_nonzero() == 0
+
+
+def test_clipping_bounds_the_norm_and_tells_it_as_it_was():
+    _, free, _ = step(BertForPretraining(STILL), clip=0.0)
+    _, norm, found = step(BertForPretraining(STILL), clip=0.25)
+    assert norm == free > 0.25
+    assert norm_of(found) == pytest.approx(0.25, rel=1e-4)
+
+
+def test_a_norm_below_the_bound_is_left_alone():
+    _, _, free = step(BertForPretraining(STILL), clip=0.0)
+    _, _, found = step(BertForPretraining(STILL), clip=1e6)
+    assert all(torch.equal(found[name], gradient) for name, gradient in free.items())
+
+
+def test_a_step_leaves_no_gradient_behind():
+    model = BertForPretraining(STILL)
+    step(model)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_bf16_rounds_products_and_keeps_the_weights():
+    wanted, _, _ = step(BertForPretraining(STILL))
+    model = BertForPretraining(STILL)
+    sums, _, found = step(model, precision="bf16", accumulation=2)
+    assert not torch.equal(sums, wanted)
+    torch.testing.assert_close(sums[:2], wanted[:2], rtol=1e-2, atol=0)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+
+
+def test_what_is_dropped_depends_on_seed_step_and_rank_alone():
+    def update(*place):
+        seed_dropout(*place)
+        _, _, found = step(BertForPretraining(TINY), accumulation=2)
+        return norm_of(found).item()
+
+    assert update(0, 1, 0) == update(0, 1, 0)
+    others = [(0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (1, 0, 0)]
+    assert len({update(*place) for place in others}) == len(others)

@@ -1,0 +1,256 @@
+"""The three steps: each does its work once, and what is not sound never gets a manifest."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from pipeline.buckets import Buckets
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.manifest import MANIFEST, TOKENIZER, read_manifest
+from pipeline.runs import Counts, read_counts
+from pipeline.schema import Examples
+from pipeline.shards import read_shard, write_shard
+from pipeline.sources import list_blocks
+from pipeline.steps import REJECTED, Steps, Workplace, finish
+from pipeline.verify import verify
+from tests.small import PUNKT, WORDS, small_tokenizer
+
+CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=32, min_characters=4)
+TEXT = "\n\n".join(
+    "\n".join(
+        " ".join(
+            " ".join(WORDS[(7 * d + 5 * s + 3 * w * (d + 1)) % len(WORDS)] for w in range(4 + s % 5))
+            + "."
+            for s in range(paragraph, paragraph + 4)
+        )
+        for paragraph in range(2 + d % 3)
+    )
+    for d in range(60)
+)
+
+
+def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
+    """A source, the blocks of it and a workplace with a tokenizer."""
+    folder.mkdir(exist_ok=True)
+    source = folder / "corpus.txt"
+    if not source.exists() or source.read_text() != text:
+        source.write_text(text)
+    tokenizer = small_tokenizer(PUNKT)
+    (folder / "runs").mkdir(exist_ok=True)
+    tokenizer.save(folder / "out" / TOKENIZER)
+    blocks = list_blocks([str(source)], block_bytes=block_bytes)
+    place = Workplace(
+        out_dir=folder / "out",
+        runs_dir=folder / "runs",
+        config=config,
+        buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+    )
+    return blocks, place
+
+
+def group(steps, blocks):
+    """Bucket -> slices, as the GroupByKey gives them."""
+    grouped = {}
+    for block in blocks:
+        for bucket, part in steps.tokenize_block(block):
+            grouped.setdefault(bucket, []).append(part)
+    return grouped
+
+
+def build(blocks, place):
+    """All three steps."""
+    steps = Steps(place)
+    records = [steps.build_shard(b, slices) for b, slices in group(steps, blocks).items()]
+    return finish(records, place=place)
+
+
+def stamps(folder):
+    """What a file that is not written again keeps."""
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
+def test_the_steps_make_a_sound_data_set(tmp_path):
+    manifest = build(*work(tmp_path))
+    assert list(verify(tmp_path / "out")) == []
+    assert manifest == read_manifest(tmp_path / "out")
+    assert manifest.num_examples("train") > 40
+    assert manifest.num_examples("validation") > 5
+    assert manifest.counts["documents"] == 60
+    assert manifest.counts["rejected"] == 0
+
+
+def test_block_zero_makes_every_bucket_hear_and_each_block_bucket_zero(tmp_path):
+    blocks, place = work(tmp_path, replace(CONFIG, num_shards=40), block_bytes=600)
+    assert len(blocks) > 5
+    steps = Steps(place)
+    told = [dict(steps.tokenize_block(block)) for block in blocks]
+    assert sorted(told[0]) == list(range(len(place.buckets)))
+    assert any(not part.batches for part in told[0].values())
+    for block, slices in zip(blocks, told, strict=True):
+        assert 0 in slices
+        assert {part.run for part in slices.values()} == {place.run_path(block).name}
+        assert block.index == 0 or all(part.batches for b, part in slices.items() if b)
+
+
+def test_what_is_done_is_not_done_again(tmp_path):
+    blocks, place = work(tmp_path)
+    first = build(blocks, place)
+    runs, out = stamps(place.runs_dir), stamps(place.out_dir)
+    assert build(blocks, place) == first
+    assert stamps(place.runs_dir) == runs
+    again = stamps(place.out_dir)
+    assert {p: s for p, s in again.items() if p.name != MANIFEST} == {
+        p: s for p, s in out.items() if p.name != MANIFEST
+    }
+
+
+def test_a_shard_that_changed_or_is_missing_is_built_again(tmp_path):
+    blocks, place = work(tmp_path)
+    build(blocks, place)
+    good = place.shard_path(0).read_bytes()
+    place.shard_path(0).write_bytes(good[:-1] + b"?")
+    place.shard_path(1).unlink()
+    kept = stamps(place.out_dir)[place.shard_path(2)]
+    build(blocks, place)
+    assert place.shard_path(0).read_bytes() == good
+    assert list(verify(place.out_dir)) == []
+    assert stamps(place.out_dir)[place.shard_path(2)] == kept
+
+
+def test_other_pairs_or_masks_tokenize_nothing_again(tmp_path):
+    blocks, place = work(tmp_path)
+    build(blocks, place)
+    runs = {p: s for p, s in stamps(place.runs_dir).items() if p.name.endswith(".run.arrow")}
+    changes = [{"pairs": "sentences"}, {"masked_lm_prob": 0.3}, {"seed": 1}, {"max_seq_length": 16}]
+    for change in changes:
+        other = replace(place, config=replace(CONFIG, **change))
+        old = place.shard_path(0).read_bytes()
+        build(blocks, other)
+        assert place.shard_path(0).read_bytes() != old
+        assert list(verify(place.out_dir)) == []
+    after = {p: s for p, s in stamps(place.runs_dir).items() if p.name.endswith(".run.arrow")}
+    assert after == runs
+
+
+@pytest.mark.parametrize("change", [{"num_shards": 4}, {"min_characters": 20}, {"validation": 0.3}])
+def test_what_a_run_depends_on_names_it(tmp_path, change):
+    blocks, place = work(tmp_path)
+    other = work(tmp_path, replace(CONFIG, **change))[1]
+    assert place.run_path(blocks[0]) != other.run_path(blocks[0])
+    assert place.run_path(blocks[0]) != place.run_path(blocks[1])
+    same = work(tmp_path, replace(CONFIG, seed=5, pairs="none", format="webdataset"))[1]
+    assert place.run_path(blocks[0]) == same.run_path(blocks[0])
+
+
+def test_shards_depend_neither_on_blocks_nor_on_the_order_of_documents(tmp_path):
+    whole = build(*work(tmp_path / "a", block_bytes=1 << 20))
+    backwards = "\n\n".join(TEXT.split("\n\n")[::-1])
+    cut = build(*work(tmp_path / "b", text=backwards, block_bytes=500))
+    assert cut == whole
+
+
+def test_duplicates_are_dropped_and_counted(tmp_path):
+    once = build(*work(tmp_path / "a"))
+    twice = build(*work(tmp_path / "b", text=TEXT + "\n\n" + TEXT))
+    assert twice.dataset_digest == once.dataset_digest
+    assert twice.dropped["duplicate_document"] == 60
+
+
+def test_the_manifest_counts_tokens_and_lengths_of_the_training_rows(tmp_path):
+    manifest = build(*work(tmp_path))
+    counts = Counter()
+    for entry in manifest.shards:
+        examples: Examples = read_shard(tmp_path / "out" / entry.name).unmasked()
+        rows = Counter((int(length) - 1) // 16 for length in examples.input_ids.lengths)
+        assert entry.length_histogram == [rows[i] for i in range(max(rows) + 1)]
+        if entry.split == "train":
+            counts.update(examples.input_ids.values.tolist())
+    expected = [0 if i < 5 else counts[i] for i in range(manifest.vocab_size)]
+    assert manifest.token_counts == expected
+
+
+# ---- what ends a job ---------------------------------------------------------------------------
+
+
+def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manifest(tmp_path):
+    good = [json.dumps({"text": line.replace("\n", " ")}) for line in TEXT.split("\n\n")]
+    lines = [*good[:30], "{no json", *good[30:], "[]"]
+    source = tmp_path / "some.jsonl"
+    source.write_text("\n".join(lines) + "\n")
+    config = replace(CONFIG, max_rejected=0.0, num_shards=1, validation=0.0)
+    _, place = work(tmp_path, config)
+    blocks = list_blocks([str(source)])
+    message = r"^2 of 62 documents were rejected, more than the 0 that --max-rejected 0.0 allows; .*:31 "
+    with pytest.raises(InputError, match=message):
+        build(blocks, place)
+    assert not (place.out_dir / MANIFEST).exists()
+    listed = [json.loads(line) for line in (place.out_dir / REJECTED).read_text().splitlines()]
+    assert [entry["where"] for entry in listed] == [f"{source}:31", f"{source}:62"]
+
+    manifest = build(blocks, replace(place, config=replace(config, max_rejected=0.03)))
+    assert manifest.counts["rejected"] == 2
+    assert (place.out_dir / MANIFEST).exists()
+
+
+def test_rejected_lines_are_sorted_and_an_old_list_goes(tmp_path):
+    blocks, place = work(tmp_path)
+    steps = Steps(place)
+    records = [steps.build_shard(b, slices) for b, slices in group(steps, blocks).items()]
+    bad = [{"where": where, "reason": "bad"} for where in ("c:9", "a:1", "b:2 ß")]
+    free = replace(place, config=replace(CONFIG, max_rejected=1.0))
+    with_bad = [replace(records[0], counts=Counts(rejected=bad)), *records[1:]]
+    assert finish(with_bad, place=free).counts["rejected"] == 3
+    lines = (place.out_dir / REJECTED).read_text("utf-8").splitlines()
+    assert lines == [f'{{"where": "{where}", "reason": "bad"}}' for where in ("a:1", "b:2 ß", "c:9")]
+    finish(records, place=place)
+    assert not (place.out_dir / REJECTED).exists()
+
+
+def test_no_example_is_an_error_that_says_what_was_left_out(tmp_path):
+    blocks, place = work(tmp_path, replace(CONFIG, num_shards=1), text="the cat.\n\nno\n\nthe dog.")
+    with pytest.raises(
+        InputError, match=r"no example could be made from 2 documents .*short_document 1.*--pairs"
+    ):
+        build(blocks, place)
+    assert not (place.out_dir / MANIFEST).exists()
+
+
+def test_a_tokenizer_that_changed_under_the_job_is_named(tmp_path):
+    _, place = work(tmp_path)
+    with pytest.raises(InputError, match="tokenizer changed while the job was running"):
+        Steps(replace(place, tokenizer_digest="0" * 64))
+
+
+def test_a_tokenizer_without_punkt_is_named(tmp_path):
+    blocks, place = work(tmp_path)
+    bare = small_tokenizer()
+    bare.save(tmp_path / "bare" / TOKENIZER)
+    place = replace(place, out_dir=tmp_path / "bare", tokenizer_digest=bare.digest)
+    with pytest.raises(InputError, match="has no parameters of Punkt; make the tokenizer with"):
+        list(Steps(place).tokenize_block(blocks[0]))
+
+
+def test_mended_text_is_counted_as_read_and_not_as_dropped(tmp_path):
+    _, place = work(tmp_path)
+    source = tmp_path / "odd.txt"
+    source.write_bytes(b"the cat sat\0 on the mat.\n\nthe \xff dog ran.\n\nit slept there.")
+    [block] = list_blocks([str(source)])
+    list(Steps(place).tokenize_block(block))
+    counts = read_counts(place.run_path(block))
+    assert counts.read["nul"] == counts.read["invalid_utf8"] == 1
+    assert +counts.dropped == {}
+    assert counts.read["documents"] == 3
+
+
+@pytest.mark.parametrize("change", [{"format": "webdataset"}, {"compression": "zstd"}])
+def test_formats_and_compression_hold_the_same_rows(tmp_path, change):
+    plain = build(*work(tmp_path / "a"))
+    other = build(*work(tmp_path / "b", replace(CONFIG, **change)))
+    assert other.dataset_digest == plain.dataset_digest
+    assert [s.sha256 for s in other.shards] != [s.sha256 for s in plain.shards]
+    assert list(verify(tmp_path / "b" / "out")) == []

@@ -1,0 +1,354 @@
+"""Verify: every planted fault is found and named, and a sound data set has none."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.manifest import MANIFEST, TOKENIZER, read_manifest, write_manifest
+from pipeline.masks import MaskRules, mask_examples, mask_keys
+from pipeline.ragged import Ragged
+from pipeline.schema import Examples, concatenate_examples, example_schema
+from pipeline.shards import read_shard, write_shard
+from pipeline.tokenizer import Normalization, Tokenizer, load_tokenizer
+from pipeline.verify import audit, summary, verify
+from tests.small import PUNKT, small_tokenizer
+from tests.test_examples import documents_of, examples_of
+from tests.test_steps import CONFIG, build, work
+
+TOKENIZER_FACTS = small_tokenizer(PUNKT)
+CLS, SEP, MASK = TOKENIZER_FACTS.cls_id, TOKENIZER_FACTS.sep_id, TOKENIZER_FACTS.mask_id
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sound")
+    build(*work(folder))
+    return folder / "out"
+
+
+@pytest.fixture
+def data_set(sound, tmp_path):
+    """A copy to spoil."""
+    return shutil.copytree(sound, tmp_path / "data")
+
+
+def name_of(folder, number=0):
+    return read_manifest(folder).shards[number].name
+
+
+def plant(folder, spoil, number=0):
+    """Spoil the rows of a shard, and let the manifest agree with what is then there."""
+    manifest = read_manifest(folder)
+    entry = manifest.shards[number]
+    examples = spoil(read_shard(folder / entry.name))
+    schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
+    facts = write_shard(
+        folder / entry.name, examples, schema, format="arrow", compression=None
+    )
+    manifest.shards[number] = replace(entry, **vars(facts))
+    write_manifest(folder, replace(manifest))
+
+
+def change(column, row, value, *, at=0):
+    """A spoiler that sets one value: of a plain column, or of place `at` of a ragged one."""
+
+    def spoil(examples: Examples) -> Examples:
+        old = getattr(examples, column)
+        if isinstance(old, Ragged):
+            values = old.values.copy()
+            values[old.offsets[row] + at] = value
+            return replace(examples, **{column: Ragged(values, old.offsets)})
+        new = old.copy()
+        new[row] = value
+        return replace(examples, **{column: new})
+
+    return spoil
+
+
+def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
+    """The same originals under masks of one's choice."""
+    return mask_examples(
+        examples.unmasked(),
+        keys=np.broadcast_to(mask_keys(seed, split=split, shard=shard, epoch=0), len(examples)),
+        rows=np.arange(len(examples)),
+        rules=MaskRules.of(config, TOKENIZER_FACTS),
+    )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dupe_factor": 2},
+        {"pairs": "sentences", "whole_word": True},
+        {"pairs": "none", "format": "webdataset"},
+    ],
+)
+def test_a_sound_data_set_has_no_fault(tmp_path, change):
+    manifest = build(*work(tmp_path, replace(CONFIG, **change)))
+    assert list(verify(tmp_path / "out")) == []
+    assert summary(manifest) == (
+        f"4 shards and {manifest.num_examples('train'):,} training examples are sound; "
+        f"dataset digest {manifest.dataset_digest[:12]}"
+    )
+
+
+# ---- files -------------------------------------------------------------------------------------
+
+
+def test_a_missing_shard(data_set):
+    (data_set / name_of(data_set, 1)).unlink()
+    assert list(verify(data_set)) == [f"{name_of(data_set, 1)}: missing"]
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_changed_byte_wherever_it_is(tmp_path, format):
+    # Arrow itself crashes on some of these; verify must not.
+    build(*work(tmp_path, replace(CONFIG, format=format)))
+    folder = tmp_path / "out"
+    path = folder / name_of(folder)
+    good = path.read_bytes()
+    for place in range(0, len(good), 331):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 0x80]) + good[place + 1 :])
+        assert list(verify(folder)) == [
+            f"{path.name}: its bytes changed (another sha256 than the manifest's)"
+        ]
+
+
+def test_a_changed_size(data_set):
+    path = data_set / name_of(data_set)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    expected = f"{path.name}: {size - 1:,} bytes, the manifest says {size:,}"
+    assert list(verify(data_set)) == [expected]
+
+
+def test_swapped_shards_of_equal_size(data_set):
+    one, other = (data_set / name_of(data_set, i) for i in (0, 1))
+    first = read_shard(one)
+    plant(data_set, lambda _: remask(first, shard=0), 0)
+    plant(data_set, lambda _: remask(first, shard=1), 1)
+    assert list(verify(data_set)) == []
+    assert one.stat().st_size == other.stat().st_size
+    swapped = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(swapped)
+    assert [fault.split(":")[0] for fault in verify(data_set)] == [one.name, other.name]
+
+
+def test_another_tokenizer(data_set):
+    shutil.rmtree(data_set / TOKENIZER)
+    flags = Normalization(lowercase=False, strip_accents=False)
+    Tokenizer(TOKENIZER_FACTS.tokens, flags, PUNKT).save(data_set / TOKENIZER)
+    [fault] = verify(data_set)
+    assert load_tokenizer(data_set / TOKENIZER).digest[:12] in fault
+    assert TOKENIZER_FACTS.digest[:12] in fault
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda facts: facts.pop("dataset_digest"), "dataset_digest"),
+        (lambda facts: facts["shards"].reverse(), "its dataset_digest does not fit its shards"),
+        (lambda facts: facts["shards"].pop(), "its dataset_digest does not fit its shards"),
+        (lambda facts: facts.update(schema_version=9), "schema version 9, this code reads 1"),
+    ],
+)
+def test_a_manifest_that_is_not_what_was_written(data_set, spoil, message):
+    path = data_set / MANIFEST
+    facts = json.loads(path.read_text())
+    spoil(facts)
+    path.write_text(json.dumps(facts))
+    with pytest.raises(InputError, match=f"manifest.json cannot be read .*{message}"):
+        list(verify(data_set))
+
+
+def test_the_manifest_of_other_rows(data_set):
+    manifest = read_manifest(data_set)
+    entry = manifest.shards[0]
+    for wrong, expected in (
+        ({"rows": entry.rows + 1}, f"{entry.rows} rows, the manifest says {entry.rows + 1}"),
+        ({"rows_sha256": "0" * 64}, "its rows changed (another rows_sha256 than the manifest's)"),
+    ):
+        shards = [replace(entry, **wrong), *manifest.shards[1:]]
+        write_manifest(data_set, replace(manifest, shards=shards))
+        assert list(verify(data_set)) == [f"{entry.name}: {expected}"]
+
+
+def test_a_shard_of_another_schema_version(data_set):
+    manifest = read_manifest(data_set)
+    entry = manifest.shards[0]
+    schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
+    newer = schema.with_metadata({"clozeline.schema_version": "9"})
+    path = data_set / entry.name
+    facts = write_shard(path, read_shard(path), newer, format="arrow", compression=None)
+    shards = [replace(entry, **vars(facts)), *manifest.shards[1:]]
+    write_manifest(data_set, replace(manifest, shards=shards))
+    [fault] = verify(data_set)
+    assert "schema version 9, this code reads 1" in fault
+
+
+# ---- rows --------------------------------------------------------------------------------------
+
+
+def random_row(examples):
+    return int(np.argmax(examples.next_sentence_label == 1))
+
+
+def following_row(examples):
+    return int(np.argmax(examples.next_sentence_label == 0))
+
+
+def same_document(examples):
+    row = random_row(examples)
+    return change("document_b", row, examples.document_a[row])(examples)
+
+
+def other_document(examples):
+    row = following_row(examples)
+    return change("document_b", row, examples.document_a[row] + np.uint64(1))(examples)
+
+
+def masked_sep(examples):
+    """The [SEP] of A hidden (and left as it is), as if it were the row's first choice."""
+    positions = examples.masked_lm_positions.values.copy()
+    labels = examples.masked_lm_labels.values.copy()
+    ids = examples.input_ids.values.copy()
+    ids[positions[0]] = labels[0]
+    positions[0] = examples.length_a[0] - 1
+    labels[0] = SEP
+    return replace(
+        examples,
+        input_ids=Ragged(ids, examples.input_ids.offsets),
+        masked_lm_positions=Ragged(positions, examples.masked_lm_positions.offsets),
+        masked_lm_labels=Ragged(labels, examples.masked_lm_labels.offsets),
+    )
+
+
+def special_inside(token):
+    def spoil(examples):
+        return remask(change("input_ids", 0, token, at=2)(examples.unmasked()))
+
+    return spoil
+
+
+def longer_by(difference):
+    def spoil(examples):
+        return change("length_a", 0, int(examples.length_a[0]) + difference)(examples)
+
+    return spoil
+
+
+FAULTS = {
+    "label that says random": (
+        lambda e: change("next_sentence_label", following_row(e), 1)(e),
+        "random Bs from the document of A: 1",
+    ),
+    "label that says it follows": (
+        lambda e: change("next_sentence_label", random_row(e), 0)(e),
+        "following Bs from another document: 1",
+    ),
+    "label of no pair": (change("next_sentence_label", 3, -1), "rows with the wrong kind of label"),
+    "label 7": (change("next_sentence_label", 3, 7), "rows with an unknown label: 1, the first at 3"),
+    "random B of A's document": (same_document, "random Bs from the document of A: 1"),
+    "following B of another document": (other_document, "following Bs from another document: 1"),
+    "A one longer": (longer_by(1), "rows whose A has no [SEP]: 1, the first at 0"),
+    "A one shorter": (longer_by(-1), "rows whose A has no [SEP]: 1, the first at 0"),
+    "A as long as two rows": (longer_by(60), "length_a beyond the row, or of an empty A"),
+    "A of nothing": (change("length_a", 2, 2), "length_a beyond the row, or of an empty A"),
+    "B of nothing": (
+        lambda e: change("length_a", 0, e.input_ids.lengths[0] - 1)(e),
+        "rows with an empty B: 1, the first at 0",
+    ),
+    "no [CLS]": (change("input_ids", 1, 9), "rows that do not begin with [CLS]: 1, the first at 1"),
+    "no last [SEP]": (
+        lambda e: change("input_ids", 1, 9, at=e.input_ids.lengths[1] - 1)(e),
+        "rows that do not end in [SEP]: 1, the first at 1",
+    ),
+    "id beyond the vocabulary": (
+        change("input_ids", 0, 999, at=1),
+        f"ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}",
+    ),
+    "label beyond the vocabulary": (
+        change("masked_lm_labels", 0, 999),
+        f"ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}",
+    ),
+    "masked [SEP]": (masked_sep, "special tokens that are masked: 1, the first at 0"),
+    "[SEP] inside A": (special_inside(SEP), "rows with special tokens inside A or B: 1"),
+    "[MASK] that hides nothing": (special_inside(MASK), "rows with special tokens inside A or B: 1"),
+    "position beyond the row": (
+        change("masked_lm_positions", 0, 99),
+        "masked positions beyond the row, or without a label",
+    ),
+    "a position moved": (
+        lambda e: change("masked_lm_positions", 0, e.masked_lm_positions.values[0] + 1)(e),
+        "masks other than the config and the seed draw",
+    ),
+    "masks of another seed": (lambda e: remask(e, seed=1), "masks other than"),
+    "masks of another shard": (lambda e: remask(e, shard=1), "masks other than"),
+    "masks of whole words": (
+        lambda e: remask(e, config=replace(CONFIG, whole_word=True)),
+        "masks other than",
+    ),
+    "no masks": (Examples.unmasked, "masks other than"),
+    "rows in another order": (
+        lambda e: e.take(np.arange(len(e))[::-1]),
+        "masks other than",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_named(data_set, fault):
+    spoil, message = FAULTS[fault]
+    plant(data_set, spoil)
+    found = list(verify(data_set))
+    assert any(line.startswith(f"{name_of(data_set)}: {message}") for line in found), found
+    assert {line.split(":")[0] for line in found} == {name_of(data_set)}
+
+
+def test_rows_longer_than_the_config_allows(data_set):
+    manifest = read_manifest(data_set)
+    shorter = replace(manifest, config=replace(CONFIG, max_seq_length=8))
+    write_manifest(data_set, shorter)
+    faults = list(verify(data_set))
+    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens" in faults
+
+
+def test_the_share_of_random_pairs_is_held_against_its_bounds():
+    config = DataConfig(max_seq_length=24)
+    examples, _ = examples_of(documents_of([[[6] * 12]] * 2000), config)
+    assert len(examples) > 5000
+    is_random = np.flatnonzero(examples.next_sentence_label == 1)
+
+    def faults(rows):
+        kept = remask(examples.take(rows), config=config)
+        return list(
+            audit(kept, split="train", shard=0, config=config, tokenizer=TOKENIZER_FACTS)
+        )
+
+    everything = np.arange(len(examples))
+    assert faults(everything) == []
+    fewer = np.setdiff1d(everything, is_random[: len(everything) // 10])
+    assert len(fewer) > 4096
+    [fault] = faults(fewer)
+    assert fault.endswith("% of the pairs are random, not 48-52 %")
+    assert faults(fewer[:4000]) == []  # too few to tell
+
+
+def test_a_data_set_of_one_document_has_no_random_pairs_and_no_fault():
+    config = DataConfig(max_seq_length=8, pairs="sentences")
+    examples, _ = examples_of(documents_of([[[3] * 5000]]), config)
+    assert len(examples) > 4096
+    assert not (examples.next_sentence_label == 1).any()
+    found = audit(examples, split="train", shard=0, config=config, tokenizer=small_tokenizer())
+    assert list(found) == []
+
+
+def test_an_empty_shard_is_sound(data_set):
+    plant(data_set, lambda examples: concatenate_examples([examples.take(np.arange(0))]), 2)
+    assert list(verify(data_set)) == []
