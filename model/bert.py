@@ -20,6 +20,10 @@ from torch import Tensor, nn
 
 from model.config import BertConfig
 
+# How much a wave at the place looked for adds to a head's score, where positions start from
+# neighbours.
+NEIGHBOUR_SCORE = 0.6
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
 
 
@@ -153,12 +157,16 @@ def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
         elif isinstance(module, nn.Embedding):
             if name.endswith("position_embeddings") and config.positions != "learned":
                 # as large as the word embeddings beside them: a sine's root mean square is 1/√2
-                waves = sinusoids(module.num_embeddings, module.embedding_dim)
+                waves = _position_waves(config)
                 module.weight.copy_(waves * (math.sqrt(2) * config.initializer_range))
             else:
                 _draw_normal(module.weight, config, generator)
         if name.endswith(("word_embeddings", "decoder")):
             module.get_parameter("weight")[config.vocab_size :].zero_()
+    if config.positions == "learned-from-neighbours":
+        for module in model.modules():
+            if isinstance(module, Attention):
+                _look_at_neighbours(module, config)
 
 
 def sinusoids(length: int, size: int) -> Tensor:
@@ -166,6 +174,44 @@ def sinusoids(length: int, size: int) -> Tensor:
     position = torch.arange(length, dtype=torch.float32)[:, None]
     rate = torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
     return torch.stack([torch.sin(position * rate), torch.cos(position * rate)], -1).flatten(1)
+
+
+def neighbour_rates(config: BertConfig) -> Tensor:
+    """Float32 [H / 2]: rates of the waves, from half a turn a word to half a turn a sequence."""
+    steps = torch.linspace(0, 1, config.hidden_size // 2)
+    return math.pi * (1 / config.max_position_embeddings) ** steps
+
+
+def _position_waves(config: BertConfig) -> Tensor:
+    if config.positions == "learned-from-sinusoids":
+        return sinusoids(config.max_position_embeddings, config.hidden_size)
+    position = torch.arange(config.max_position_embeddings, dtype=torch.float32)[:, None]
+    turned = position * neighbour_rates(config)
+    return torch.stack([turned.sin(), turned.cos()], -1).flatten(1)
+
+
+def _look_at_neighbours(attention: Attention, config: BertConfig) -> None:
+    """Add to queries and keys what makes the heads look 1, -1, 2, -2, ... words away.
+
+    A wave shifted by d words is the same wave turned by its rate times d. So a head whose keys are
+    some of the waves, and whose queries are those waves turned, scores highest d words away. It is
+    only where training starts: everything here is learned.
+    """
+    heads, size = config.num_attention_heads, config.head_size
+    query, key, _ = attention.qkv.weight.chunk(3)
+    strength = math.sqrt(NEIGHBOUR_SCORE * math.sqrt(size))
+    for head in range(heads):
+        offset = (head // 2 + 1) * (1 if head % 2 == 0 else -1)
+        waves = torch.arange(head, config.hidden_size // 2, heads)[: size // 2]
+        turn = neighbour_rates(config)[waves] * offset
+        rows = head * size + 2 * torch.arange(size // 2)
+        sine, cosine = 2 * waves, 2 * waves + 1
+        key[rows, sine] += strength
+        key[rows + 1, cosine] += strength
+        query[rows, sine] += strength * turn.cos()
+        query[rows, cosine] += strength * turn.sin()
+        query[rows + 1, cosine] += strength * turn.cos()
+        query[rows + 1, sine] -= strength * turn.sin()
 
 
 def _draw_matrix(weight: Tensor, config: BertConfig, generator: torch.Generator) -> None:

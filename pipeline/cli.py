@@ -19,7 +19,13 @@ FOLDER = click.Path(path_type=Path)
 @click.option("--vocab-size", type=click.IntRange(min=100), help="Learn so many pieces.")
 @click.option("--cased/--uncased", default=False, show_default=True, help="Keep upper case.")
 @click.option("--language", default="english", show_default=True, help="Of Punkt's parameters.")
-@click.option("--text-columns", multiple=True, default=DataConfig.text_columns, show_default=True)
+@click.option(
+    "--text-columns",
+    multiple=True,
+    default=DataConfig.text_columns,
+    show_default=True,
+    help="Columns (or JSON keys) of the text.",
+)
 @click.option(
     "--max-megabytes",
     default=200,
@@ -90,8 +96,12 @@ def shards(
 
 @click.command()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option("-n", "number", default=3, show_default=True, type=click.IntRange(min=0))
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option(
+    *("-n", "number"), default=3, show_default=True, type=click.IntRange(min=0), help="How many."
+)
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the drawing."
+)
 def inspect(folder: Path, number: int, seed: int) -> None:
     """Show examples as a person reads them."""
     import shutil

@@ -20,17 +20,18 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
 
-from pipeline.buckets import Buckets
+from pipeline.buckets import TRAIN, VALIDATION, Buckets
 from pipeline.config import DataConfig
 from pipeline.errors import InputError
 from pipeline.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from pipeline.shards import SUFFIXES, whole_file
 from pipeline.sources import Block, list_blocks
 from pipeline.steps import REJECTED, Workplace
-from pipeline.tokenizer import load_tokenizer
+from pipeline.tokenizer import Tokenizer, load_tokenizer
 
 JOB = "job.json"
 LOG = "job.log"
@@ -147,8 +148,18 @@ def _prepare(
     _make_folder(out_dir)
     _make_folder(runs_dir)
     _remove_others(place)
-    tokenizer.save(out_dir / TOKENIZER)
+    _save_tokenizer(tokenizer, out_dir / TOKENIZER, overwrite=options.overwrite)
     return place
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path, *, overwrite: bool) -> None:
+    try:
+        tokenizer.save(folder)
+    except InputError:  # there is another one
+        if not overwrite:
+            raise
+        shutil.rmtree(folder)
+        tokenizer.save(folder)
 
 
 def _make_folder(path: Path) -> None:
@@ -164,9 +175,9 @@ def _remove_others(place: Workplace) -> None:
     for name in (MANIFEST, JOB, LOG, REJECTED):
         (place.out_dir / name).unlink(missing_ok=True)
     wanted = {place.shard_path(bucket) for bucket in range(len(place.buckets))}
-    for suffix in SUFFIXES.values():
-        for shard in place.out_dir.glob(f"*-?????-of-?????{suffix}"):
-            if place.out_dir / shard.name not in wanted:
+    for split, suffix in product((TRAIN, VALIDATION), SUFFIXES.values()):
+        for shard in place.out_dir.glob(f"{split}-?????-of-?????{suffix}"):
+            if shard not in wanted:
                 shard.unlink()
 
 

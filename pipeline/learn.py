@@ -34,8 +34,7 @@ def make_tokenizer(
     Raises InputError for a vocabulary that is not BERT's kind, and where there is nothing to learn
     from.
     """
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already; remove it or give another --out.")
+    _check_out(out)
     limit = max_megabytes * 1_000_000
     blocks = _mixed(sources, text_columns) if sources else []
     punkt = find_punkt(language)
@@ -57,9 +56,17 @@ def make_tokenizer(
     return tokenizer, where
 
 
-def _train_punkt(
-    blocks: list[Block], text_columns: tuple[str, ...], language: str
-) -> PunktData:
+def _check_out(out: Path) -> None:
+    """Complain before the work, not after it."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already; remove it or give another --out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be made ({error.strerror}); give another --out.") from error
+
+
+def _train_punkt(blocks: list[Block], text_columns: tuple[str, ...], language: str) -> PunktData:
     if not blocks:
         raise InputError(
             f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; name "
@@ -82,7 +89,7 @@ def _texts(
     total = min(limit, sum(block.text_bytes for block in blocks))
     with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
         for block in blocks:
-            for piece in read_block(block, text_columns=text_columns):
+            for piece in read_block(block, text_columns=text_columns, piece_bytes=SMALL_BLOCK):
                 yield from piece.texts
                 bar.update(sum(map(len, piece.texts)))
                 if bar.n >= limit:

@@ -53,9 +53,7 @@ class Counts:
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps(
-            {"read": self.read, "dropped": self.dropped, "rejected": self.rejected}
-        )
+        return json.dumps({"read": self.read, "dropped": self.dropped, "rejected": self.rejected})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Counts":

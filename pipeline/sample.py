@@ -31,6 +31,8 @@ __all__ = ["Reviews", "count_articles", "make_articles", "make_reviews"]
 MEAN_ARTICLE_BYTES = 1_567
 #: articles made at a time: enough for numpy to be worth it, few enough to stay in cache
 BATCH = 2_048
+#: how much the first of several names, words or wordings is preferred: see `Draw`
+SKEW = 3
 
 Slot = tuple[str, ...]  # the ways to tell one statement
 
@@ -76,7 +78,7 @@ def article_batch(seed: int, numbers: Integers) -> list[str]:
     articles = [""] * len(numbers)
     for index, (name, own_facts, templates) in enumerate(KINDS):
         places = np.flatnonzero(kinds == index)
-        draw = Draw(seed=seed, scope=f"sample/{name}", rows=numbers[places])
+        draw = Draw(seed=seed, scope=f"sample/{name}", rows=numbers[places], skew=SKEW)
         facts = sample_facts.world_facts(draw) | own_facts(draw)
         for place, article in zip(places.tolist(), tell(draw, facts, templates), strict=True):
             articles[place] = article
@@ -115,7 +117,7 @@ def section_column(draw: Draw, section: Section, with_heading: list[bool]) -> li
     name = section.heading
     slots = (section.opening, *section.body)
     limits = [len(slot) for slot in slots]
-    wordings = uniform_below(draw.words(f"{name}/wordings", len(slots)), limits).tolist()
+    wordings = draw.options(f"{name}/wordings", [limits]).tolist()
     orders = drawn_order(draw, f"{name}/order", len(section.body))
     told_counts = draw.between(f"{name}/told", len(section.body) - 1, len(section.body) + 1)
     column = []

@@ -42,7 +42,7 @@ def make_reviews(seed: int, start: int, stop: int) -> Reviews:
     Reviews 2j and 2j + 1 have different labels, so every even range is balanced.
     """
     rows = np.arange(start, stop)
-    draw = Draw(seed=seed, scope="sample/review", rows=rows)
+    draw = Draw(seed=seed, scope="sample/review", rows=rows, skew=1)
     labels = review_labels(seed, rows)
     facts = review_facts(draw) | clause_facts(draw, labels)
     turning = draw.chance("turning", TURNING)

@@ -94,4 +94,3 @@ def _paragraph(label: str, text: str, width: int) -> list[str]:
         text, width=max(width, 40), initial_indent=f"  {label:<9}", subsequent_indent=INDENT
     )
     return wrapped or [f"  {label}"]
-

@@ -257,8 +257,8 @@ def _check_rejected(total: Counts, place: Workplace) -> None:
         first = total.rejected[0]
         raise InputError(
             f"{len(total.rejected)} of {seen} documents were rejected, more than the {allowed} "
-            f"that --max-rejected {place.config.max_rejected} allows; the first is {first['where']} "
-            f"({first['reason']}), all are in {place.out_dir / REJECTED}. "
+            f"that --max-rejected {place.config.max_rejected} allows; the first is "
+            f"{first['where']} ({first['reason']}), all are in {place.out_dir / REJECTED}. "
             "Mend the source or allow more."
         )
 

@@ -31,11 +31,15 @@ def write_data_set(
     tokenizer.save(folder / TOKENIZER)
     schema = example_schema(tokenizer.vocab_size, tokenizer.digest)
     entries = []
+    token_counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for split, shard_rows in (("train", train), ("validation", validation)):
         for shard, rows in enumerate(shard_rows):
             name = shard_name(split, shard, len(shard_rows), config.format)
             examples = make(rows, split=split, shard=shard, config=config, of=tokenizer)
             examples = masked(examples, split=split, shard=shard, config=config, of=tokenizer)
+            if split == "train":
+                ids = examples.unmasked().input_ids.values
+                token_counts += np.bincount(ids, minlength=tokenizer.vocab_size)
             compression = None if config.compression == "none" else config.compression
             facts = write_shard(
                 folder / name, examples, schema, format=config.format, compression=compression
@@ -46,7 +50,7 @@ def write_data_set(
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
         shards=entries,
-        token_counts=[1] * tokenizer.vocab_size,
+        token_counts=np.where(tokenizer.is_special, 0, token_counts).tolist(),
     )
     write_manifest(folder, manifest)
     return folder

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from model.config import BertConfig, preset
+from pipeline.manifest import read_manifest
 from tests.small import small_tokenizer
 from train.checkpoint import list_checkpoints
 from train.config import PretrainConfig
 from train.metrics import read_metrics
 from train.pretrain import Outcome, pretrain
+from train.run import model_config
 
 TINY = preset(
     "bert-tiny",
@@ -21,6 +23,7 @@ TINY = preset(
     intermediate_size=64,
     max_position_embeddings=16,
 )
+STILL = replace(TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 SHORT = PretrainConfig(batch_size=8, max_steps=12, log_every=1, save_every=4, keep=9)
 CLOCKS = ("tokens_per_second", "data_wait")
 
@@ -60,3 +63,26 @@ def go_back(run: Path, step: int) -> Path:
 def weights(run: Path) -> bytes:
     """The newest weights, as they are on disk."""
     return (list_checkpoints(run)[-1] / "model.safetensors").read_bytes()
+
+
+def command_line(shards: Path, out: Path, *options: object, **changes: Any) -> list[str]:
+    """What `train` does, for a process of its own; of the model, only presets have a name there."""
+    training = replace(SHORT, **changes).to_dict()
+    flags = [
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in training.items()
+        if value is not None and not isinstance(value, bool)
+    ]
+    return [
+        "pretrain",
+        str(shards),
+        f"--out={out}",
+        "--preset=bert-tiny",
+        *flags,
+        *map(str, options),
+    ]
+
+
+def preset_of(shards: Path, **changes: Any) -> BertConfig:
+    """The model of `command_line`."""
+    return model_config("bert-tiny", read_manifest(shards), **changes)

@@ -1,3 +1,5 @@
+"""Checkpoints are whole or absent, and what they hold comes back by name."""
+
 import json
 import resource
 from contextlib import contextmanager

@@ -68,7 +68,5 @@ def test_what_cannot_be_is_refused_with_what_was_found_and_what_may_be(values, m
 def test_the_most_predictions_follow_from_length_and_share_unless_given(
     length, prob, given, predictions
 ):
-    config = DataConfig(
-        max_seq_length=length, masked_lm_prob=prob, max_predictions_per_seq=given
-    )
+    config = DataConfig(max_seq_length=length, masked_lm_prob=prob, max_predictions_per_seq=given)
     assert config.predictions == predictions

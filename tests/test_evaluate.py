@@ -1,3 +1,5 @@
+"""The numbers of a look, against numpy one word at a time and against numbers made by hand."""
+
 import math
 from dataclasses import replace
 
@@ -178,7 +180,7 @@ def test_shards_of_another_tokenizer_are_refused(run, tmp_path):
 def test_shards_of_longer_examples_than_the_model_reads_are_refused(run, tmp_path):
     config = DataConfig(max_seq_length=24)
     shards = write_data_set(tmp_path, train=(3,), validation=(3,), config=config)
-    with pytest.raises(InputError, match="examples of 24 tokens, the model of .* reads 16"):
+    with pytest.raises(InputError, match=r"examples of 24 tokens, the model of .* reads 16"):
         measure(run, shards)
 
 

@@ -103,8 +103,7 @@ def test_the_digest_changes_with_rows_and_order_and_tokenizer(change):
 
 def test_the_digest_is_the_same_for_every_format_and_whatever_was_counted():
     other_files = [
-        replace(shard, name=shard.name + ".tar", bytes=9, sha256="9" * 64)
-        for shard in SMALL.shards
+        replace(shard, name=shard.name + ".tar", bytes=9, sha256="9" * 64) for shard in SMALL.shards
     ]
     same = replace(
         SMALL,
@@ -129,7 +128,9 @@ def test_splits_and_shares():
 
 
 def test_a_folder_that_is_no_data_set_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere is no directory; make it with `clozeline shards"):
+    with pytest.raises(
+        InputError, match=r"nowhere is no directory; make it with `clozeline shards"
+    ):
         read_manifest(tmp_path / "nowhere")
     with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*goes on where it"):
         read_manifest(tmp_path)

@@ -1,3 +1,5 @@
+"""One line a step in metrics.jsonl and TensorBoard, however many lives a run has."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""The schedules as tables, and what decays."""
+
 import pytest
 import torch
 from hypothesis import given

@@ -228,7 +228,9 @@ def test_no_short_sequences_unless_asked_for():
         pairs, _ = pairs_of(shape, "segments", short=short)
         follows = pairs.take(pairs.next_sentence_label == 0)
         lengths = follows.b_stop - follows.a_start
-        is_last = np.isin(follows.b_stop, [2000, 4000])  # the end of a document is as short as it is
+        is_last = np.isin(
+            follows.b_stop, [2000, 4000]
+        )  # the end of a document is as short as it is
         assert lengths[~is_last].min() == shortest
         assert lengths.max() == 29
     # The 28 targets from 2 to 29 are equally likely.
@@ -277,8 +279,8 @@ def test_each_two_neighbours_of_a_paragraph_make_one_pair_of_each_label(shape, s
 @given(SHAPE, SEED, LENGTH)
 def test_too_long_neighbours_keep_the_end_of_a_and_the_start_of_b(shape, seed, length):
     edges = sorted(sentence_edges(shape))
-    start_of = dict(zip(edges[1:], edges, strict=False))
-    stop_of = dict(zip(edges, edges[1:], strict=False))
+    start_of = {stop: start for start, stop in pairwise(edges)}
+    stop_of = dict(pairwise(edges))
     pairs, _ = pairs_of(shape, "sentences", seed=seed, length=length)
     for a_start, a_stop, b_start, b_stop, label, _, _ in rows_of(pairs):
         assert label or a_stop == b_start

@@ -1,3 +1,5 @@
+"""A run's folder: what is written comes back, and what does not fit is refused."""
+
 import json
 from dataclasses import replace
 

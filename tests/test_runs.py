@@ -1,6 +1,7 @@
 """Runs: whatever order and pieces documents come in, a bucket gets them once, sorted by hash."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -201,3 +202,16 @@ def test_equal_documents_are_equal_bytes(tmp_path):
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     batches = pa.ipc.open_file(tmp_path / "a").num_record_batches
     assert batches == len(list_slices(tmp_path / "a")) + 1  # one a bucket, and the counts
+
+
+def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
+    documents = replace(
+        tokenized([[[[3]]], [[[1]]], [[[2]]], [[[2]]]]),
+        high=np.full(4, 7, np.uint64),
+        low=np.array([9, 1, 5, 5], np.uint64),
+    )
+    one = Buckets(num_train=1, num_validation=0, validation=0)
+    write_run(tmp_path / "a", [(documents, Counts())], buckets=one, schema=SCHEMA)
+    found, duplicates = read_documents(tmp_path, list_slices(tmp_path / "a").values(), VOCAB)
+    assert nested(found) == [[[[1]]], [[[2]]], [[[3]]]]
+    assert duplicates == 1

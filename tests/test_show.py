@@ -1,13 +1,15 @@
 """Inspect: what a person sees of an example, to the letter."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from pipeline.manifest import read_manifest
 from pipeline.ragged import Ragged, offsets_of
 from pipeline.schema import Examples
-from pipeline.show import show_data_set, show_example
 from pipeline.shards import read_shard
+from pipeline.show import show_data_set, show_example
 from tests.small import small_tokenizer
 from tests.test_steps import build, work
 
@@ -104,7 +106,7 @@ def test_as_many_examples_as_asked_for_the_same_for_the_same_seed(data_set):
     lines = list(show_data_set(data_set, number=5, seed=1, width=80))
     assert lines == list(show_data_set(data_set, number=5, seed=1, width=80))
     assert lines != list(show_data_set(data_set, number=5, seed=2, width=80))
-    heads = [after for before, after in zip(lines, lines[1:], strict=False) if not before]
+    heads = [after for before, after in pairwise(lines) if not before]
     assert len(heads) == 5
     for head in heads:  # each is a row there is
         name, row = head.split(":")[0].split(", row ")

@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as F
 
 from model.heads import BertForPretraining
-from tests.small_training import TINY
+from tests.small_training import STILL, TINY
 from train.batch import Batch, LoadedBatch, split
 from train.distributed import World
 from train.step import seed_dropout, train_step
 
 ALONE = World(0, 1, torch.device("cpu"))
-STILL = replace(TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 MASKED = torch.tensor([4, 1, 3, 4, 1, 1, 2, 1])  # words of each row
 FOLLOWS = torch.tensor([0, 1, -1, 1, -1, -1, -1, 0])  # -1: no B
 

@@ -12,7 +12,7 @@ from pipeline.errors import InputError
 from pipeline.manifest import MANIFEST, TOKENIZER, read_manifest
 from pipeline.runs import Counts, read_counts
 from pipeline.schema import Examples
-from pipeline.shards import read_shard, write_shard
+from pipeline.shards import read_shard
 from pipeline.sources import list_blocks
 from pipeline.steps import REJECTED, Steps, Workplace, finish
 from pipeline.verify import verify
@@ -22,7 +22,9 @@ CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=32, min_charact
 TEXT = "\n\n".join(
     "\n".join(
         " ".join(
-            " ".join(WORDS[(7 * d + 5 * s + 3 * w * (d + 1)) % len(WORDS)] for w in range(4 + s % 5))
+            " ".join(
+                WORDS[(7 * d + 5 * s + 3 * w * (d + 1)) % len(WORDS)] for w in range(4 + s % 5)
+            )
             + "."
             for s in range(paragraph, paragraph + 4)
         )
@@ -185,7 +187,9 @@ def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manife
     config = replace(CONFIG, max_rejected=0.0, num_shards=1, validation=0.0)
     _, place = work(tmp_path, config)
     blocks = list_blocks([str(source)])
-    message = r"^2 of 62 documents were rejected, more than the 0 that --max-rejected 0.0 allows; .*:31 "
+    message = (
+        r"^2 of 62 documents were rejected, more than the 0 that --max-rejected 0.0 allows; .*:31 "
+    )
     with pytest.raises(InputError, match=message):
         build(blocks, place)
     assert not (place.out_dir / MANIFEST).exists()
@@ -206,7 +210,9 @@ def test_rejected_lines_are_sorted_and_an_old_list_goes(tmp_path):
     with_bad = [replace(records[0], counts=Counts(rejected=bad)), *records[1:]]
     assert finish(with_bad, place=free).counts["rejected"] == 3
     lines = (place.out_dir / REJECTED).read_text("utf-8").splitlines()
-    assert lines == [f'{{"where": "{where}", "reason": "bad"}}' for where in ("a:1", "b:2 ß", "c:9")]
+    assert lines == [
+        f'{{"where": "{where}", "reason": "bad"}}' for where in ("a:1", "b:2 ß", "c:9")
+    ]
     finish(records, place=place)
     assert not (place.out_dir / REJECTED).exists()
 

@@ -1,3 +1,5 @@
+"""Values that make no training are refused with those that would."""
+
 import json
 
 import pytest

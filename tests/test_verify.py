@@ -47,9 +47,7 @@ def plant(folder, spoil, number=0):
     entry = manifest.shards[number]
     examples = spoil(read_shard(folder / entry.name))
     schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
-    facts = write_shard(
-        folder / entry.name, examples, schema, format="arrow", compression=None
-    )
+    facts = write_shard(folder / entry.name, examples, schema, format="arrow", compression=None)
     manifest.shards[number] = replace(entry, **vars(facts))
     write_manifest(folder, replace(manifest))
 
@@ -253,7 +251,10 @@ FAULTS = {
         "following Bs from another document: 1",
     ),
     "label of no pair": (change("next_sentence_label", 3, -1), "rows with the wrong kind of label"),
-    "label 7": (change("next_sentence_label", 3, 7), "rows with an unknown label: 1, the first at 3"),
+    "label 7": (
+        change("next_sentence_label", 3, 7),
+        "rows with an unknown label: 1, the first at 3",
+    ),
     "random B of A's document": (same_document, "random Bs from the document of A: 1"),
     "following B of another document": (other_document, "following Bs from another document: 1"),
     "A one longer": (longer_by(1), "rows whose A has no [SEP]: 1, the first at 0"),
@@ -279,7 +280,10 @@ FAULTS = {
     ),
     "masked [SEP]": (masked_sep, "special tokens that are masked: 1, the first at 0"),
     "[SEP] inside A": (special_inside(SEP), "rows with special tokens inside A or B: 1"),
-    "[MASK] that hides nothing": (special_inside(MASK), "rows with special tokens inside A or B: 1"),
+    "[MASK] that hides nothing": (
+        special_inside(MASK),
+        "rows with special tokens inside A or B: 1",
+    ),
     "position beyond the row": (
         change("masked_lm_positions", 0, 99),
         "masked positions beyond the row, or without a label",
@@ -327,9 +331,7 @@ def test_the_share_of_random_pairs_is_held_against_its_bounds():
 
     def faults(rows):
         kept = remask(examples.take(rows), config=config)
-        return list(
-            audit(kept, split="train", shard=0, config=config, tokenizer=TOKENIZER_FACTS)
-        )
+        return list(audit(kept, split="train", shard=0, config=config, tokenizer=TOKENIZER_FACTS))
 
     everything = np.arange(len(examples))
     assert faults(everything) == []

@@ -13,7 +13,10 @@ from train.config import PretrainConfig
 from train.finetune_config import FinetuneConfig
 
 # What the system says when the user's machine, and not our code, is at fault.
-MENDABLE = (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT, errno.EPERM, errno.ENOTDIR)
+MENDABLE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
+)
 
 
 class Failure(click.ClickException):
@@ -98,7 +101,13 @@ def pretrain(
 @click.argument("run", type=FOLDER)
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
 @click.option("--split", default="validation", show_default=True, help="Or train.")
-@click.option("--batch-size", default=64, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--batch-size",
+    default=64,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Examples at a time.",
+)
 @click.option("--limit", type=click.IntRange(min=1), help="Examples at most.")
 def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
     """Measure a run on the held-out examples of a data set."""
@@ -162,7 +171,13 @@ def baseline(train: str, **options: Any) -> None:
 )
 @click.option("--text", help="Column of the text in a table; not given: as in training.")
 @click.option("--text-pair", help="Column of a second text.")
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(min=1))
+@click.option(
+    "--batch-size",
+    default=32,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Texts at a time.",
+)
 def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files, or standard input.
 

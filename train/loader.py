@@ -118,7 +118,7 @@ class Loader(IterableDataset[LoadedBatch]):
             pool_rows=self._pool_rows,
         )
         reader = BatchReader(self.shards, order, self._share, remask=self._remask)
-        at_once = self._share.batches_at_once
+        at_once = reader.batches_at_once
         begin = self.next_position
         for slab in count(0, at_once):
             numbers = first + step * np.arange(slab, slab + at_once)
@@ -148,5 +148,5 @@ def evaluation_batches(
 
 def _evaluation(reader: BatchReader, share: Share, end: int) -> Iterator[LoadedBatch]:
     starts = np.arange(0, end, share.batch_size)
-    for slab in range(0, len(starts), share.batches_at_once):
-        yield from reader.read(starts[slab : slab + share.batches_at_once], end=end)
+    for slab in range(0, len(starts), reader.batches_at_once):
+        yield from reader.read(starts[slab : slab + reader.batches_at_once], end=end)

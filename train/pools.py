@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InputError
 from pipeline.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.masks import MaskRules, mask_examples, mask_keys
-from pipeline.ragged import slice_indices
+from pipeline.ragged import Ragged, slice_indices
 from pipeline.schema import Examples, concatenate_examples
 from pipeline.shards import read_shard
 from pipeline.tokenizer import load_tokenizer
@@ -73,9 +73,17 @@ class ShardSet:
                 f"{path} has {path.stat().st_size:,} bytes, the manifest says {entry.bytes:,}; "
                 "build the shards again with `clozeline shards --overwrite`."
             )
-        examples = read_shard(path)
+        try:
+            examples = read_shard(path)
+        except InputError:
+            raise
+        except (ValueError, LookupError) as error:  # columns that are not those of the schema
+            raise self._damaged(path, str(error)) from error
         if len(examples) != entry.rows:
             raise self._damaged(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
+        columns = (examples.input_ids, examples.masked_lm_positions, examples.masked_lm_labels)
+        if not all(map(_fits_its_offsets, columns)):
+            raise self._damaged(path, "rows overlap or lie beyond the file")
         for what, highest, limit in self._limits(examples):
             if highest > limit:
                 raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
@@ -119,6 +127,10 @@ class ShardSet:
                 f"{self.folder / missing[0]} is missing ({len(missing)} of {len(self.entries)} "
                 f"{self.split} shards are); build the shards again with `clozeline shards`."
             )
+
+
+def _fits_its_offsets(column: Ragged) -> bool:
+    return bool((column.lengths >= 0).all()) and column.offsets[-1] == len(column.values)
 
 
 def _highest(values: NDArray) -> int:

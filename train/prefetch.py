@@ -47,8 +47,9 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
                 raise item.error
             yield item
     finally:
-        end()
-        atexit.unregister(end)
+        if not stop.is_set():  # else it was ended at exit, and this is the interpreter's last sweep
+            end()
+            atexit.unregister(end)
 
 
 def _fill(items: Generator[T], queue: "Queue[T | _Failure | _End]", stop: threading.Event) -> None:

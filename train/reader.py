@@ -52,11 +52,6 @@ class Share:
         """Where the part begins in the global batch."""
         return self.rank * self.rows
 
-    @property
-    def batches_at_once(self) -> int:
-        """Global batches to a slab."""
-        return max(1, SLAB_ROWS // self.rows)
-
 
 class BatchReader:
     """Makes global batches from where they start; keeps the pool that it read last."""
@@ -67,6 +62,12 @@ class BatchReader:
         self._share = share
         self._remask = remask
         self._pool: tuple[Pool, Examples, NDArray[np.int64]] | None = None
+
+    @property
+    def batches_at_once(self) -> int:
+        """Global batches worth reading together: some thousand examples, but no second epoch."""
+        share = self._share
+        return max(1, min(SLAB_ROWS // share.rows, self._order.epoch_rows // share.batch_size))
 
     def read(self, starts: NDArray[np.int64], *, end: int = FOREVER) -> list[LoadedBatch]:
         """The rank's parts of the global batches at the given rising positions, [K].

@@ -1,0 +1,460 @@
+"""Bad text, options, folders and disks: one clear line and exit code 2, or, where
+only a part is bad, a data set of the rest that says what it left out.
+
+Commands run in-process where a process of its own is not the point.
+"""
+
+import bz2
+import json
+import lzma
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from pipeline.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.steps import REJECTED
+from pipeline.tokenizer import SPECIAL_TOKENS
+from tests.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from train.cli import main
+
+DATA = os.environ.get("CLOZELINE_DATA")
+GOOD = "A line that is long enough to be a paragraph. It has two sentences."
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """good.parquet and a tokenizer that fits it."""
+    folder = tmp_path_factory.mktemp("bad_input")
+    texts = articles(60)
+    write_parquet(folder / "good.parquet", texts)
+    write_tokenizer(folder / "tokenizer", texts)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(folder: Path) -> Path:
+    """A data set to copy and to break."""
+    build(folder / "good.parquet", folder / "finished", "--num-shards=2")
+    return folder / "finished"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refused(*arguments: object) -> str:
+    """The one line of a command that gives up."""
+    result = run(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert isinstance(result.exception, SystemExit)
+    lines = [line for line in result.stderr.splitlines() if line and "%|" not in line]  # no bars
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+    return lines[0].removeprefix("Error: ")
+
+
+def shards_line(source: Path, out: Path, *options: object) -> list[object]:
+    tokenizer = ("--tokenizer", Path(source).parent / "tokenizer")
+    return ["shards", source, *tokenizer, "--out", out, "--workers=1", *options]
+
+
+def build(source: Path, out: Path, *options: object) -> tuple[Manifest, str]:
+    """The data set of one source, and what was said of it on standard error."""
+    result = run(*shards_line(source, out, *options))
+    assert result.exit_code == 0, (result.output, result.exception)
+    return read_manifest(out), result.stderr
+
+
+def rejected(out: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (out / REJECTED).read_text().splitlines()]
+
+
+def leftovers(out: Path) -> list[str]:
+    """Files that look like a result, or like the half of one."""
+    wanted = (MANIFEST, ".partial", ".tar", ".arrow")
+    files = [path.name for path in out.rglob("*") if path.name.endswith(wanted)]
+    return [name for name in files if not name.endswith(".run.arrow")]
+
+
+def dump(texts: list[str]) -> bytes:
+    """A MediaWiki dump of so many pages."""
+    pages = [
+        f"<page><title>Page {number}</title><ns>0</ns><id>{number}</id>"
+        f"<revision><id>1</id><text>{text}</text></revision></page>\n"
+        for number, text in enumerate(texts)
+    ]
+    return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n".encode()
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+BAD_SOURCES = {
+    "missing.txt": (None, "no such file"),
+    "*.nothing": (None, "matches no file"),
+    "table.csv": (b"a,b\n1,2\n", "unknown format"),
+    "picture": (b"\x89PNG\r\n\x1a\n\0\0", "unknown format"),
+    "cut.parquet": (b"PAR1 and no more", "no Parquet file that can be read"),
+    "empty.txt": (b"", "nothing to read"),
+    "blank.txt": (b" \n\n\t\n \n", "no example could be made from 0 documents"),
+    "short.txt": (b"One.\n\nTwo.\n", "short_document 2"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SOURCES)
+def test_a_source_without_text_is_named(name: str, folder: Path, tmp_path: Path) -> None:
+    data, message = BAD_SOURCES[name]
+    if data is not None:
+        (folder / name).write_bytes(data)
+    line = refused(*shards_line(folder / name, tmp_path / "out"))
+    assert message in line
+    assert name in line or "no example" in line
+    assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_a_table_without_the_text_column_names_those_it_has(folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": [1], "body": [GOOD]}), folder / "body.parquet")
+    line = refused(*shards_line(folder / "body.parquet", tmp_path / "out"))
+    assert line.endswith("has no column 'text'; its columns are id, body")
+    assert refused(
+        "tokenizer", folder / "body.parquet", "--vocab-size=200", "--out", tmp_path / "t"
+    )
+
+
+def test_an_error_in_a_worker_process_is_the_same_line(folder: Path, tmp_path: Path) -> None:
+    data = bytearray((folder / "good.parquet").read_bytes())
+    column = pq.ParquetFile(folder / "good.parquet").metadata.row_group(1).column(0)
+    data[column.data_page_offset : column.data_page_offset + 200] = b"\xff" * 200
+    (folder / "corrupt.parquet").write_bytes(data)
+    here = refused(*shards_line(folder / "corrupt.parquet", tmp_path / "one"))
+    there = clozeline(*shards_line(folder / "corrupt.parquet", tmp_path / "two", "--workers=2"))
+    assert f"{folder / 'corrupt.parquet'} is corrupt near row " in here
+    assert there.returncode == 2
+    assert there.stderr.splitlines()[-1] == f"Error: {here}"
+    assert "Traceback" not in there.stderr
+    assert leftovers(tmp_path) == []
+
+
+def test_too_many_rejected_documents_fail_the_job_and_are_listed(
+    folder: Path, tmp_path: Path
+) -> None:
+    lines = [json.dumps({"text": f"{GOOD} Number {number}."}) for number in range(45)]
+    lines[::9] = ['{"text": 5}'] * 5
+    (folder / "mixed.jsonl").write_text("\n".join(lines))
+    out = tmp_path / "out"
+    line = refused(*shards_line(folder / "mixed.jsonl", out))
+    assert line.startswith("5 of 45 documents were rejected, more than the 1 that --max-rejected ")
+    assert f"mixed.jsonl:1 ('text' is not text), all are in {out / REJECTED}" in line
+    assert [entry["where"].rpartition(":")[2] for entry in rejected(out)] == [
+        "1", "10", "19", "28", "37"
+    ]  # fmt: skip
+    assert not (out / MANIFEST).exists()
+    manifest, said = build(folder / "mixed.jsonl", out, "--max-rejected=0.2")
+    assert manifest.counts["rejected"] == 5
+    assert manifest.counts["documents"] == 40
+    assert said == f"warning: 5 rejected, see {out / REJECTED}\n"
+
+
+@pytest.mark.parametrize("ending", ["bz2", "xz"])
+def test_of_a_truncated_dump_what_was_read_is_kept(
+    ending: str, folder: Path, tmp_path: Path
+) -> None:
+    whole = dump(articles(250))
+    packed = bz2.compress(whole, compresslevel=1) if ending == "bz2" else lzma.compress(whole)
+    source = folder / f"cut.xml.{ending}"
+    source.write_bytes(packed[: len(packed) * 2 // 3])
+    manifest, said = build(source, tmp_path / "out")
+    assert 50 < manifest.counts["documents"] < 200
+    assert manifest.counts["rejected"] == 1
+    assert said == f"warning: 1 rejected, see {tmp_path / 'out' / REJECTED}\n"
+    (only,) = rejected(tmp_path / "out")
+    assert only["where"] == str(source)
+    assert only["reason"].startswith(f"truncated or corrupt {ending}")
+
+
+@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
+def test_the_truncated_greek_dump_is_one_rejection(folder: Path, tmp_path: Path) -> None:
+    source = Path(str(DATA)) / "dumps" / "elwiki-truncated-100k.xml.xz"
+    tokenizer = ("--tokenizer", folder / "tokenizer", "--out", tmp_path / "out")
+    result = run("shards", source, *tokenizer, "--workers=1")
+    assert result.exit_code == 0
+    assert "warning: 1 rejected" in result.stderr
+    assert read_manifest(tmp_path / "out").counts["documents"] > 10
+    assert [entry["where"] for entry in rejected(tmp_path / "out")] == [str(source)]
+
+
+def test_bytes_that_are_no_utf8_and_nul_are_mended_and_counted(
+    folder: Path, tmp_path: Path
+) -> None:
+    documents = [f"{GOOD} Number {number}.".encode() for number in range(30)]
+    documents[3] += b" Latin-1: caf\xe9."
+    documents[7] = documents[7].replace(b"line", b"li\0ne")
+    documents[9] = b"\xff\0" + documents[9]
+    (folder / "hostile.txt").write_bytes(b"\n\n".join(documents))
+    manifest, said = build(folder / "hostile.txt", tmp_path / "out")
+    counts = manifest.counts
+    assert (counts["documents"], counts["invalid_utf8"], counts["nul"]) == (30, 2, 2)
+    assert said == ""
+
+
+def write_long_document(path: Path, size: int) -> None:
+    """Two documents; the first is one line of about so many bytes."""
+    paragraphs = [text.replace("\n", " ") for text in articles(200)]
+    mixed = random.Random(1).choices(paragraphs, k=size // 1567)
+    documents = [{"text": " ".join(mixed)}, {"text": GOOD}]
+    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
+
+
+def test_a_document_of_megabytes_on_one_line_works(folder: Path, tmp_path: Path) -> None:
+    write_long_document(folder / "long.jsonl", 2_000_000)
+    manifest, _ = build(folder / "long.jsonl", tmp_path / "out")
+    assert manifest.counts["documents"] == 2
+    assert manifest.num_examples("train") > 4000
+
+
+@pytest.mark.slow
+def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Path) -> None:
+    write_long_document(folder / "huge.jsonl", 50_000_000)
+    done = clozeline(*shards_line(folder / "huge.jsonl", tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert read_manifest(tmp_path / "out").num_examples("train") > 100_000
+    job = json.loads((tmp_path / "out" / "job.json").read_bytes())
+    print(f"\n{job['peak_process_megabytes']:,} MB at the peak, {job['seconds']} s")
+    assert job["peak_process_megabytes"] < 4_000
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--max-seq-length=7", "max_seq_length is 7; it lies between 8 and 65535."),
+        ("--validation=0.9", "validation is 0.9; it lies between 0.0 and 0.5."),
+        ("--num-shards=0", "num_shards is 0; it lies between 1 and 100000."),
+        ("--workers=-1", "workers is -1; give 0 (all cores) or more."),
+        ("--block-bytes=0", "block_bytes is 0; give at least 1."),
+        (
+            "--pairs=next",
+            "Invalid value for '--pairs': 'next' is not one of 'segments', 'sentences', 'none'.",
+        ),
+        ("--dupe-factor=x", "Invalid value for '--dupe-factor': 'x' is not a valid integer."),
+    ],
+)
+def test_an_option_out_of_bounds_is_a_usage_error(
+    option: str, message: str, folder: Path, tmp_path: Path
+) -> None:
+    result = run(*shards_line(folder / "good.parquet", tmp_path / "out", option))
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == f"Error: {message}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--runner=NoSuchRunner", "the job failed: Unexpected pipeline runner: NoSuchRunner."),
+        (
+            "--direct_num_workers=many",
+            "Beam refuses what follows --: argument --direct_num_workers: invalid int value: "
+            "'many'",
+        ),
+    ],
+)
+def test_what_beam_refuses_is_one_line(
+    option: str, message: str, folder: Path, tmp_path: Path
+) -> None:
+    """In a process of its own, for Beam writes to the terminal itself and leaves."""
+    out = tmp_path / "out"
+    done = clozeline(*shards_line(folder / "good.parquet", out), "--", option)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
+    assert f"{out / 'job.log'})" in done.stderr
+    assert "usage:" not in done.stderr
+
+
+# --- tokenizers -----------------------------------------------------------------------------------
+
+
+def bpe(path: Path) -> None:
+    """A tokenizer.json of another kind."""
+    model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
+    path.write_text(json.dumps({"model": model, "added_tokens": []}))
+
+
+def no_mask(path: Path) -> None:
+    tokens = [token for token in SPECIAL_TOKENS if token != "[MASK]"]
+    path.write_text("\n".join([*tokens, "the", "cat"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        ("vocab.txt", no_mask, "the vocabulary of 6 pieces lacks [MASK]; BERT needs all of "),
+        ("bpe.json", bpe, "is not BERT's kind: normalizer type is None, not 'BertNormalizer'"),
+        ("none.txt", lambda path: None, "no such file; give a vocab.txt or a tokenizer.json"),
+        ("a.json", lambda path: path.write_text("{"), "is not JSON: "),
+    ],
+)
+def test_a_vocabulary_that_is_not_berts_is_refused(
+    name: str, write: Callable[[Path], None], message: str, folder: Path, tmp_path: Path
+) -> None:
+    few = write_parquet(tmp_path / "few.parquet", articles(3))  # Punkt's, where nltk has none
+    write(tmp_path / name)
+    line = refused("tokenizer", few, "--vocab", tmp_path / name, "--out", tmp_path / "out")
+    assert message in line
+    assert str(tmp_path / name) in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    (tmp_path / "file").write_text("x")
+    learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out")
+    assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
+    assert refused(*learn, tmp_path / "file").endswith("remove it or give another --out.")
+    assert "cannot be made (File exists)" in refused(*learn, tmp_path / "file" / "t")
+    assert "already" in refused(*learn, folder / "tokenizer")
+    assert not (tmp_path / "t").exists()
+
+
+def test_shards_need_a_tokenizer_folder(folder: Path, tmp_path: Path) -> None:
+    source, out = folder / "good.parquet", tmp_path / "out"
+    assert "no such folder" in refused(
+        "shards", source, "--tokenizer", tmp_path / "none", "--out", out
+    )
+    shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
+    (tmp_path / "tokenizer" / "punkt.json").unlink()
+    line = refused(
+        "shards", source, "--tokenizer", tmp_path / "tokenizer", "--out", out, "--workers=1"
+    )
+    assert "has no parameters of Punkt; make the tokenizer with `clozeline tokenizer`" in line
+
+
+# --- folders --------------------------------------------------------------------------------------
+
+
+def test_folders_that_are_files_are_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    good, file = folder / "good.parquet", tmp_path / "file"
+    for line in (
+        refused(*shards_line(good, file)),
+        refused(*shards_line(good, tmp_path / "out", "--runs", file)),
+    ):
+        assert line == f"{file} cannot be made a folder (File exists); give another."
+    assert "(Not a directory)" in refused(*shards_line(good, file / "out"))
+    assert file.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o500)
+    closed = tmp_path / "closed" / "out"
+    assert str(closed) in refused(*shards_line(folder / "good.parquet", closed))
+    learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out", closed)
+    assert str(tmp_path / "closed") in refused(*learn)
+
+
+def test_a_finished_folder_is_kept_refused_or_replaced(finished: Path, tmp_path: Path) -> None:
+    source, out = finished.parent / "good.parquet", tmp_path / "out"
+    shutil.copytree(finished, out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+
+    result = run(*shards_line(source, out, "--num-shards=2"))
+    assert result.exit_code == 0
+    assert result.output.startswith("already complete: ")
+    line = refused(*shards_line(source, out, "--num-shards=2", "--seed=3", "--pairs=none"))
+    assert "another config (pairs 'segments' there, 'none' now; seed 0 there, 3 now)" in line
+    assert line.endswith("Give another --out, or --overwrite.")
+    other = write_tokenizer(tmp_path / "tokenizer", articles(3))
+    same = ("--out", out, "--num-shards=2")
+    assert "(tokenizer " in refused("shards", source, "--tokenizer", other, *same)
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+    manifest, _ = build(source, out, "--seed=3", "--format=webdataset", "--overwrite")
+    assert manifest.config.seed == 3
+    assert sorted(path.name for path in out.glob("*-of-*")) == [
+        "train-00000-of-00001.tar",
+        "validation-00000-of-00001.tar",
+    ]
+
+
+def test_a_folder_without_a_manifest_is_no_data_set(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "out")
+    (tmp_path / "out" / MANIFEST).unlink()
+    for command in ("verify", "inspect"):
+        assert "has no manifest.json: the shards there are not finished" in refused(
+            command, tmp_path / "out"
+        )
+        assert "is no directory" in refused(command, tmp_path / "nowhere")
+    (tmp_path / "out" / MANIFEST).write_text("{")
+    assert "manifest.json cannot be read" in refused("verify", tmp_path / "out")
+
+
+def flip(path: Path) -> None:
+    """Change one bit, in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("harm", "fault"),
+    [(flip, "its bytes changed"), (cut, "the manifest says"), (Path.unlink, "missing")],
+)
+def test_verify_names_the_shard_that_is_not_what_it_was(
+    harm: Callable[[Path], None], fault: str, finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(finished, out)
+    assert run("verify", out).exit_code == 0
+    harm(out / "train-00001-of-00002.arrow")
+    result = run("verify", out)
+    assert result.exit_code == 2
+    *faults, last = result.stderr.splitlines()
+    assert all(line.startswith("train-00001-of-00002.arrow: ") for line in faults)
+    assert any(fault in line for line in faults)
+    assert last.startswith(f"Error: {len(faults)} fault")
+    assert result.stdout == ""
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+FULL_DISK = """
+import resource, runpy, sys
+most = int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # no file may grow beyond
+runpy.run_module("train", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(("most", "step"), [(20_000, "TokenizeBlock"), (100_000, "BuildShard")])
+def test_where_no_more_can_be_written_nothing_is_half_written(
+    most: int, step: str, folder: Path, tmp_path: Path
+) -> None:
+    """A limit on the size of files stands for the full disk: a write fails in its middle."""
+    out = tmp_path / "out"
+    line = shards_line(folder / "good.parquet", out, "--num-shards=1", "--block-bytes=20000")
+    command = [sys.executable, "-c", FULL_DISK, most, *line]
+    failed = subprocess.run(
+        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert failed.returncode == 2, failed.stderr
+    assert f"File too large [while running '{step}']" in failed.stderr.splitlines()[-1]
+    assert failed.stderr.endswith("the same command goes on from there.\n")
+    assert "Traceback" not in failed.stderr
+    assert leftovers(out) == []
+    assert run(*line).exit_code == 0
+    assert run("verify", out).exit_code == 0

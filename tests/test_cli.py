@@ -1,0 +1,131 @@
+"""The command line as a user meets it: help, version, what goes to Beam, how a mistake is told."""
+
+import importlib.metadata
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pipeline.manifest import read_manifest
+from tests.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from train.cli import main
+
+COMMANDS = (
+    *("tokenizer", "shards", "inspect", "verify"),
+    *("pretrain", "evaluate", "finetune", "baseline", "predict", "fill"),
+)
+HELP = """\
+Usage: clozeline [OPTIONS] COMMAND [ARGS]...
+
+  Pretrain BERT from raw text.
+
+Options:
+  --version  Show the version and exit.
+  --help     Show this message and exit.
+
+Commands:
+  tokenizer  Learn (or adopt) WordPiece, and the parameters of Punkt.
+  shards     Text to shards of masked examples.
+  inspect    Show examples as a person reads them.
+  verify     Check every byte and every example against the manifest.
+  pretrain   Train a model on shards: alone, or under torchrun.
+  evaluate   Measure a run on the held-out examples of a data set.
+  finetune   A pretrained RUN and labelled rows to a classifier.
+  baseline   Bag-of-words: what a classifier has to beat.
+  predict    Classify texts, files, or standard input.
+  fill       Fill each [MASK] of a text.
+"""
+FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+# What takes seconds to import, and what a machine that only trains need not have.
+HEAVY = ("torch", "apache_beam", "nltk", "datasets", "webdataset", "transformers", "sklearn")
+ASK_ALL_FOR_HELP = f"""
+import sys
+from click.testing import CliRunner
+from train.cli import main
+for command in ([], *([name] for name in main.commands)):
+    assert CliRunner().invoke(main, [*command, "--help"]).exit_code == 0
+print(sorted(set({HEAVY}) & set(sys.modules)))
+"""
+
+
+def test_help_lists_the_commands_in_the_order_of_the_data() -> None:
+    result = CliRunner().invoke(main, ["--help"], prog_name="clozeline", terminal_width=80)
+    assert result.output == HELP
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_what_it_takes(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"], prog_name="clozeline")
+    assert result.exit_code == 0
+    assert result.output.startswith(f"Usage: clozeline {name} ")
+    explained = [line.strip() for line in HELP.splitlines() if line.startswith(f"  {name} ")]
+    assert explained[0].removeprefix(name).strip() in result.output
+
+
+def test_every_option_has_an_explanation() -> None:
+    silent = [
+        f"{name} {option.opts[0]}"
+        for name, command in main.commands.items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_ALL_FOR_HELP], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = clozeline("--version")
+    assert done.stdout == f"clozeline {importlib.metadata.version('clozeline')}\n"
+
+
+def test_what_follows_two_dashes_is_beams_and_beams_alone(tmp_path: Path) -> None:
+    texts = articles(40)
+    source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
+    ours = ("shards", source, "--tokenizer", tokenizer, "--out", out, "--seed=1")
+    # The last two are spelled like options of ours; Beam does not know them, and goes on.
+    beams = [f"--runner={FN_API}", "--direct_running_mode=in_memory", "--seed=2", "--pairs=none"]
+    result = CliRunner().invoke(main, [str(part) for part in (*ours, "--", *beams)])
+    assert result.exit_code == 0, result.output
+    assert json.loads((out / "job.json").read_bytes())["beam_args"] == beams
+    config = read_manifest(out).config
+    assert (config.seed, config.pairs) == (1, "segments")
+
+
+def test_a_job_says_one_line_and_shows_its_progress_beside_it(tmp_path: Path) -> None:
+    texts = articles(40)
+    source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
+    done = clozeline("shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1")
+    rows = read_manifest(out).num_examples("train")
+    assert done.stdout == f"{rows:,} training examples in 2 shards: {out}\n"
+    assert "tokenizing: 100%" in done.stderr
+    assert "2/2" in done.stderr
+    assert "INFO" not in done.stderr  # what Beam logs is in job.log
+
+
+def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    for line in (
+        ("shards", "no.txt", "--tokenizer", tmp_path, "--out", tmp_path / "out"),
+        ("verify", tmp_path / "nothing"),
+        ("pretrain", tmp_path / "nothing", "--out", tmp_path / "run"),
+        ("predict", tmp_path / "nothing", "a text"),
+    ):
+        done = clozeline(*line)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("Error: ")
+        assert done.stderr.count("\n") == 1
+    done = clozeline("shards", "no.txt")
+    assert done.returncode == 2
+    assert done.stderr.endswith("\nError: Missing option '--tokenizer'.\n")
+    assert "No such command 'shard'" in clozeline("shard").stderr

@@ -1,0 +1,172 @@
+"""The job: finished or not finished, never half; and what went wrong is one line."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.job import JobOptions, build_shards, local_runner
+from pipeline.manifest import MANIFEST, read_manifest
+from pipeline.tokenizer import Normalization, Tokenizer
+from pipeline.verify import verify
+from tests.small import PUNKT, small_tokenizer
+from tests.test_steps import CONFIG, TEXT, build, work
+
+OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process
+
+
+def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **more):
+    """`clozeline shards` on a corpus in `folder`."""
+    if not (folder / "tokenizer").exists():
+        small_tokenizer(PUNKT).save(folder / "tokenizer")
+        (folder / "corpus.txt").write_text(TEXT)
+    facts = {"tokenizer_dir": folder / "tokenizer", "out_dir": folder / "out", **more}
+    return build_shards([str(folder / source)], config=config, options=options, **facts)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "out").mkdir()
+    (folder / "out" / ".train-00000-of-00003.arrow.1234.partial").write_bytes(b"of a killed one")
+    shards(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "job")
+
+
+def test_a_job_leaves_a_sound_data_set_and_nothing_else(finished, tmp_path):
+    assert list(verify(finished / "out")) == []
+    names = sorted(path.name for path in (finished / "out").iterdir())
+    assert names == [
+        "job.json",
+        "job.log",
+        "manifest.json",
+        "tokenizer",
+        "train-00000-of-00003.arrow",
+        "train-00001-of-00003.arrow",
+        "train-00002-of-00003.arrow",
+        "validation-00000-of-00001.arrow",
+    ]
+    # Beam adds nothing to what the steps make.
+    assert read_manifest(finished / "out") == build(*work(tmp_path))
+
+
+def test_how_it_went_stands_beside_and_not_in_the_manifest(finished):
+    facts = json.loads((finished / "out" / "job.json").read_text())
+    assert facts["sources"] == [str(finished / "corpus.txt")]
+    assert facts["blocks"] > 1
+    assert facts["seconds"] > 0
+    manifest = (finished / "out" / MANIFEST).read_text()
+    assert str(finished) not in manifest
+    assert "workers" not in manifest
+
+
+def test_the_same_call_again_does_nothing(finished):
+    before = {path: path.stat().st_mtime_ns for path in (finished / "out").rglob("*")}
+    manifest, is_new = shards(finished)
+    assert not is_new
+    assert manifest == read_manifest(finished / "out")
+    assert {path: path.stat().st_mtime_ns for path in (finished / "out").rglob("*")} == before
+
+
+def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_path):
+    other = tmp_path / "other"
+    flags = Normalization(lowercase=False, strip_accents=False)
+    Tokenizer(small_tokenizer().tokens, flags, PUNKT).save(other)
+    with pytest.raises(
+        InputError,
+        match=r"finished data set of another config \(max_seq_length 32 there, 64 now; "
+        r"seed 0 there, 3 now; tokenizer \w{8} there, \w{8} now\)\. .*--overwrite",
+    ):
+        shards(finished, replace(CONFIG, max_seq_length=64, seed=3), tokenizer_dir=other)
+    assert (finished / "out" / MANIFEST).exists()
+
+
+def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(copy, tmp_path):
+    flags = Normalization(lowercase=True, strip_accents=False)
+    other = Tokenizer(small_tokenizer().tokens, flags, PUNKT)
+    other.save(tmp_path / "other")
+    foreign = copy / "out" / "data-00000-of-00002.arrow"
+    foreign.write_bytes(b"somebody's")
+    runs = tmp_path / "runs"
+    manifest, is_new = shards(
+        copy,
+        replace(CONFIG, num_shards=2, validation=0.0),
+        replace(OPTIONS, overwrite=True, runs=runs),
+        tokenizer_dir=tmp_path / "other",
+    )
+    assert is_new
+    assert manifest.tokenizer_digest == other.digest
+    assert list(verify(copy / "out")) == []
+    left = sorted(path.name for path in (copy / "out").glob("*.arrow"))
+    assert left == [foreign.name, "train-00000-of-00002.arrow", "train-00001-of-00002.arrow"]
+    assert list(runs.glob("*.run.arrow"))  # kept, for it was named
+
+
+def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
+    lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
+    (tmp_path / "bad.jsonl").write_text("\n".join([*lines, "{no json"]))
+    strict = replace(CONFIG, max_rejected=0.0)
+    with pytest.raises(InputError) as failed:
+        shards(tmp_path, strict, source="bad.jsonl")
+    message = str(failed.value)
+    assert message.startswith("1 of 61 documents were rejected, more than the 0")
+    assert message.endswith("Mend the source or allow more.")
+    assert "\n" not in message
+    out = tmp_path / "out"
+    assert not (out / MANIFEST).exists()
+    assert "Traceback" in (out / "job.log").read_text()
+    assert f"{tmp_path}/bad.jsonl:61" in (out / "rejected.jsonl").read_text()
+
+    before = {path: path.stat().st_ino for path in out.glob("*.arrow")}
+    assert len(before) == 4
+    manifest, _ = shards(tmp_path, replace(CONFIG, max_rejected=0.1), source="bad.jsonl")
+    assert manifest.counts["rejected"] == 1
+    assert {path: path.stat().st_ino for path in out.glob("*.arrow")} == before
+    assert not (out / ".runs").exists()
+
+
+def test_a_damaged_run_in_a_kept_folder_is_named(tmp_path):
+    blocks, place = work(tmp_path, block_bytes=8000)  # writes the same corpus.txt
+    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
+    path = place.run_path(blocks[1])
+    path.write_bytes(b"ARROW1")
+    with pytest.raises(InputError, match=rf"^{path} is damaged .*; delete it and run again\.$"):
+        shards(tmp_path, options=replace(OPTIONS, runs=place.runs_dir))
+
+
+def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"NoSuchRunner.*job\.log") as failed:
+        shards(tmp_path, beam_args=["--runner=NoSuchRunner"])
+    assert "\n" not in str(failed.value)
+    assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+def test_what_fails_before_the_work_leaves_no_folder(tmp_path):
+    with pytest.raises(InputError, match=r"nothing\.txt: no such file"):
+        shards(tmp_path, source="nothing.txt")
+    with pytest.raises(InputError, match="no tokenizer folder"):
+        shards(tmp_path, tokenizer_dir=tmp_path / "nowhere")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_local_runner_is_one_process_or_a_process_for_each_worker():
+    runner = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
+    one = [runner, "--direct_running_mode=in_memory", "--direct_num_workers=1"]
+    three = [runner, "--direct_running_mode=multi_processing", "--direct_num_workers=3"]
+    assert local_runner(1) == one
+    assert local_runner(3) == three
+    assert local_runner(0)[2] != "--direct_num_workers=0"
+
+
+@pytest.mark.parametrize("values", [{"workers": -1}, {"block_bytes": 0}])
+def test_job_options_that_cannot_be(values):
+    [name] = values
+    with pytest.raises(ValueError, match=f"{name} is {values[name]}; give"):
+        JobOptions(**values)

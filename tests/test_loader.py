@@ -1,0 +1,461 @@
+"""The loader's laws: who reads decides nothing about what is read."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from pipeline.errors import InputError
+from pipeline.manifest import read_manifest, write_manifest
+from pipeline.masks import MaskRules, mask_examples, mask_keys
+from pipeline.shards import read_shard
+from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer, load_tokenizer
+from tests.small import WORDS, small_tokenizer
+from tests.small_data import SMALL, write_data_set
+from train.batch import batch_digest, collate, concatenate, digest_text, split
+from train.loader import Loader, evaluation_batches
+from train.order import Order
+from train.prefetch import prefetched
+from train.reader import SLAB_ROWS
+
+N = 57  # training examples of small_folder
+POOL_ROWS = 20  # three pools or so an epoch
+GLOBAL = 12
+STEPS = 20
+
+
+def load(folder, steps, **options):
+    """The first batches of a loader, which is closed then."""
+    options = {"batch_size": GLOBAL, "seed": 3, "pool_rows": POOL_ROWS, "prefetch": 0, **options}
+    iterator = iter(Loader(folder, **options))
+    batches = list(islice(iterator, steps))
+    iterator.close()
+    return batches
+
+
+def rows_of(batches):
+    """Every example of the batches, as one hashable row of all its values."""
+    joined = concatenate([loaded.batch for loaded in batches])
+    columns = [tensor.reshape(len(joined), -1).double() for tensor in joined.tensors().values()]
+    return [tuple(row) for row in torch.cat(columns, dim=1).tolist()]
+
+
+def originals(batches):
+    """The token ids of every example, labels put back: [R, S]."""
+    joined = concatenate([loaded.batch for loaded in batches])
+    ids = joined.input_ids.clone()
+    row, slot = joined.masked_lm_weights.nonzero(as_tuple=True)
+    ids[row, joined.masked_lm_positions[row, slot]] = joined.masked_lm_labels[row, slot]
+    return [tuple(row) for row in ids.tolist()]
+
+
+def global_facts(loaded):
+    return (loaded.next_position, loaded.num_tokens, loaded.num_predictions, loaded.num_pairs)
+
+
+@pytest.fixture(scope="module")
+def whole(small_folder):
+    """The first global batches as one process reads them: more than four epochs."""
+    return load(small_folder, STEPS)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_every_world_size_trains_on_the_same_global_batches(
+    small_folder, whole, world_size, prefetch
+):
+    parts = [
+        load(small_folder, STEPS, rank=rank, world_size=world_size, prefetch=prefetch)
+        for rank in range(world_size)
+    ]
+    for step, loaded in enumerate(whole):
+        of_ranks = [part[step] for part in parts]
+        assert rows_of(of_ranks) == rows_of([loaded])
+        assert {global_facts(part) for part in of_ranks} == {global_facts(loaded)}
+        assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few cores
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_a_plain_data_loader_hands_out_the_same_batches(small_folder, whole, workers):
+    loader = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
+    batches = iter(DataLoader(loader, batch_size=None, num_workers=workers))
+    for loaded, wanted in zip(batches, whole, strict=False):
+        assert rows_of([loaded]) == rows_of([wanted])
+        assert global_facts(loaded) == global_facts(wanted)
+        assert loaded.digest == wanted.digest
+
+
+def test_accumulation_cuts_a_batch_and_changes_nothing(whole):
+    for parts in (1, 2, 4):
+        pieces = [replace(whole[0], batch=piece) for piece in split(whole[0].batch, parts)]
+        assert rows_of(pieces) == rows_of(whole[:1])
+
+
+def test_the_counts_are_those_of_the_batch(whole):
+    for step, loaded in enumerate(whole):
+        batch = loaded.batch
+        assert loaded.next_position == (step + 1) * GLOBAL
+        assert loaded.num_tokens == batch.num_tokens
+        assert loaded.num_predictions == batch.masked_lm_weights.sum()
+        assert loaded.num_pairs == (batch.next_sentence_labels >= 0).sum()
+        assert loaded.digest == batch_digest(batch, step * GLOBAL)
+    assert len({loaded.digest for loaded in whole}) == len(whole)
+
+
+def test_any_n_positions_in_step_with_an_epoch_hold_each_example_once(small_folder):
+    everything = set(originals(load(small_folder, 1, batch_size=N)))
+    assert len(everything) == N
+    rows = originals(load(small_folder, 20))
+    for epoch in range(4):
+        assert set(rows[epoch * N : (epoch + 1) * N]) == everything
+
+
+@pytest.mark.parametrize("rows", [(1,), (2, 0, 3)])
+def test_a_set_smaller_than_a_batch_repeats_in_step(tmp_path, rows):
+    folder = write_data_set(tmp_path / "data", train=rows)
+    n, found = sum(rows), originals(load(folder, 4))
+    assert all(set(found[i : i + n]) == set(found[:n]) for i in range(0, 40, n))
+    parts = [load(folder, 4, rank=rank, world_size=3) for rank in range(3)]
+    by_step = [loaded for step in zip(*parts, strict=True) for loaded in step]
+    assert originals(by_step) == found
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4, 5, 11])
+@pytest.mark.parametrize(("batch_size", "world_size"), [(12, 2), (6, 3), (20, 4), (7, 1)])
+def test_a_resumed_run_goes_on_with_the_very_next_example(
+    small_folder, whole, steps, batch_size, world_size
+):
+    before = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
+    trained_on = list(islice(before, steps))
+    state = before.state_dict()
+    assert state["next_position"] == steps * GLOBAL
+    resumed = [
+        Loader(
+            small_folder,
+            batch_size=batch_size,
+            rank=rank,
+            world_size=world_size,
+            seed=3,
+            pool_rows=POOL_ROWS,
+        )
+        for rank in range(world_size)
+    ]
+    for loader in resumed:
+        loader.load_state_dict(state)
+    after = [part for parts in islice(zip(*resumed, strict=True), 3) for part in parts]
+    wanted = rows_of(whole)
+    seen = (rows_of(trained_on) if trained_on else []) + rows_of(after)
+    assert seen == wanted[: len(seen)]
+    assert resumed[0].next_position == len(seen)
+
+
+def test_iterating_again_goes_on(small_folder, whole):
+    loader = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
+    found = [next(iter(loader)) for _ in range(4)]
+    assert rows_of(found) == rows_of(whole[:4])
+
+
+def test_a_state_names_the_batch_trained_on_rather_than_the_last_one_fetched(small_folder):
+    loader = Loader(small_folder, batch_size=GLOBAL, seed=3)
+    trained_on, _fetched = islice(loader, 2)
+    assert loader.state_dict()["next_position"] == 2 * GLOBAL
+    assert loader.state_dict(trained_on.next_position)["next_position"] == GLOBAL
+
+
+def stored_rows(folder, epoch):
+    """The rows of an epoch in the loader's order, taken from the shards one by one."""
+    manifest = read_manifest(folder)
+    rules = MaskRules.of(manifest.config, load_tokenizer(folder / "tokenizer"))
+    shards = [read_shard(folder / entry.name) for entry in manifest.of_split("train")]
+    if epoch > 0:
+        for i, shard in enumerate(shards):
+            keys = mask_keys(manifest.config.seed, split="train", shard=i, epoch=epoch)
+            rows = np.arange(len(shard))
+            keys = np.broadcast_to(keys, len(shard))
+            shards[i] = mask_examples(shard.unmasked(), keys=keys, rows=rows, rules=rules)
+    order = Order(
+        [len(shard) for shard in shards],
+        dataset_digest=manifest.dataset_digest,
+        seed=3,
+        pool_rows=POOL_ROWS,
+    )
+    parts = []
+    for pool in order.pools(epoch):
+        places = [(s, r) for s in pool.shards for r in range(len(shards[s]))]
+        for row in order.rows(pool):
+            shard, row_in_shard = places[row]
+            parts.append(
+                collate(
+                    shards[shard],
+                    np.array([row_in_shard]),
+                    max_seq_length=manifest.config.max_seq_length,
+                    max_predictions=manifest.config.predictions,
+                    pad_id=0,
+                )
+            )
+    return concatenate(parts)
+
+
+@pytest.mark.parametrize("whole_word", [False, True])
+def test_epoch_zero_is_as_stored_and_later_masks_equal_a_fresh_draw(tmp_path, whole_word):
+    config = replace(SMALL, whole_word=whole_word)
+    folder = write_data_set(tmp_path / "data", train=(13, 20, 0, 7, 17), config=config)
+    for loaded in load(folder, 3, batch_size=N):
+        wanted = stored_rows(folder, loaded.next_position // N - 1)
+        assert all(torch.equal(loaded.batch.tensors()[k], v) for k, v in wanted.tensors().items())
+
+
+def test_new_masks_hide_other_tokens_of_the_same_examples(small_folder):
+    first, second = load(small_folder, 2, batch_size=N)
+    kept = load(small_folder, 2, batch_size=N, remask=False)
+    assert set(originals([first])) == set(originals([second]))
+    assert set(rows_of([first])).isdisjoint(rows_of([second]))
+    assert set(rows_of(kept[:1])) == set(rows_of(kept[1:])) == set(rows_of([first]))
+
+
+def test_arrow_and_webdataset_give_equal_batches(tmp_path, small_folder, whole):
+    for config in (replace(SMALL, format="webdataset"), replace(SMALL, compression="zstd")):
+        folder = tmp_path / f"{config.format}-{config.compression}"
+        write_data_set(folder, train=(13, 20, 0, 7, 17), validation=(9, 14), config=config)
+        found = load(folder, STEPS)
+        assert rows_of(found) == rows_of(whole)
+        assert [loaded.digest for loaded in found] == [loaded.digest for loaded in whole]
+
+
+def test_slabs_of_many_batches_and_batches_of_many_slabs_agree(small_folder):
+    one_by_one = load(small_folder, 2 * SLAB_ROWS + 5, batch_size=1)
+    at_once = load(small_folder, 1, batch_size=2 * SLAB_ROWS + 5)
+    assert rows_of(one_by_one) == rows_of(at_once)
+
+
+def test_another_process_reads_the_same_data(small_folder, whole):
+    code = (
+        "import sys; from itertools import islice; from train.loader import Loader\n"
+        f"loader = Loader(sys.argv[1], batch_size={GLOBAL}, seed=3, pool_rows={POOL_ROWS})\n"
+        f"print(*(loaded.digest for loaded in islice(loader, {STEPS})))\n"
+        "forgotten = iter(loader); next(forgotten)\n"  # its thread is alive when Python exits
+    )
+    found = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, small_folder],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout.split() == [str(loaded.digest) for loaded in whole]
+
+
+def test_evaluation_reads_each_example_once_in_stored_order(small_folder):
+    batches = list(evaluation_batches(small_folder, batch_size=6))
+    assert [len(loaded.batch) for loaded in batches] == [6, 6, 6, 6]
+    weights = torch.cat([loaded.batch.example_weights for loaded in batches])
+    assert weights.tolist() == [1.0] * 23 + [0.0]
+    assert batches[-1].next_position == 23
+    manifest = read_manifest(small_folder)
+    shards = [read_shard(small_folder / entry.name) for entry in manifest.of_split("validation")]
+    tokens = [row[row != 0].tolist() for loaded in batches for row in loaded.batch.input_ids]
+    ids = [shard.input_ids for shard in shards]
+    stored = [shard.values[a:b].tolist() for shard in ids for a, b in _bounds(shard)]
+    assert tokens[:23] == stored
+
+
+def _bounds(column):
+    return zip(column.offsets[:-1], column.offsets[1:], strict=True)
+
+
+@pytest.mark.parametrize("limit", [None, 5, 7, 24])
+def test_every_rank_evaluates_the_same_number_of_equal_shapes(small_folder, limit):
+    alone = list(evaluation_batches(small_folder, batch_size=6, limit=limit))
+    parts = [
+        list(evaluation_batches(small_folder, batch_size=6, rank=r, world_size=3, limit=limit))
+        for r in range(3)
+    ]
+    assert [len(part) for part in parts] == [len(alone)] * 3
+    assert {len(loaded.batch) for part in parts for loaded in part} == {2}
+    for step, loaded in enumerate(alone):
+        of_ranks = [part[step] for part in parts]
+        assert rows_of(of_ranks) == rows_of([loaded])
+        assert {global_facts(part) for part in of_ranks} == {global_facts(loaded)}
+        assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
+    examples = sum(float(loaded.batch.example_weights.sum()) for loaded in alone)
+    assert examples == min(limit or 23, 23)
+    assert sum(loaded.num_tokens for loaded in alone) == sum(
+        loaded.batch.num_tokens for loaded in alone
+    )
+
+
+def test_a_state_of_another_data_set_tokenizer_or_order_is_refused(tmp_path, small_folder):
+    state = Loader(small_folder, batch_size=4, seed=3).state_dict()
+    other_tokens = Tokenizer(
+        [*SPECIAL_TOKENS, *WORDS], Normalization(lowercase=True, strip_accents=True)
+    )
+    other_rows = write_data_set(tmp_path / "rows", train=(13, 20))
+    other_tokenizer = write_data_set(tmp_path / "tokens", train=(13,), tokenizer=other_tokens)
+    for folder, options, reason in (
+        (other_rows, {}, "dataset digest is"),
+        (other_tokenizer, {}, "tokenizer digest is"),
+        (small_folder, {"seed": 4}, "seed is 4, the checkpoint's is 3"),
+        (small_folder, {"pool_rows": 9}, "pool rows is 9"),
+        (small_folder, {"split": "validation"}, "split is validation"),
+    ):
+        loader = Loader(folder, batch_size=4, **{"seed": 3, **options})
+        with pytest.raises(InputError, match=reason):
+            loader.load_state_dict(state)
+        assert loader.next_position == 0
+
+
+def test_a_tokenizer_that_is_not_the_manifests_is_refused(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(5,))
+    (folder / "tokenizer").rename(folder / "old")
+    small_tokenizer({"another": 1}).save(folder / "tokenizer")
+    with pytest.raises(InputError, match="is not the tokenizer of these shards"):
+        Loader(folder, batch_size=4, seed=0)
+
+
+def test_a_split_without_examples_is_refused(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(0, 0), validation=(3,))
+    with pytest.raises(InputError, match="holds no train examples"):
+        Loader(folder, batch_size=4, seed=0)
+    folder = write_data_set(tmp_path / "other", train=(3,))
+    with pytest.raises(InputError, match="holds no validation examples"):
+        evaluation_batches(folder, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "world_size", "fitting"), [(10, 4, "8 or 12"), (2, 3, "3"), (0, 2, "2")]
+)
+def test_a_batch_that_does_not_divide_names_those_that_do(
+    small_folder, batch_size, world_size, fitting
+):
+    with pytest.raises(InputError, match=f"processes; {fitting} would"):
+        Loader(small_folder, batch_size=batch_size, world_size=world_size, seed=0)
+
+
+def shorten(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def overwrite(path):
+    path.write_bytes(b"\0" * path.stat().st_size)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("spoil", [shorten, overwrite])
+def test_a_bad_shard_is_named_when_it_is_opened(tmp_path, spoil, prefetch):
+    folder = write_data_set(tmp_path / "data", train=(30, 30))
+    spoil(folder / "train-00001-of-00002.arrow")
+    with pytest.raises(InputError, match=r"train-00001-of-00002.arrow (has|is damaged)"):
+        load(folder, 5, prefetch=prefetch)
+
+
+def test_a_missing_shard_is_named_before_anything_is_read(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(30, 30))
+    (folder / "train-00001-of-00002.arrow").unlink()
+    with pytest.raises(InputError, match=r"train-00001-of-00002.arrow is missing .1 of 2"):
+        Loader(folder, batch_size=4, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"rows": 31}, "30 rows, the manifest says 31"),
+        ({"vocab_size": 9}, "token id .*, the highest possible is 8"),
+        ({"max_seq_length": 12}, "row length 16"),
+        ({"max_predictions_per_seq": 1}, "masks of a row 2"),
+    ],
+)
+def test_a_shard_that_is_not_the_manifests_is_named(tmp_path, change, complaint):
+    folder = write_data_set(tmp_path / "data", train=(30,))
+    manifest = read_manifest(folder)
+    if "rows" in change:
+        changed = replace(manifest, shards=[replace(manifest.shards[0], **change)])
+    elif "vocab_size" in change:
+        changed = replace(manifest, **change)
+    else:
+        changed = replace(manifest, config=replace(manifest.config, **change))
+    write_manifest(folder, changed)
+    with pytest.raises(InputError, match=f"train-00000-of-00001.arrow is damaged .{complaint}"):
+        load(folder, 1)
+
+
+def test_no_single_wrong_byte_fails_without_the_name_of_the_shard(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(30,))
+    path = folder / "train-00000-of-00001.arrow"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for place in rng.integers(0, len(whole), 40):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        refused += _is_refused(folder, path.name)
+    assert refused > 10
+
+
+def _is_refused(folder, shard):
+    try:
+        load(folder, 1, batch_size=30)
+    except InputError as error:
+        return shard in str(error) or pytest.fail(f"{error} names no shard")
+    return False
+
+
+def prefetch_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def test_the_thread_ends_when_the_iterator_is_closed_or_forgotten(small_folder):
+    loader = Loader(small_folder, batch_size=GLOBAL, seed=0)
+    closed, forgotten, in_a_cycle = iter(loader), iter(loader), [iter(loader)]
+    in_a_cycle.append(in_a_cycle)
+    for iterator in (closed, forgotten, in_a_cycle[0]):
+        next(iterator)
+    assert len(prefetch_threads()) == 3
+    closed.close()
+    assert len(prefetch_threads()) == 2
+    del forgotten, iterator
+    assert len(prefetch_threads()) == 1
+    del in_a_cycle
+    gc.collect()
+    assert not prefetch_threads()
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_prefetching_changes_neither_items_nor_errors(depth):
+    def items():
+        yield from range(20)
+        raise LookupError("after twenty")
+
+    found = prefetched(items(), depth)
+    assert list(islice(found, 20)) == list(range(20))
+    with pytest.raises(LookupError, match="after twenty"):
+        next(found)
+    assert list(prefetched((i for i in range(7)), depth)) == list(range(7))
+    assert not prefetch_threads()
+
+
+def test_prefetching_is_bounded_and_closes_what_it_reads():
+    made, closed = [], threading.Event()
+
+    def items():
+        try:
+            for i in range(1000):
+                made.append(i)
+                yield i
+        finally:
+            closed.set()
+
+    found = prefetched(items(), 2)
+    assert next(found) == 0
+    found.close()
+    assert closed.is_set()
+    assert len(made) <= 1 + 2 + 2  # asked for, ahead, and one on either side of the queue

@@ -1,0 +1,220 @@
+"""A run that was stopped, killed or short of disk goes on as if nothing had happened.
+
+"As if nothing had happened" is meant literally: every number of every step, and the bytes of the
+last checkpoint. Dropout is on, the learning rate changes with each step, and the 12 steps cross
+into the second epoch, which has masks of its own.
+"""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.errors import InputError
+from tests.small_jobs import COMMAND, ROOT
+from tests.small_training import command_line, go_back, numbers, preset_of, train
+from train.batch import digest_text
+from train.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from train.cli import main
+from train.loader import Loader
+
+#: A rate that does not depend on the number of steps: such a run can be cut anywhere.
+ENDLESS = {"schedule": "constant", "warmup": 0.0, "save_every": 5, "max_steps": 1_000_000}
+
+
+@pytest.fixture(scope="module")
+def whole(small_folder, tmp_path_factory):
+    """The uninterrupted run of 12 steps: checkpoints at 4, 8, 12, looks at 6 and 12."""
+    out = tmp_path_factory.mktemp("whole")
+    train(small_folder, out, model=preset_of(small_folder), eval_every=6)
+    return out
+
+
+@pytest.fixture
+def run(whole, tmp_path):
+    """A copy to do things to."""
+    return shutil.copytree(whole, tmp_path / "run")
+
+
+def finish(shards, run):
+    return train(shards, run, model=preset_of(shards), eval_every=6, resume=True)
+
+
+def assert_same(run, whole):
+    assert numbers(run) == numbers(whole)
+    for ours, theirs in zip(
+        sorted(latest_checkpoint(run).iterdir()),
+        sorted(latest_checkpoint(whole).iterdir()),
+        strict=True,
+    ):
+        assert ours.read_bytes() == theirs.read_bytes(), ours.name
+
+
+def assert_goes_on_as_one_run(shards, run, tmp_path):
+    """Three more steps in this process; against a run that was never interrupted."""
+    steps = numbers(run)[-1]["step"] + 3
+    for out, resume in ((run, True), (tmp_path / "undisturbed", False)):
+        options = {**ENDLESS, "max_steps": steps}
+        train(shards, out, model=preset_of(shards), resume=resume, **options)
+    assert_same(run, tmp_path / "undisturbed")
+
+
+@pytest.mark.parametrize("step", [0, 4, 8])
+def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, small_folder):
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 13, "mlm_l')
+    finish(small_folder, go_back(run, step))
+    assert_same(run, whole)
+
+
+def test_a_checkpoint_that_was_being_written_is_none(run, whole, small_folder):
+    newest = latest_checkpoint(go_back(run, 8))
+    (newest / "state.json").unlink()
+    newest.rename(newest.with_name(".step-00000008.ab12.partial"))
+    assert finish(small_folder, run).is_complete
+    assert_same(run, whole)
+    assert [path.name for path in list_checkpoints(run)[0].parent.glob(".*")] == []
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_damaged_checkpoint_is_one_line_that_says_what_to_delete(name, run, whole, small_folder):
+    newest = latest_checkpoint(go_back(run, 8))
+    (newest / name).write_bytes((newest / name).read_bytes()[:-40])
+    line = command_line(small_folder, run, "--resume", eval_every=6)
+    result = CliRunner().invoke(main, line)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert f"{newest / name} cannot be read" in result.stderr
+    assert f"delete {newest}" in result.stderr
+
+    shutil.rmtree(newest)
+    finish(small_folder, run)
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize("batch_size", [4, 19])
+def test_another_batch_size_goes_on_at_the_very_next_example(batch_size, run, small_folder):
+    train(small_folder, go_back(run, 8), model=preset_of(small_folder), resume=True, max_steps=9,
+          batch_size=batch_size)  # fmt: skip
+    assert read_state(latest_checkpoint(run)).next_position == 64 + batch_size
+    batches = Loader(small_folder, batch_size=batch_size, seed=0, start_position=64)
+    line = next(line for line in numbers(run) if line["step"] == 9)
+    assert line["data_digest"] == digest_text(next(iter(batches)).digest)
+
+
+def test_another_seed_would_read_other_data_and_is_refused(run, small_folder):
+    with pytest.raises(InputError, match="in the order of seed 0, not of 5; give that seed"):
+        train(small_folder, go_back(run, 8), model=preset_of(small_folder), resume=True, seed=5)
+
+
+# --- processes that end before their time
+
+
+def start(*line):
+    """A command in a process group of its own."""
+    return subprocess.Popen(
+        [*COMMAND, *line], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def lines_of(run):
+    path = run / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def interrupt(process, how, *, at, run):
+    """Send a signal to the whole group once so many steps are done; what it printed by then."""
+    try:
+        while lines_of(run) < at:
+            with suppress(subprocess.TimeoutExpired):
+                ended = process.wait(timeout=0.005)
+                pytest.fail(f"it ended with {ended} before it could be interrupted")
+    finally:
+        os.killpg(process.pid, how)
+        printed, _ = process.communicate()
+    return printed
+
+
+#: `clozeline`, which dies at the first event of a kind (see sys.audit) with such a path.
+KILLED_AT = """
+import os, signal, sys
+from train.cli import main
+event, ending = sys.argv[1:3]
+def kill(name, arguments):
+    if name == event and any(str(argument).endswith(ending) for argument in arguments):
+        os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(kill)
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("event", "path"),
+    [
+        ("os.rename", "/step-00000008"),  # all is written, and has no name yet
+        pytest.param("open", ".partial/optimizer.safetensors", marks=pytest.mark.slow),  # for sync
+    ],
+)
+def test_killed_while_it_saves_it_loses_that_checkpoint_only(event, path, run, whole, small_folder):
+    line = command_line(small_folder, go_back(run, 4), "--resume", eval_every=6)
+    code = [sys.executable, "-c", KILLED_AT, event, path, *line]
+    killed = subprocess.run(code, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
+    assert len(list((run / "checkpoints").glob(".step-00000008.*.partial"))) == 1
+    finish(small_folder, run)
+    assert_same(run, whole)
+
+
+@pytest.mark.parametrize(
+    "lives",
+    [(7,), *(pytest.param(lives, marks=pytest.mark.slow) for lives in ((1,), (5,), (2, 13, 22)))],
+)
+def test_killed_between_two_steps_it_repeats_the_steps_since_its_checkpoint(
+    lives, small_folder, tmp_path
+):
+    run = tmp_path / "run"
+    for at in lives:
+        process = start(*command_line(small_folder, run, "--resume", **ENDLESS))
+        interrupt(process, signal.SIGKILL, at=at, run=run)
+        assert process.returncode == -signal.SIGKILL
+    assert_goes_on_as_one_run(small_folder, run, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_asked_to_stop_it_saves_where_it_stands(how, small_folder, tmp_path):
+    run = tmp_path / "run"
+    process = start(*command_line(small_folder, run, **ENDLESS))
+    printed = interrupt(process, how, at=3, run=run)
+    assert process.returncode == 0
+    step = read_state(latest_checkpoint(run)).step
+    stands = f"step {step} of 1000000: {run}"
+    assert printed == f"stopped on request, --resume goes on: {stands}\n"
+    assert numbers(run)[-1]["step"] == step
+    assert not (run / "summary.json").exists()
+    assert_goes_on_as_one_run(small_folder, run, tmp_path)
+
+
+def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, whole, small_folder):
+    go_back(run, 4)
+    line = command_line(small_folder, run, "--resume", eval_every=6)
+    full = subprocess.run(
+        [*COMMAND, *line], cwd=ROOT, capture_output=True, text=True, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000)),
+    )  # fmt: skip
+    assert full.returncode == 2
+    assert "Traceback" not in full.stderr
+    complaint = full.stderr.splitlines()[-1]
+    assert f"checkpoint {run / 'checkpoints' / 'step-00000008'} cannot be written" in complaint
+    assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
+    finish(small_folder, run)
+    assert_same(run, whole)
