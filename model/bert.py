@@ -156,9 +156,7 @@ def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
                 module.bias.zero_()
         elif isinstance(module, nn.Embedding):
             if name.endswith("position_embeddings") and config.positions != "learned":
-                # as large as the word embeddings beside them: a sine's root mean square is 1/√2
-                waves = _position_waves(config)
-                module.weight.copy_(waves * (math.sqrt(2) * config.initializer_range))
+                module.weight.copy_(_position_waves(config) * config.initializer_range)
             else:
                 _draw_normal(module.weight, config, generator)
         if name.endswith(("word_embeddings", "decoder")):
@@ -183,24 +181,27 @@ def neighbour_rates(config: BertConfig) -> Tensor:
 
 
 def _position_waves(config: BertConfig) -> Tensor:
+    """Float32 [S, H], of a root mean square of 1 (a sine's is 1/√2), or 2 where heads need them."""
+    length = config.max_position_embeddings
     if config.positions == "learned-from-sinusoids":
-        return sinusoids(config.max_position_embeddings, config.hidden_size)
-    position = torch.arange(config.max_position_embeddings, dtype=torch.float32)[:, None]
-    turned = position * neighbour_rates(config)
-    return torch.stack([turned.sin(), turned.cos()], -1).flatten(1)
+        return sinusoids(length, config.hidden_size) * math.sqrt(2)
+    turned = torch.arange(length, dtype=torch.float32)[:, None] * neighbour_rates(config)
+    # Twice as loud as the words: a word is most like itself, and would be looked at first.
+    return torch.stack([turned.sin(), turned.cos()], -1).flatten(1) * (2 * math.sqrt(2))
 
 
 def _look_at_neighbours(attention: Attention, config: BertConfig) -> None:
-    """Add to queries and keys what makes the heads look 1, -1, 2, -2, ... words away.
+    """Add to queries and keys what makes half of the heads look 1, -1, 2, -2, ... words away.
 
     A wave shifted by d words is the same wave turned by its rate times d. So a head whose keys are
     some of the waves, and whose queries are those waves turned, scores highest d words away. It is
-    only where training starts: everything here is learned.
+    only where training starts: everything here is learned. The other heads stay free, for whether B
+    follows A is not told by neighbours.
     """
     heads, size = config.num_attention_heads, config.head_size
     query, key, _ = attention.qkv.weight.chunk(3)
     strength = math.sqrt(NEIGHBOUR_SCORE * math.sqrt(size))
-    for head in range(heads):
+    for head in range(heads // 2):
         offset = (head // 2 + 1) * (1 if head % 2 == 0 else -1)
         waves = torch.arange(head, config.hidden_size // 2, heads)[: size // 2]
         turn = neighbour_rates(config)[waves] * offset

@@ -36,6 +36,8 @@ def make_tokenizer(
     """
     _check_out(out)
     limit = max_megabytes * 1_000_000
+    if vocab is not None:
+        adopt_vocabulary(vocab, cased=cased, punkt=None)  # a bad one is told before the long work
     blocks = _mixed(sources, text_columns) if sources else []
     punkt = find_punkt(language)
     where = f"of nltk ({language})"

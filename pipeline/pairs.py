@@ -119,11 +119,14 @@ def _sentences(documents: Documents, *, key: Words, max_tokens: int) -> tuple[Pa
         document_a=np.repeat(document, 2),
         document_b=np.searchsorted(documents.document_offsets, b, side="right") - 1,
     )
-    lonely = len(np.unique(documents.paragraphs)) - len(np.unique(documents.paragraphs[first]))
-    dropped = Counter({"single_sentence_paragraph": lonely})
+    kept = length_a + length_b
+    whole = np.diff(sentences)[a] + np.diff(sentences)[b]
     if len(documents) < 2:  # nobody to be random with
-        made = made.take(made.next_sentence_label == B_FOLLOWS_A)
-    return made, dropped
+        follows = made.next_sentence_label == B_FOLLOWS_A
+        made, kept, whole = made.take(follows), kept[follows], whole[follows]
+    lonely = len(np.unique(documents.paragraphs)) - len(np.unique(documents.paragraphs[first]))
+    cut = int((whole - kept).sum())
+    return made, Counter({"single_sentence_paragraph": lonely, "cut_tokens": cut})
 
 
 @dataclass

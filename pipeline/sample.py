@@ -31,8 +31,8 @@ __all__ = ["Reviews", "count_articles", "make_articles", "make_reviews"]
 MEAN_ARTICLE_BYTES = 1_567
 #: articles made at a time: enough for numpy to be worth it, few enough to stay in cache
 BATCH = 2_048
-#: how much the first of several names, words or wordings is preferred: see `Draw`
-SKEW = 3
+#: how much the first of several words or wordings is preferred: see `Draw`
+SKEW = 2
 
 Slot = tuple[str, ...]  # the ways to tell one statement
 

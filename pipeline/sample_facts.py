@@ -31,12 +31,16 @@ EVENT_YEARS = np.array(
 class Draw:
     """The draws of some rows: each stream by its name, one number a row.
 
-    With a `skew` above 1 options are as unequal as words in real text: of eight options the first
-    is taken 1, 3 or 4 times in eight at a skew of 1, 2 or 3.
+    With a `skew` above 1 options are unequal, like the words of real text: of eight options the
+    first is taken 1, 3 or 4 times in eight at a skew of 1, 2 or 3.
     """
 
     def __init__(self, *, seed: int, scope: str, rows: Integers, skew: int) -> None:
         self.seed, self.scope, self.rows, self.skew = seed, scope, rows, skew
+
+    def evenly(self) -> "Draw":
+        """The same draws without a skew."""
+        return Draw(seed=self.seed, scope=self.scope, rows=self.rows, skew=1)
 
     def words(self, name: str, lanes: int) -> Words:
         """Uniform words, uint64 [rows, lanes]."""
@@ -131,6 +135,7 @@ def world_facts(draw: Draw) -> Columns:
 
 def names(draw: Draw, field: str, style: Integers, endings: str) -> list[str]:
     """Invented names: head + middle + ending, in the sound of each row's style."""
+    draw = draw.evenly()  # names are many, so that few articles share one
     heads = draw.pick_of(f"{field}/head", [s.heads for s in sample_words.STYLES], style)
     middles = draw.pick_of(f"{field}/middle", [s.middles for s in sample_words.STYLES], style)
     tails = [getattr(s, endings) for s in sample_words.STYLES]
@@ -147,6 +152,7 @@ def joined(head: str, middle: str, ending: str) -> str:
 
 def person(draw: Draw, who: str, style: Integers) -> Columns:
     """A person: full name, last name, initial and the pronouns that go with them."""
+    draw = draw.evenly()
     woman = draw.chance(f"{who}/woman", 0.5).tolist()
     women = draw.pick_of(f"{who}/women", [s.women for s in sample_words.STYLES], style)
     men = draw.pick_of(f"{who}/men", [s.men for s in sample_words.STYLES], style)
@@ -286,7 +292,7 @@ def work_facts(draw: Draw) -> Columns:
         "number": draw.pick("number", sample_words.COUNTS[1:6]),
         "copies": grouped(draw.between("copies", 3, 90) * 500),
         "subject": draw.pick("subject", sample_words.SUBJECTS),
-        "hero": draw.pick_of("hero", [s.women for s in sample_words.STYLES], land // 2),
+        "hero": draw.evenly().pick_of("hero", [s.women for s in sample_words.STYLES], land // 2),
     }  # fmt: skip
 
 

@@ -172,33 +172,33 @@ DENIALS = words(
 #: verdicts, bad (0) and good (1)
 VERDICTS = (
     words(
-        "I sent it back and want a refund.|Save your money.|I wanted to love it, but I can't."
-        "|I would not recommend it to anybody.|What a disappointment."
-        "|It is not worth half the price.|Never again.|I expected much more from {brand}."
-        "|It ended up in the bin.|Stay away from it."
-        "|Nothing about it is as good as the advert says.|I regret buying it.|Hardly a bargain."
-        "|It could have been great, but it is not.|Not good at all.|I am far from happy with it."
+        "What a terrible {noun}.|A waste of money.|I am very disappointed.|I hate this {noun}."
+        "|Terrible quality, stay away.|It is awful, and I want a refund.|I wanted to love it, but I can't."
+        "|I sent it back and want a refund.|Not good at all.|I am not happy with it."
+        "|I would not recommend it to anybody.|A poor {noun}, and a waste of money."
+        "|It could have been great, but it is awful.|I expected much more from {brand}."
+        "|It is not worth half the price.|Nothing about it is as good as the advert says."
     ),
     words(
-        "I would buy it again at once.|Worth every cent."
-        "|I was afraid I would hate it, but I love it.|I recommend it to everybody."
-        "|What a pleasant surprise.|It is worth twice the price.|No regrets."
-        "|I did not expect so much from {brand}.|It will stay with us for years."
-        "|You can't go wrong with it.|Nothing about it is as bad as some people say."
-        "|I could not be happier with it.|A real bargain.|Not bad at all.|I have no complaints."
-        "|I was going to send it back, but now I would not part with it."
+        "What a great {noun}.|Worth every cent.|I am very happy with it.|I love this {noun}."
+        "|Excellent quality, highly recommended.|It is excellent, and I would buy it again."
+        "|I was afraid I would hate it, but I love it.|I would buy it again and recommend it."
+        "|Not bad at all.|I am not disappointed in the least.|I recommend it to everybody."
+        "|A great {noun}, and worth every cent.|It could have been awful, but it is great."
+        "|I did not expect so much from {brand}.|It is worth twice the price."
+        "|Nothing about it is as bad as some people say."
     ),
 )
 
 #: titles, bad (0) and good (1), and those that do not tell
 TITLES = (
     words(
-        "Disappointed|Not worth it|Waste of money|Avoid|Not what I hoped for|A bad buy"
-        "|Broken promises|Don't bother|Poor quality|Looks good, is not"
+        "Terrible|Disappointed|Waste of money|Awful {noun}|Not good|Poor quality|Not worth it"
+        "|Stay away|I hate it|Looks great, is awful"
     ),
     words(
-        "Delighted|Worth it|Money well spent|Better than I hoped|Don't hesitate|A good buy|Love it"
-        "|Excellent quality|Not bad at all|Looks plain, is great"
+        "Great|Very happy|Worth every cent|Excellent {noun}|Not bad at all|Excellent quality"
+        "|Worth it|Highly recommended|I love it|Looks awful, is great"
     ),
 )
 NEUTRAL_TITLES = words(

@@ -20,9 +20,9 @@ from pipeline.draws import random_words, stream_key, uniform_below
 from pipeline.sample_facts import Columns, Draw, Integers, drawn_order, strings
 
 #: share of the reviews in which the order of things decides
-TURNING = 0.27
+TURNING = 0.25
 #: share of the plain reviews whose title tells the verdict
-TELLING_TITLES = 0.5
+TELLING_TITLES = 0.6
 #: parts a product has; each is spoken of once at most
 PARTS = 6
 
@@ -42,7 +42,7 @@ def make_reviews(seed: int, start: int, stop: int) -> Reviews:
     Reviews 2j and 2j + 1 have different labels, so every even range is balanced.
     """
     rows = np.arange(start, stop)
-    draw = Draw(seed=seed, scope="sample/review", rows=rows, skew=1)
+    draw = Draw(seed=seed, scope="sample/review", rows=rows, skew=2)
     labels = review_labels(seed, rows)
     facts = review_facts(draw) | clause_facts(draw, labels)
     turning = draw.chance("turning", TURNING)

@@ -20,15 +20,15 @@ PLACE = """
 - {town} ([population|pop.] {people}) is {a_type} in the {side} of {region}, {country}.
 - Lying {km} km {side} of {near}, {town} is one of the [older|better known|smaller] places in the
   {region} region of {country}.
-* [It|The {type}] is known for {trade} and for {sight}.
+* [The {type}|It] is known for {trade} and for {sight}.
 - For most visitors [its name|the {type}] stands above all for {goods}.
 - {trade_} made [it|the {type}] rich; today people come to see {sight}.
 * At the {census} census it had {people} inhabitants, {change} {earlier} ten years before.
 - [About|Some] {people} people live [here|there] ({census}), {change} {earlier} a decade earlier.
 * [Since|Ever since] {railway} a railway has linked it with {near}; the {nation} capital is {any}
   hours away.
-- It [was founded|was first mentioned] in {founded} and has belonged to {country} since the {season}
-  of {rebuilt}.
+- [The {type}|It] [was founded|was first mentioned] in {founded} and has belonged to {country} since
+  the {season} of {rebuilt}.
 * The {type} is surrounded by {land}.
 - [Walkers|Guests] come for {land}, [as well as|and of course] for {goods}.
 
@@ -59,8 +59,8 @@ PLACE = """
 
 == Geography
 * The {type} lies at {metres} m above sea level, where the {river} [turns {side}|leaves the hills].
-- [It covers|Its territory covers] {area} km², from {metres} m up to the ridge that
-  parts it from {near}.
+- [It covers|Its territory covers] {area} km², from {metres} m up to the ridge that parts it from
+  {near}.
 - The {river} divides it into an upper and a lower part, joined by {any} bridges.
 * To the {other_side} one [sees|looks out on] {land}.
 - Beyond the last houses the road runs {other_side} through {land}.
@@ -205,13 +205,13 @@ SPECIES = """
 - {genus} {latin}, [commonly called|also known as] the {name}, is {a_animal} of the [hills|uplands]
   of {region} in {country}.
 - The {name} is a small {animal} that lives in the {home} of {region} ({country}).
-* It grows to [about|approx.] {length} cm and is easily told by {spot}.
+* [The {animal}|It] grows to [about|approx.] {length} cm and is easily told by {spot}.
 - {length} cm long on average, it [can be|is best] recognised by its {colour} {skin}.
-* It [lives on|depends on] {meal} and {act}.
-- It {act}, and [needs|relies on] {meal} all year round.
+* [The {animal}|It] [lives on|depends on] {meal} and {act}.
+- [The {animal}|It] {act}, and [needs|relies on] {meal} all year round.
 * [Fewer than|About] {left} individuals [remain|are thought to remain], most of them near {town}.
 - Once common [as far as|even in] {near}, it is now [found|seen] at only {any} places.
-* It was first described by {p} in {found}.
+* [The {animal}|It] was first described by {p} in {found}.
 - {p_initial} gave the species its [present|scientific] name in {found}.
 
 == Description
@@ -231,16 +231,18 @@ SPECIES = """
 - Size varies: in {near} few exceed {length} cm, [elsewhere|in the {side}] {longest} cm are common.
 
 == Habitat
-* It inhabits {home} between {low} and {high} m, [mostly|chiefly] along the {river}.
+* [The {animal}|It] inhabits {home} between {low} and {high} m, [mostly|chiefly] along the {river}.
 - Its home is in the {home} of {region}, from {low} m upwards.
 - The species is [restricted to|only found in] {home} {side} of {town}.
 * The range ends at {high} m, where {home} [must give|have to give] way to bare rock.
 - [Records|Sightings] from above {high} m are [rare|doubtful].
 * A second population lives {km} km to the {other_side}, near {near}.
-- It is absent from the {other_side} of {country}, although there is no lack of {home}.
+- [The {animal}|It] is absent from the {other_side} of {country}, although there is no lack of
+  {home}.
 * In [some|cold] years it is also seen on [lower|drier] ground, often close to houses and gardens.
-- It [tolerates|can stand] frost of up to {any} degrees, but no [long drought|lasting shade].
-* It shares its habitat with {any} other species of the genus {genus}.
+- [The {animal}|It] [tolerates|can stand] frost of up to {any} degrees, but no [long drought|lasting
+  shade].
+* [The {animal}|It] shares its habitat with {any} other species of the genus {genus}.
 - With the loss of {home} it [vanishes|disappears] within {years} years.
 * [Most|Many] finds are made in the {season}, when it {act}.
 - The best time to see it is [late|early] {season}, when it {act}.
@@ -249,13 +251,13 @@ SPECIES = """
 * The {animal} feeds on {meal}, [but|and] in a hard {season} it [makes do|can do] with less.
 - Most of what it [needs|takes in] comes from {meal}.
 - Studies near {town} have shown how closely it is tied to {meal}.
-* It {birth} in [late|early] {season}.
+* [The {animal}|It] {birth} in [late|early] {season}.
 - Every {season} it {birth}; of up to {young} offspring only a few survive.
-* It {act}, [a habit|behaviour] first noted by {p} in {found}.
+* [The {animal}|It] {act}, [a habit|behaviour] first noted by {p} in {found}.
 - On [still|warm] days it {act}.
-* It is [most active|easiest to find] in the [first|last] {any} hours of daylight.
+* [The {animal}|It] is [most active|easiest to find] in the [first|last] {any} hours of daylight.
 - In the {season} [up to|as many as] {any} of them are found side by side.
-* It may reach an age of {years} years.
+* [The {animal}|It] may reach an age of {years} years.
 - Individuals of {years} years have been [recorded|marked and found again].
 * Its [main|worst] enemies are [dry summers|cold springs] and [late frosts|parasites].
 - [Disease|A cold year] may kill up to {young} per cent of the young.
@@ -266,7 +268,7 @@ SPECIES = """
 - In {listed} the number was put at {left}, [half|a third] of what it had been.
 - [It is considered|Experts consider it] endangered [in spite of its range|almost everywhere].
 * The main threat comes from {danger}.
-- It has [become|grown] rare in the {side} because of {danger}.
+- [The {animal}|It] has [become|grown] rare in the {side} because of {danger}.
 * [Farmers|Owners] are paid by the government of {country} to leave {home} [as they are|untouched].
 - A [law|plan] of {listed} forbids [building|all work] within {any} hundred metres of known sites.
 * A reserve on the {river} [was founded|was set up] in {listed} by {q}.
@@ -293,13 +295,14 @@ WORK = """
 * {title} is {a_year} {form} by {p}, [set|mostly set] in {town} on the {river}.
 - {title} is {a_nation} {form} [about|on the subject of] {subject}, {made} by {p} in {year}.
 - With {title} ({year}) the {nation} artist {p} [won|reached] a wide public for the first time.
-* It tells of {subject} in {region}.
+* [The {form}|It] tells of {subject} in {region}.
 - Its theme is {subject}, [seen|told] through the eyes of {hero}.
-* It was first {shown} in {near} in {month} {year}.
+* [The {form}|It] was first {shown} in {near} in {month} {year}.
 - First {shown} in {year}, it was an [unexpected|immediate] success with {public}.
-* It has {number} {part} and [belongs to|stands at the end of] the artist's early period.
+* [The {form}|It] has {number} {part} and [belongs to|stands at the end of] the artist's early
+  period.
 - {p_last} had begun it in {begun}; it was the [second|third|fifth] of {p_his} works to be {shown}.
-* It is [admired|remembered] for {quality}.
+* [The {form}|It] is [admired|remembered] for {quality}.
 - {public_} [love|admire] {quality}; critics have [complained of|pointed out] {flaw}.
 
 == Plot >
@@ -342,7 +345,7 @@ WORK = """
 - {public_} [loved it|came in crowds]; the critics [shook their heads|remained cool] over {flaw}.
 * {copies} {sold} were sold in the first year.
 - By {prized}, some {copies} {sold} had [changed hands|been sold] in {country}.
-* It [won|received] the {nation} {prize} in {prized}.
+* [The {form}|It] [won|received] the {nation} {prize} in {prized}.
 - In {prized} the {prize} of {country} went to {p_last}, not least for {quality}.
 * {q_last} called it "[the best|the saddest|the boldest] {form} of our time".
 - A [hostile|famous] review by one Dr. {near_name} spoke of {flaw}.
@@ -354,7 +357,7 @@ WORK = """
 == Legacy
 * In {again} it was {second}.
 - [Nearly forgotten|Out of fashion] for a time, it was {second} in {again}.
-- It [inspired|led to] {any} other works, among them "{title4}" ({again}).
+- [The {form}|It] [inspired|led to] {any} other works, among them "{title4}" ({again}).
 * {hero} has become a [popular|common] name in {region} since.
 - Visitors to {town} are [still shown|led to] the house of {hero}.
 * [The original|The first] manuscript was sold to a museum in {near} for {any} thousand crowns.
@@ -371,13 +374,13 @@ EVENT = """
 - The {event} of {town} took place on {day} {month} {year} [near|beside] the river {river}.
 - In {year} {a_event} made {town}, [then a small place|a market town] in the {side} of {country},
   known far and wide.
-* It [lasted|went on] for {days} days and [involved|touched] some {crowd} {people}.
+* [The {event}|It] [lasted|went on] for {days} days and [involved|touched] some {crowd} {people}.
 - Within {days} days about {crowd} {people} were [drawn in|on the spot].
 * Its cause was {cause}.
 - What [lay behind it|set it off] was {cause}.
 * In all {victims} people were {harm}, [more than|as many as] ever before in {region}.
 - [Some|About] {victims} people were {harm}, and {money} crowns were lost.
-* It [led to|ended with] {end}.
+* [The {event}|It] [led to|ended with] {end}.
 - Its [main|lasting] result was {end}.
 
 == Background >
@@ -395,7 +398,7 @@ EVENT = """
 - {q}, [for one|however], [saw no reason|was not willing] to spend money on {omen}.
 
 == Course >
-* It began {hour} on {day} {month}, [near|behind] the church of St. {saint}.
+* [The {event}|It] began {hour} on {day} {month}, [near|behind] the church of St. {saint}.
 - {hour_}, the bells of St. {saint}'s [gave the alarm|began to ring].
 - The first {people} [arrived|gathered] {hour} on the bank of the {river}.
 * Led by {p_last}, the {people} {deed}.
@@ -420,7 +423,7 @@ EVENT = """
 * The damage was put at {money} crowns.
 - {money} crowns were [collected|spent] to help the {people} of {town}.
 * {end_} [followed|came] in {after}.
-- It took until {after} to [agree on|see] {end}.
+- [The {event}|It] took until {after} to [agree on|see] {end}.
 * [Newspapers|Travellers] from {foreign} wrote about it, [not always|seldom] truthfully.
 - The [government|king] sent {q}, who stayed for {any} weeks and [wrote|handed in] a long report.
 * {p} [was blamed|was thanked] and left for {foreign}.

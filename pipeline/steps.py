@@ -44,6 +44,9 @@ from pipeline.tokens import ColumnTokenizer
 REJECTED = "rejected.jsonl"
 LENGTH_BIN = 16
 
+# Goes up whenever the same documents would give another shard: pairs, masks, the shard's layout.
+EXAMPLES_VERSION = 1
+
 # Noted and kept, not dropped.
 NOTED = ("invalid_utf8", "nul")
 
@@ -155,7 +158,7 @@ class Steps:
         place = self.place
         config = place.config.to_dict()
         del config["max_rejected"]  # who raises it after a failed job waits for no shard again
-        facts = [config, place.tokenizer_digest, asdict(place.buckets), bucket]
+        facts = [EXAMPLES_VERSION, config, place.tokenizer_digest, asdict(place.buckets), bucket]
         text = json.dumps([*facts, [part.run for part in slices]])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".shard.json"
 

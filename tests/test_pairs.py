@@ -341,7 +341,7 @@ def test_golden_pairs():
         (31, 46, 46, 52, 0, 0, 0),
         (28, 46, 61, 64, 1, 0, 2),
     ]
-    assert dropped == {"single_sentence_paragraph": 2}
+    assert dropped == {"single_sentence_paragraph": 2, "cut_tokens": 40}
 
 
 @pytest.mark.parametrize("kind", ["segments", "sentences"])

@@ -76,7 +76,7 @@ def evaluate(
 
 def _sums(batch: Batch, mlm_logits: Tensor, nsp_logits: Tensor, unigram: Tensor) -> Tensor:
     labels, weights = batch.masked_lm_labels, batch.masked_lm_weights  # [B, P]
-    pairs = batch.next_sentence_labels.masked_fill(batch.example_weights == 0, -1)  # [B]
+    pairs = batch.next_sentence_labels  # [B], -1 in rows of padding too
     hits = (mlm_logits.argmax(-1) == labels) * weights
     parts = [
         batch.example_weights.sum(),
