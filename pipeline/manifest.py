@@ -103,7 +103,9 @@ def read_manifest(folder: Path) -> Manifest:
         facts = json.loads(path.read_bytes())
         return _manifest_of(facts)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} cannot be read ({error}); build the shards again.") from error
+        raise InputError(
+            f"{path} cannot be read ({error}); build the shards again, with --overwrite."
+        ) from error
 
 
 def _manifest_of(facts: Mapping[str, Any]) -> Manifest:

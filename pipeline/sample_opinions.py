@@ -173,8 +173,9 @@ DENIALS = words(
 VERDICTS = (
     words(
         "What a terrible {noun}.|A waste of money.|I am very disappointed.|I hate this {noun}."
-        "|Terrible quality, stay away.|It is awful, and I want a refund.|I wanted to love it, but I can't."
-        "|I sent it back and want a refund.|Not good at all.|I am not happy with it."
+        "|Terrible quality, stay away.|It is awful, and I want a refund."
+        "|I wanted to love it, but I can't.|I sent it back and want a refund.|Not good at all."
+        "|I am not happy with it."
         "|I would not recommend it to anybody.|A poor {noun}, and a waste of money."
         "|It could have been great, but it is awful.|I expected much more from {brand}."
         "|It is not worth half the price.|Nothing about it is as good as the advert says."

@@ -146,7 +146,8 @@ class Tokenizer:
         return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
 
     def _write(self, folder: Path) -> None:
-        self.library.save(str(folder / "tokenizer.json"))
+        # Not the library's own save: it tells of a full disk by a bare Exception.
+        (folder / "tokenizer.json").write_text(self.library.to_str(pretty=True), "utf-8")
         lines = "".join(f"{token}\n" for token in self.tokens)
         (folder / "vocab.txt").write_bytes(lines.encode())
         if self.punkt is not None:

@@ -85,7 +85,7 @@ def test_one_goes_on_where_two_stopped(two, small_folder, tmp_path):
 
 
 def test_two_go_on_where_one_stopped(one, small_folder, tmp_path):
-    run = go_back(shutil.copytree(one, tmp_path / "run"), 8)
+    run = go_back(shutil.copytree(one, tmp_path / "run"), 16)
     two_processes(*command_line(small_folder, run, "--resume", "--dropout=0", **OPTIONS))
     assert_same_training(numbers(run), numbers(one))
     states = [[read_state(folder) for folder in list_checkpoints(out)] for out in (run, one)]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from train.metrics import read_metrics
 
-CORPUS = ("sample:articles?size=16MB", "sample:reviews?rows=16000")
+CORPUS = ("sample:articles?size=20MB", "sample:reviews?rows=8000")
 # Other reviews than those of the corpus, and each other's.
 TRAIN, TEST = "sample:reviews?rows=4000&start=100000", "sample:reviews?rows=2000&start=200000"
 
@@ -22,11 +22,13 @@ MASKED = (
     "She was born in the town, where her [MASK] was a teacher.",
     "I sent it [MASK] and want a refund.",
 )
+# A title, a tab, and the review: the classifier reads two columns.
 REVIEWS = (
-    "I wanted to love it, but it broke after two days.",
-    "Not bad at all: the sound is clear and my daughter uses it every day.",
-    "Stay away from it. The zip jams and the seams came apart.",
+    "Two days\tI wanted to love it, but it broke after two days.",
+    "After a month\tNot bad at all: the sound is clear and my daughter uses it every day.",
+    "My opinion\tStay away from it. The zip jams and the seams came apart.",
 )
+CLASSES = {"0": "negative", "1": "positive"}
 
 
 def main(folder: Path) -> None:
@@ -45,12 +47,12 @@ def main(folder: Path) -> None:
     command("inspect", shards, "-n", "1")
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
-        "--max-steps", "1000", "--batch-size", "64", "--learning-rate", "2e-3", "--resume",
+        "--max-steps", "800", "--batch-size", "64", "--learning-rate", "2e-3", "--resume",
     )  # fmt: skip
     command("evaluate", run, shards)
     command(
         "finetune", run, TRAIN, "--test", TEST, "--text", "title", "--text-pair", "content",
-        "--from-scratch", "--out", classifier,
+        "--epochs", "3", "--learning-rate", "1e-3", "--from-scratch", "--out", classifier,
     )  # fmt: skip
     answers = command("predict", classifier, *REVIEWS).splitlines()
     filled = [command("fill", run, text, "--top", "3").splitlines() for text in MASKED]
@@ -87,8 +89,14 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
          _rivals(report)),
     ]  # fmt: skip
     lines = ["", *(f"{name:<30} {value:>7}   {beside}" for name, value, beside in rows), ""]
-    lines += [f"{shown[0]}   [{shown[1].strip().split('   ')[0]}]" for shown in filled]
-    return [*lines, "", *(answer.replace("\t", "  ") for answer in answers)]
+    lines += [
+        f"{text}   {guesses.split('   ')[0].split(maxsplit=1)[1]}" for text, guesses in filled
+    ]
+    lines.append("")
+    for answer in answers:
+        label, probability, title, review = answer.split("\t")
+        lines.append(f"{CLASSES[label]} {float(probability):.0%}   {title}: {review}")
+    return lines
 
 
 def _rivals(report: dict) -> str:

@@ -2,7 +2,7 @@
 
     python tests/benchmarks/loader_speed.py [EXAMPLES]
 
-The loader with stored masks (epoch 0) and with redrawn ones (epoch 1), from Arrow and WebDataset
+Epoch 1 of the loader, with stored and with redrawn masks, from Arrow and WebDataset
 shards of random examples of at most 128 tokens, beside `datasets` (map style, torch format, the
 same columns stored padded) under a torch `DataLoader`. One thread each; the least of three runs,
 the processor time of the prefetch thread included.
@@ -46,7 +46,8 @@ def padded_dataset(folder: Path, examples: int) -> Iterable[object]:
     """What people store for `datasets`: every column at its full width."""
     import datasets
 
-    parts = [loaded.batch.tensors() for loaded in islice(_loader(folder), examples // BATCH)]
+    loader = _loader(folder, start_position=0, remask=False)
+    parts = [loaded.batch.tensors() for loaded in islice(loader, examples // BATCH)]
     columns = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
     stored = datasets.Dataset.from_dict({name: list(column) for name, column in columns.items()})
     return torch.utils.data.DataLoader(
@@ -54,8 +55,8 @@ def padded_dataset(folder: Path, examples: int) -> Iterable[object]:
     )
 
 
-def _loader(folder: Path, *, start_position: int = 0) -> Loader:
-    return Loader(folder, batch_size=BATCH, seed=0, start_position=start_position)
+def _loader(folder: Path, *, start_position: int, remask: bool) -> Loader:
+    return Loader(folder, batch_size=BATCH, seed=0, start_position=start_position, remask=remask)
 
 
 def main() -> None:
@@ -67,9 +68,10 @@ def main() -> None:
             config = replace(CONFIG, format=format)
             folder = Path(scratch) / format
             write_data_set(folder, train=(examples // 4,) * 4, config=config)
-            for what, start in (("stored masks", 0), ("redrawn masks", examples)):
+            for what, remask in (("stored masks", False), ("redrawn masks", True)):
                 results[f"{format}, {what}"] = seconds_per_million(
-                    lambda f=folder, s=start: _loader(f, start_position=s), examples
+                    lambda f=folder, r=remask: _loader(f, start_position=examples, remask=r),
+                    examples,
                 )
         few = min(examples, 40 * BATCH)
         stored = padded_dataset(Path(scratch) / "arrow", few)
