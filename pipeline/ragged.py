@@ -79,3 +79,19 @@ def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
     offsets = pa.array(rows.offsets.astype(np.int32))
     values = pa.array(rows.values.astype(value_type.to_pandas_dtype(), copy=False))
     return pa.ListArray.from_arrays(offsets, values, type=pa.list_(item))
+
+
+def to_record_batch(columns: object, schema: pa.Schema) -> pa.RecordBatch:
+    """The attributes of `columns` that the schema names, arrays or `Ragged`, as fresh Arrow arrays.
+
+    Fresh, because slices and chunk layout leak into what Arrow writes: so equal rows are equal
+    bytes.
+    """
+    arrays = []
+    for field in schema:
+        column = getattr(columns, field.name)
+        if isinstance(column, Ragged):
+            arrays.append(to_arrow(column, field.type.value_type))
+        else:
+            arrays.append(pa.array(column, type=field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

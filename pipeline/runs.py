@@ -188,18 +188,7 @@ def _by_bucket(
     ends = np.searchsorted(bucket_of[order], np.arange(len(buckets) + 1))
     for bucket, (start, stop) in enumerate(pairwise(ends)):
         if stop > start:
-            yield bucket, _to_batch(documents.take(order[start:stop]), schema)
-
-
-def _to_batch(documents: TokenizedDocuments, schema: pa.Schema) -> pa.RecordBatch:
-    arrays = []
-    for column in schema:
-        values = getattr(documents, column.name)
-        if isinstance(values, Ragged):
-            arrays.append(ragged.to_arrow(values, column.type.value_type))
-        else:
-            arrays.append(pa.array(values))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield bucket, ragged.to_record_batch(documents.take(order[start:stop]), schema)
 
 
 def _from_table(table: pa.Table) -> TokenizedDocuments:

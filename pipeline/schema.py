@@ -108,18 +108,6 @@ def example_schema(vocab_size: int, tokenizer_digest: str) -> pa.Schema:
     )
 
 
-def to_record_batch(examples: Examples, schema: pa.Schema) -> pa.RecordBatch:
-    """Fresh arrays of exactly these rows, so that equal rows are equal bytes."""
-    arrays = []
-    for field in schema:
-        column = getattr(examples, field.name)
-        if isinstance(column, Ragged):
-            arrays.append(ragged.to_arrow(column, field.type.value_type))
-        else:
-            arrays.append(pa.array(column, type=field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def from_record_batch(batch: pa.RecordBatch) -> Examples:
     """The columns as numpy views of the batch's memory."""
     columns: dict[str, Any] = {}

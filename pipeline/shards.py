@@ -22,14 +22,13 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError
-from pipeline.ragged import Ragged
+from pipeline.ragged import Ragged, to_record_batch
 from pipeline.schema import (
     ROWS_PER_BATCH,
     SCHEMA_VERSION,
     Examples,
     concatenate_examples,
     from_record_batch,
-    to_record_batch,
 )
 
 SUFFIXES: Final = {"arrow": ".arrow", "webdataset": ".tar"}

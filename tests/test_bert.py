@@ -290,3 +290,16 @@ def test_initialize_leaves_a_model_without_memory_alone():
         encoder = BertEncoder(NANO)
     initialize(encoder, NANO, seed=0)
     assert all(parameter.is_meta for parameter in encoder.parameters())
+
+
+def test_heads_that_start_from_neighbours_look_ahead_and_back_and_the_others_do_not():
+    config = preset("nano", vocab_size=200)
+    encoder = BertForPretraining(config, seed=0).encoder
+    x = torch.nn.functional.layer_norm(encoder.embeddings.position_embeddings.weight, (256,))
+    for layer in encoder.layers:
+        query, key, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
+        looked_at = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(64)  # [N, S]
+        assert set(looked_at[0, :-1].tolist()) == {1}
+        assert set(looked_at[1, 1:].tolist()) == {-1}
+        assert len(set(looked_at[2].tolist())) > 5
+        assert len(set(looked_at[3].tolist())) > 5
