@@ -28,7 +28,7 @@ from pipeline.sample_words import COUNTS
 __all__ = ["Reviews", "count_articles", "make_articles", "make_reviews"]
 
 #: bytes of the average article in UTF-8, measured over 100,000 of them
-MEAN_ARTICLE_BYTES = 1_567
+MEAN_ARTICLE_BYTES = 1_537
 #: articles made at a time: enough for numpy to be worth it, few enough to stay in cache
 BATCH = 2_048
 #: how much the first of several words or wordings is preferred: see `Draw`

@@ -253,7 +253,8 @@ def test_sinusoids_are_those_of_the_paper():
 
 
 def test_positions_start_at_sinusoids_as_large_as_the_words():
-    table = BertForPretraining(NANO).encoder.embeddings.position_embeddings.weight
+    config = replace(NANO, positions="learned-from-sinusoids")
+    table = BertForPretraining(config).encoder.embeddings.position_embeddings.weight
     assert_close(table, sinusoids(32, 256) * 0.02 * 2**0.5)
     assert table.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
 
@@ -278,7 +279,8 @@ def test_normal_weights_are_cut_at_two_standard_deviations():
 
 
 def test_xavier_treats_packed_queries_keys_and_values_as_three_matrices():
-    layer = BertForPretraining(NANO).encoder.layers[0]
+    config = replace(NANO, init="xavier", positions="learned")
+    layer = BertForPretraining(config).encoder.layers[0]
     for block in layer.get_parameter("attention.qkv.weight").chunk(3):
         assert block.abs().max().item() == pytest.approx((6 / 512) ** 0.5, rel=1e-3)
     up = layer.get_parameter("feed_forward.up.weight")
@@ -299,7 +301,6 @@ def test_heads_that_start_from_neighbours_look_ahead_and_back_and_the_others_do_
     for layer in encoder.layers:
         query, key, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
         looked_at = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(64)  # [N, S]
-        assert set(looked_at[0, :-1].tolist()) == {1}
-        assert set(looked_at[1, 1:].tolist()) == {-1}
-        assert len(set(looked_at[2].tolist())) > 5
-        assert len(set(looked_at[3].tolist())) > 5
+        hits = [(looked_at == offset).float().mean(1).tolist() for offset in (1, -1)]
+        assert min(hits[0][0], hits[1][1]) > 0.9
+        assert max(hits[0][1:] + hits[1][2:]) < 0.3

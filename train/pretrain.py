@@ -6,6 +6,7 @@ in the data are all there is to carry over: the order of the data and dropout ar
 seed and the step.
 """
 
+import math
 import signal
 import threading
 from collections.abc import Iterator
@@ -40,7 +41,7 @@ from train.evaluate import Evaluation, evaluate
 from train.loader import Loader, evaluation_batches
 from train.metrics import MetricsLog, Stopwatch
 from train.optim import build_optimizer, learning_rate_at, set_learning_rate
-from train.run import RunConfig, read_run, remove_run, write_run, write_summary
+from train.run import SUMMARY, RunConfig, read_run, remove_run, write_run, write_summary
 from train.step import seed_dropout, train_step
 
 
@@ -71,7 +72,8 @@ def pretrain(
     with join_world() as world:
         training.accumulation(world.size)
         start = None if overwrite else _find_start(out, config, resume=resume)
-        if start is not None and start.step >= training.max_steps:
+        is_complete = start is not None and start.step >= training.max_steps
+        if start is not None and is_complete and (out / SUMMARY).exists():
             return Outcome(start.step, is_new=False, is_complete=True, heldout=None)
         world.wait()  # all have looked before the first one writes
         if world.is_main:
@@ -168,7 +170,9 @@ class _Life:
                 self._step(batches, log)
                 is_stopped = self.world.any(stop.is_set())
                 self._look_and_save(log, is_stopped=is_stopped)
-        is_complete = self.state.step == last
+            is_complete = self.state.step >= last
+            if is_complete and self.heldout is None:  # killed just before its last look
+                self._look(log)
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
             write_summary(self.out, self.state.step, heldout)
@@ -198,6 +202,11 @@ class _Life:
     def _metrics(self, loaded: LoadedBatch, sums: Tensor, norm: Tensor) -> dict[str, Any]:
         digest = self.world.sum(torch.tensor(loaded.digest, device=self.world.device))
         mlm, nsp, words, pairs = self.world.sum(sums.double()).tolist()
+        if not math.isfinite(mlm + nsp):
+            raise InputError(
+                f"the loss of step {self.state.step} is not a number. Go on from the newest "
+                "checkpoint, with --resume and a smaller --learning-rate."
+            )
         seconds, waited, tokens = self.watch.look()
         metrics = {
             "mlm_loss": mlm / max(loaded.num_predictions, 1),
