@@ -38,7 +38,7 @@ def test_a_value_that_makes_no_model_is_refused_by_name(field, value, message):
 
 def test_sinusoids_need_an_even_width():
     with pytest.raises(
-        ValueError, match="27 places are odd. Change hidden_size or num_attention_heads"
+        ValueError, match=r"27 places are odd\. Change hidden_size or num_attention_heads"
     ):
         BertConfig(hidden_size=27, num_attention_heads=3, positions="learned-from-sinusoids")
 
