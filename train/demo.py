@@ -13,7 +13,7 @@ from pathlib import Path
 
 from train.metrics import read_metrics
 
-CORPUS = ("sample:articles?size=20MB", "sample:reviews?rows=8000")
+CORPUS = ("sample:articles?size=12MB", "sample:reviews?rows=24000")
 # Other reviews than those of the corpus, and each other's.
 TRAIN, TEST = "sample:reviews?rows=4000&start=100000", "sample:reviews?rows=2000&start=200000"
 
@@ -41,13 +41,13 @@ def main(folder: Path) -> None:
         command("tokenizer", *CORPUS, "--vocab-size", "4096", "--out", tokenizer)
     command(
         "shards", *CORPUS, "--tokenizer", tokenizer, "--out", shards,
-        "--max-seq-length", "64", "--validation", "0.05", "--num-shards", "2",
+        "--max-seq-length", "64", "--short-seq-prob", "0", "--validation", "0.05", "--num-shards", "2",
     )  # fmt: skip
     command("verify", shards)
     command("inspect", shards, "-n", "1")
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
-        "--max-steps", "800", "--batch-size", "64", "--learning-rate", "2e-3", "--resume",
+        "--max-steps", "1000", "--batch-size", "64", "--learning-rate", "2e-3", "--resume",
     )  # fmt: skip
     command("evaluate", run, shards)
     command(
