@@ -41,7 +41,8 @@ def main(folder: Path) -> None:
         command("tokenizer", *CORPUS, "--vocab-size", "4096", "--out", tokenizer)
     command(
         "shards", *CORPUS, "--tokenizer", tokenizer, "--out", shards,
-        "--max-seq-length", "64", "--short-seq-prob", "0", "--validation", "0.05", "--num-shards", "2",
+        "--max-seq-length", "64", "--short-seq-prob", "0",
+        "--validation", "0.05", "--num-shards", "2",
     )  # fmt: skip
     command("verify", shards)
     command("inspect", shards, "-n", "1")
