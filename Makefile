@@ -92,7 +92,7 @@ types: $(READY)  ## types
 check: lint types test  ## what CI runs
 
 bench: $(READY)  ## speed, as ratios to the usual libraries
-	@for file in tests/benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 
 clean:  ## remove the virtual environment and everything that was made
 	rm -rf $(VENV) $(WORK) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

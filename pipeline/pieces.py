@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 
 WHITESPACE = b" \t\r\n"
+LOOKAHEAD = 16  #: bytes after a start that tell that it is one ("<doc "), at most
 STEP = 1 << 16  #: bytes read beyond a wanted cut, doubled as long as there is no boundary in them
 
 
@@ -75,7 +76,7 @@ class _Window:
         while (found := self._search(position)) is None:
             if self._ended:
                 return self._end
-            if self._end > limit:
+            if self._end > limit + LOOKAHEAD:
                 return limit
             self._read(step)
             step *= 2

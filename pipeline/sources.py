@@ -280,16 +280,18 @@ def _hub_blocks(source: str, block_bytes: int, text_columns: tuple[str, ...]) ->
 
 
 def _sample_blocks(source: str, block_bytes: int) -> list[Block]:
-    from pipeline.sample import make_reviews
+    from pipeline.sample import count_articles, make_reviews
 
     spec = parse_sample(source)
-    text_bytes = spec.size
+    text_bytes, step = spec.size, count_articles(block_bytes)
     if spec.kind == "reviews":
         few = make_reviews(spec.seed, 0, 64)
-        text_bytes = sum(map(len, few.titles + few.contents)) * (spec.stop - spec.start) // 64
+        characters = sum(map(len, few.titles + few.contents))
+        text_bytes = characters * (spec.stop - spec.start) // 64
+        step = max(1, 64 * block_bytes // characters)
     whole = Block(
         index=0,
-        path=f"{SAMPLE}{spec.kind}?seed={spec.seed}",  # so a larger sample begins with the same
+        path=f"{SAMPLE}{spec.kind}?seed={spec.seed}",
         format="sample",
         compression=None,
         start=spec.start,
@@ -297,4 +299,15 @@ def _sample_blocks(source: str, block_bytes: int) -> list[Block]:
         text_bytes=text_bytes,
         version="",
     )
-    return _evenly(whole, text_bytes, block_bytes)
+    # Blocks of a fixed number of rows: a larger sample begins with the blocks of a smaller one.
+    rows = spec.stop - spec.start
+    edges = [*range(0, rows, step), rows]
+    return [
+        replace(
+            whole,
+            start=spec.start + start,
+            stop=spec.start + stop,
+            text_bytes=text_bytes * stop // rows - text_bytes * start // rows,
+        )
+        for start, stop in pairwise(edges)
+    ]

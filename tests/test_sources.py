@@ -123,7 +123,9 @@ def test_blocks_travel_and_their_identity_is_theirs_alone(tmp_path: Path) -> Non
 def test_a_larger_sample_begins_with_the_blocks_of_a_smaller_one() -> None:
     small = list_blocks(["sample:articles?size=210KB"], block_bytes=21_000)
     large = list_blocks(["sample:articles?size=420KB"], block_bytes=21_000)
-    assert [block.identity for block in small] == [b.identity for b in large[: len(small)]]
+    whole = [block.identity for block in small[:-1]]  # the last one is a part of a block
+    assert len(whole) > 5
+    assert whole == [block.identity for block in large[: len(whole)]]
 
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
