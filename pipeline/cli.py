@@ -7,9 +7,9 @@ import click
 
 from pipeline.config import DataConfig
 from pipeline.job import JobOptions
-from pipeline.options import config_or_usage_error, options_of
+from pipeline.options import Place, config_or_usage_error, options_of
 
-FOLDER = click.Path(path_type=Path)
+FOLDER = Place()
 
 
 @click.command()
@@ -63,26 +63,33 @@ class BeamCommand(click.Command):
 @click.option("--out", required=True, type=FOLDER, help="Folder of the data set.")
 @options_of(DataConfig)
 @options_of(JobOptions)
+@click.option("--dry-run", is_flag=True, help="Tell what would be done, and do nothing.")
 @click.pass_obj
 def shards(
-    beam_args: list[str], sources: tuple[str, ...], tokenizer: Path, out: Path, **options: Any
+    beam_args: list[str],
+    sources: tuple[str, ...],
+    tokenizer: Path,
+    out: Path,
+    dry_run: bool,
+    **options: Any,
 ) -> None:
     """Text to shards of masked examples. Everything after -- goes to Beam.
 
     A SOURCE is a path, glob or URL: Parquet, JSON lines, plain text, WikiExtractor, a MediaWiki
-    dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000.
+    dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000. URLs of
+    any store that fsspec knows will do, also for --out, --runs and --tokenizer: s3://bucket/shards.
     """
-    from pipeline.job import build_shards
+    from pipeline.job import build_shards, plan_shards
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
+    places: dict[str, Any] = {"tokenizer_dir": tokenizer, "out_dir": out}
+    if dry_run:
+        for line in plan_shards(sources, config=config, options=job, **places):
+            click.echo(line)
+        return
     manifest, is_new = build_shards(
-        sources,
-        tokenizer_dir=tokenizer,
-        out_dir=out,
-        config=config,
-        options=job,
-        beam_args=beam_args,
+        sources, config=config, options=job, beam_args=beam_args, **places
     )
     rejected = manifest.counts.get("rejected", 0)
     if rejected:
@@ -128,3 +135,19 @@ def verify(folder: Path) -> None:
     if faults:
         raise InputError(f"{len(faults)} faults in {folder}; build the shards again.")
     click.echo(summary(read_manifest(folder)))
+
+
+@click.command()
+@click.argument("folder", metavar="SHARDS", type=FOLDER)
+@click.option("--out", type=FOLDER, help="Write the page here, and no card.")
+def report(folder: Path, out: Path | None) -> None:
+    """Draw what a data set holds, and write its card for the Hub.
+
+    A page, SHARDS/report.html, and a card, SHARDS/README.md; one that was edited is kept.
+    """
+    from pipeline.report import write_report
+
+    written = write_report(folder, out=out)
+    if out is None and written.card is None:
+        click.echo(f"warning: {folder / 'README.md'} was edited, and is kept", err=True)
+    click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))

@@ -10,6 +10,7 @@ from pipeline.buckets import hash_documents
 from pipeline.ragged import Ragged, offsets_of
 from pipeline.runs import Counts, TokenizedDocuments
 from pipeline.sentences import SentenceSplitter
+from pipeline.stopwatch import Stopwatch
 from pipeline.tokens import ColumnTokenizer
 
 
@@ -25,10 +26,15 @@ def tokenize_documents(
     A line is a paragraph. Paragraphs and documents of fewer than `min_characters` are dropped, and
     so are sentences and documents of which no token is left.
     """
-    paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
-    high, low = hash_documents(_joined(paragraphs, paragraphs_in))
-    sentences, sentences_in = splitter.split(paragraphs)
-    ids, tokens_in = tokenizer.encode(sentences)
+    watch = Stopwatch()
+    with watch.stage("documents"):
+        paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
+        high, low = hash_documents(_joined(paragraphs, paragraphs_in))
+    with watch.stage("sentences"):
+        sentences, sentences_in = splitter.split(paragraphs)
+    with watch.stage("tokens"):
+        ids, tokens_in = tokenizer.encode(sentences)
+    counts.seconds = watch.seconds
     # A sentence of control characters alone has no token, and is no sentence.
     has_tokens = tokens_in > 0
     lost = np.zeros(len(sentences) + 1, dtype=np.int64)

@@ -10,32 +10,46 @@ from pipeline.masks import MaskRules, mask_examples, mask_keys
 from pipeline.pairs import Documents, Pairs, make_pairs, no_pairs
 from pipeline.ragged import Ragged, offsets_of, slice_indices
 from pipeline.schema import NO_PAIR, Examples, concatenate_examples
+from pipeline.stopwatch import Stopwatch
 from pipeline.tokenizer import Tokenizer
 
 SLAB = 16_384  # rows at once: bounds the memory of a bucket's intermediate arrays
 
 
 def make_examples(
-    documents: Documents, *, split: str, shard: int, config: DataConfig, tokenizer: Tokenizer
+    documents: Documents,
+    *,
+    split: str,
+    shard: int,
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    watch: Stopwatch | None = None,
 ) -> tuple[Examples, Counter[str]]:
-    """The rows of one shard, in their final order and masked, and what was left out by reason."""
+    """The rows of one shard, in their final order and masked, and what was left out by reason.
+
+    `watch` counts the seconds of the stages `pairs` and `masks`.
+    """
+    watch = watch or Stopwatch()
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
     parts = [_no_examples(documents, tokenizer)]
     for copy in range(config.dupe_factor):
-        pairs, left_out = make_pairs(
-            documents,
-            pairs=config.pairs,
-            key=stream_key(config.seed, f"pairs/{split}", shard, copy),
-            max_seq_length=config.max_seq_length,
-            short_seq_prob=config.short_seq_prob,
-        )
-        dropped += left_out
-        for start in range(0, len(pairs), SLAB):
-            slab = pairs.take(slice(start, start + SLAB))
-            parts.append(_with_something_to_mask(_assemble(slab, documents, tokenizer), rules))
-            dropped["nothing_to_mask"] += len(slab) - len(parts[-1])
-    return _mask(parts, mask_keys(config.seed, split=split, shard=shard, epoch=0), rules), dropped
+        with watch.stage("pairs"):
+            pairs, left_out = make_pairs(
+                documents,
+                pairs=config.pairs,
+                key=stream_key(config.seed, f"pairs/{split}", shard, copy),
+                max_seq_length=config.max_seq_length,
+                short_seq_prob=config.short_seq_prob,
+            )
+            dropped += left_out
+            for start in range(0, len(pairs), SLAB):
+                slab = pairs.take(slice(start, start + SLAB))
+                parts.append(_with_something_to_mask(_assemble(slab, documents, tokenizer), rules))
+                dropped["nothing_to_mask"] += len(slab) - len(parts[-1])
+    with watch.stage("masks"):
+        key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
+        return _mask(parts, key, rules), dropped
 
 
 def _assemble(pairs: Pairs, documents: Documents, tokenizer: Tokenizer) -> Examples:

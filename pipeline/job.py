@@ -13,13 +13,14 @@ import os
 import platform
 import re
 import resource
-import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,12 +29,13 @@ from pipeline.buckets import TRAIN, VALIDATION, Buckets
 from pipeline.config import DataConfig
 from pipeline.errors import InputError
 from pipeline.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
-from pipeline.shards import SUFFIXES, whole_file
+from pipeline.paths import is_local, make_folder, names_in, remove_folder, whole_file
+from pipeline.progress import Progress, show_progress
+from pipeline.shards import SUFFIXES
 from pipeline.sources import Block, list_blocks
-from pipeline.steps import REJECTED, Workplace
+from pipeline.steps import JOB, REJECTED, Workplace
 from pipeline.tokenizer import Tokenizer, load_tokenizer
 
-JOB = "job.json"
 LOG = "job.log"
 RUNS = ".runs"
 
@@ -48,7 +50,7 @@ class JobOptions:
     block_bytes: int = 16 << 20
     #: Where finished blocks are kept for other data sets; not given: OUT/.runs, removed at the end.
     runs: Path | None = None
-    #: Replace a finished data set of another config.
+    #: Replace a finished data set of another config or other sources.
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -72,20 +74,59 @@ def build_shards(
     Raises InputError for all that the user can mend; what was finished until then stays, and the
     same call goes on from there.
     """
-    if done := _already_complete(out_dir, config, tokenizer_dir, options.overwrite):
-        return done, False
     started = time.time()
     blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
-    place = _prepare(blocks, tokenizer_dir, out_dir, config, options)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    if not options.overwrite and (done := _already_complete(out_dir, config, tokenizer, blocks)):
+        return done, False
+    place = workplace(blocks, tokenizer, out_dir, config, options)
+    _prepare(place, tokenizer, options)
     args = list(beam_args) or local_runner(options.workers)
-    _run(blocks, place, args)
-    manifest = read_manifest(out_dir)
-    _write_job(place, sources, args, blocks, started)
+    progress = Progress.of(blocks, place)
+    _run(blocks, place, args, progress)
+    _write_job(progress, sources, args, blocks, started)
     if options.runs is None:
-        shutil.rmtree(place.runs_dir)
-    for leftover in out_dir.glob(".*.partial"):  # of a process that was killed
-        leftover.unlink(missing_ok=True)
-    return manifest, True
+        remove_folder(place.runs_dir)
+    _remove_partial(out_dir)
+    return read_manifest(out_dir), True
+
+
+def plan_shards(
+    sources: Sequence[str],
+    *,
+    tokenizer_dir: Path,
+    out_dir: Path,
+    config: DataConfig,
+    options: JobOptions,
+) -> Iterator[str]:
+    """Lines that say what `build_shards` would do. Raises InputError as that does."""
+    from pipeline.estimate import dry_run
+
+    blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
+    tokenizer = load_tokenizer(tokenizer_dir)
+    if not options.overwrite and _already_complete(out_dir, config, tokenizer, blocks):
+        yield f"nothing: {out_dir} is complete already"
+        return
+    place = workplace(blocks, tokenizer, out_dir, config, options)
+    yield from dry_run(blocks, place, tokenizer, workers=options.workers or os.cpu_count() or 1)
+
+
+def workplace(
+    blocks: Sequence[Block],
+    tokenizer: Tokenizer,
+    out_dir: Path,
+    config: DataConfig,
+    options: JobOptions,
+) -> Workplace:
+    """What every worker of the job must know."""
+    return Workplace(
+        out_dir=out_dir.absolute(),
+        runs_dir=(options.runs or out_dir / RUNS).absolute(),
+        config=config,
+        buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+    )
 
 
 def local_runner(workers: int) -> list[str]:
@@ -104,21 +145,23 @@ def local_runner(workers: int) -> list[str]:
 
 
 def _already_complete(
-    out_dir: Path, config: DataConfig, tokenizer_dir: Path, overwrite: bool
+    out_dir: Path, config: DataConfig, tokenizer: Tokenizer, blocks: Sequence[Block]
 ) -> Manifest | None:
-    if not (out_dir / MANIFEST).exists() or overwrite:
+    if not (out_dir / MANIFEST).exists():
         return None
     manifest = read_manifest(out_dir)
-    tokenizer = load_tokenizer(tokenizer_dir)
+    there = manifest.config.to_dict()
     differs = [
-        f"{name} {manifest.config.to_dict()[name]!r} there, {value!r} now"
+        f"{name} {there[name]!r} there, {value!r} now"
         for name, value in config.to_dict().items()
-        if manifest.config.to_dict()[name] != value
+        if there[name] != value
     ]
     if manifest.tokenizer_digest != tokenizer.digest:
         differs.append(
             f"tokenizer {manifest.tokenizer_digest[:8]} there, {tokenizer.digest[:8]} now"
         )
+    if _other_sources(out_dir / JOB, blocks):
+        differs.append("other sources, or their files changed")
     if differs:
         raise InputError(
             f"{out_dir} holds a finished data set of another config ({'; '.join(differs)}). "
@@ -127,48 +170,38 @@ def _already_complete(
     return manifest
 
 
-def _prepare(
-    blocks: list[Block],
-    tokenizer_dir: Path,
-    out_dir: Path,
-    config: DataConfig,
-    options: JobOptions,
-) -> Workplace:
+def _other_sources(job: Path, blocks: Sequence[Block]) -> bool:
+    """Whether the data set says that it was made of something else."""
+    try:
+        facts = json.loads(job.read_bytes())
+    except (OSError, ValueError):  # who copies a data set may leave it behind
+        return False
+    return facts.get("sources_digest", "") not in ("", _sources_digest(blocks))
+
+
+def _sources_digest(blocks: Sequence[Block]) -> str:
+    """Names the files and what changes with them, however they are cut into blocks."""
+    spans: dict[str, list[int]] = {}
+    for block in blocks:
+        key = json.dumps([block.path, block.format, block.version])
+        spans.setdefault(key, []).extend((block.start, block.stop))
+    facts = sorted((key, min(edges), max(edges)) for key, edges in spans.items())
+    return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+
+def _prepare(place: Workplace, tokenizer: Tokenizer, options: JobOptions) -> None:
     """The folders of the job, without what other configs left there."""
-    tokenizer = load_tokenizer(tokenizer_dir)
-    runs_dir = options.runs or out_dir / RUNS
-    place = Workplace(
-        out_dir=out_dir.absolute(),
-        runs_dir=runs_dir.absolute(),
-        config=config,
-        buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
-        tokenizer_digest=tokenizer.digest,
-        vocab_size=tokenizer.vocab_size,
-    )
-    _make_folder(out_dir)
-    _make_folder(runs_dir)
+    make_folder(place.out_dir)
+    make_folder(place.runs_dir)
     _remove_others(place)
-    _save_tokenizer(tokenizer, out_dir / TOKENIZER, overwrite=options.overwrite)
-    return place
-
-
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path, *, overwrite: bool) -> None:
+    folder = place.out_dir / TOKENIZER
     try:
         tokenizer.save(folder)
     except InputError:  # there is another one
-        if not overwrite:
+        if not options.overwrite:
             raise
-        shutil.rmtree(folder)
+        remove_folder(folder)
         tokenizer.save(folder)
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be made a folder ({error.strerror}); give another."
-        ) from error
 
 
 def _remove_others(place: Workplace) -> None:
@@ -181,30 +214,50 @@ def _remove_others(place: Workplace) -> None:
                 shard.unlink()
 
 
-def _run(blocks: list[Block], place: Workplace, beam_args: list[str]) -> None:
-    from pipeline.progress import show_progress
+def _remove_partial(folder: Path) -> None:
+    """What processes left that were killed."""
+    for name in names_in(folder):
+        if name.startswith(".") and name.endswith(".partial"):
+            (folder / name).unlink(missing_ok=True)
 
+
+def _run(blocks: list[Block], place: Workplace, beam_args: list[str], progress: Progress) -> None:
+    with _log_file(place) as log:
+        try:
+            with _logging_to(log) as terminal, show_progress(progress, terminal):
+                from pipeline.build import run_graph  # Beam logs while it is imported
+
+                run_graph(blocks, place=place, beam_args=beam_args)
+        except SystemExit as error:  # Beam's parser has written what is wrong, and leaves
+            reason = _last_line(log.read_text()).rpartition("error: ")[2]
+            raise InputError(
+                f"Beam refuses what follows --: {reason} (all of it is in {place.out_dir / LOG})."
+            ) from error
+        except Exception as error:
+            with log.open("a") as file:
+                traceback.print_exc(file=file)
+            if message := _user_message(error):
+                raise InputError(message) from error
+            reason = _last_line(str(error)) or type(error).__name__
+            raise InputError(
+                f"the job failed: {reason} (all of it is in {place.out_dir / LOG}). What is "
+                "finished stays; the same command goes on from there."
+            ) from error
+
+
+@contextmanager
+def _log_file(place: Workplace) -> Iterator[Path]:
+    """A local file for the log; where the data set is kept elsewhere, it follows at the end."""
     log = place.out_dir / LOG
-    try:
-        with _logging_to(log) as terminal, show_progress(blocks, place, terminal):
-            from pipeline.build import run_graph  # Beam logs while it is imported
-
-            run_graph(blocks, place=place, beam_args=beam_args)
-    except SystemExit as error:  # Beam's parser has written what is wrong, and leaves
-        reason = _last_line(log.read_text()).rpartition("error: ")[2]
-        raise InputError(
-            f"Beam refuses what follows --: {reason} (all of it is in {log})."
-        ) from error
-    except Exception as error:
-        with log.open("a") as file:
-            traceback.print_exc(file=file)
-        if message := _user_message(error):
-            raise InputError(message) from error
-        reason = _last_line(str(error)) or type(error).__name__
-        raise InputError(
-            f"the job failed: {reason} (all of it is in {log}). What is finished stays; the same "
-            "command goes on from there."
-        ) from error
+    if is_local(log):
+        yield log
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        local = Path(scratch, LOG)
+        try:
+            yield local
+        finally:
+            log.write_bytes(local.read_bytes())
 
 
 @contextmanager
@@ -245,26 +298,32 @@ def _last_line(text: str) -> str:
 
 
 def _write_job(
-    place: Workplace,
+    progress: Progress,
     sources: Sequence[str],
     beam_args: list[str],
     blocks: list[Block],
     started: float,
 ) -> None:
+    """Complete what the last step of the graph wrote of the workers."""
+    path = progress.place.out_dir / JOB
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = time.time() - started
     text_bytes = sum(block.text_bytes for block in blocks)
     facts: dict[str, Any] = {
         "sources": list(sources),
+        "sources_digest": _sources_digest(blocks),
         "blocks": len(blocks),
+        "shards": len(progress.shards),
         "text_bytes": text_bytes,
+        "rejected": progress.rejected,
         "beam_args": beam_args,
         "seconds": round(seconds, 2),
         "cpu_seconds": round(sum(u.ru_utime + u.ru_stime for u in usage), 2),
         "megabytes_per_second": round(text_bytes / seconds / 1e6, 3),
-        "peak_process_megabytes": max(u.ru_maxrss for u in usage) // 1024,
+        "peak_memory_megabytes": progress.peak_memory // 1_000_000,
         "host": platform.node(),
         "python": sys.version.split()[0],
     }
-    with whole_file(place.out_dir / JOB) as file:
+    facts |= json.loads(path.read_bytes())
+    with whole_file(path) as file:
         file.write((json.dumps(facts, indent=2) + "\n").encode())

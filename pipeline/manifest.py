@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pipeline.config import DataConfig
 from pipeline.errors import InputError
+from pipeline.paths import whole_file
 from pipeline.schema import SCHEMA_VERSION
-from pipeline.shards import whole_file
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"

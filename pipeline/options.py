@@ -20,6 +20,18 @@ Config = TypeVar("Config")
 Command = Callable[..., Any]
 
 
+class Place(click.ParamType):
+    """A local path, or a URL of a store that fsspec knows."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+        """Raises InputError for a store that cannot be reached."""
+        from pipeline.paths import path_of
+
+        return path_of(value)
+
+
 def options_of(config_class: type) -> Callable[[Command], Command]:
     """A decorator that gives a command one option for each field of the config."""
     comments = _comments(config_class)
@@ -55,7 +67,7 @@ def _option(name: str, hint: Any, default: Any, comment: str) -> Callable[[Comma
     if get_origin(inner) is Literal:
         inner = click.Choice(get_args(inner))
     elif inner is Path:
-        inner = click.Path(path_type=Path)
+        inner = Place()
     return click.option(flag, name, type=inner, **keywords)
 
 

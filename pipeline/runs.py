@@ -27,12 +27,13 @@ from pipeline.buckets import Buckets
 from pipeline.draws import Words
 from pipeline.errors import InputError
 from pipeline.pairs import Documents
+from pipeline.paths import open_mapped, whole_file
 from pipeline.ragged import Ragged, offsets_of
 from pipeline.schema import id_type
-from pipeline.shards import whole_file
+from pipeline.stopwatch import Stopwatch
 
 # Goes up whenever the same block would give another run: extraction, sentences, this layout.
-RUN_VERSION = 1
+RUN_VERSION = 2
 
 COUNTS = b"clozeline.counts"
 
@@ -44,22 +45,30 @@ class Counts:
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     rejected: list[dict[str, str]] = field(default_factory=list)  # {"where": ..., "reason": ...}
+    #: CPU seconds by stage: what the machine made of the work, so no part of what was counted.
+    seconds: Counter[str] = field(default_factory=Counter, compare=False)
 
     def add(self, other: "Counts") -> None:
         """Count in what another block or shard saw."""
         self.read.update(other.read)
         self.dropped.update(other.dropped)
         self.rejected.extend(other.rejected)
+        self.seconds.update(other.seconds)
 
     def to_json(self) -> str:
         """One line."""
-        return json.dumps({"read": self.read, "dropped": self.dropped, "rejected": self.rejected})
+        return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Counts":
         """The inverse of `to_json`."""
         facts = json.loads(text)
-        return cls(Counter(facts["read"]), Counter(facts["dropped"]), facts["rejected"])
+        return cls(
+            read=Counter(facts["read"]),
+            dropped=Counter(facts["dropped"]),
+            rejected=facts["rejected"],
+            seconds=Counter(facts["seconds"]),
+        )
 
 
 @dataclass(frozen=True)
@@ -121,14 +130,16 @@ def write_run(
     schema: pa.Schema,
 ) -> None:
     """Write a run, piece by piece: only one piece is in memory at a time."""
-    total = Counts()
+    total, watch = Counts(), Stopwatch()
     bucket_of_batch: list[int] = []
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         for documents, counts in pieces:
             total.add(counts)
-            for bucket, batch in _by_bucket(documents, buckets, schema):
-                writer.write_batch(batch)
-                bucket_of_batch.append(bucket)
+            with watch.stage("runs"):
+                for bucket, batch in _by_bucket(documents, buckets, schema):
+                    writer.write_batch(batch)
+                    bucket_of_batch.append(bucket)
+        total.seconds.update(watch.seconds)
         facts = {COUNTS: total.to_json(), b"buckets": json.dumps(bucket_of_batch)}
         last = pa.RecordBatch.from_pylist([], schema=schema)
         writer.write_batch(last, custom_metadata=facts)
@@ -210,6 +221,6 @@ def _facts(path: Path) -> dict[bytes, bytes]:
 @contextmanager
 def _damage_named(path: Path) -> Iterator[pa.RecordBatchFileReader]:
     try:
-        yield pa.ipc.open_file(pa.memory_map(str(path)))
+        yield pa.ipc.open_file(open_mapped(path))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} is damaged ({error}); delete it and run again.") from error

@@ -9,19 +9,18 @@ Both hold record batches of 1,024 rows, and both give the same `rows_sha256`.
 """
 
 import hashlib
-import os
+import io
 import tarfile
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.errors import InputError
+from pipeline.paths import open_mapped, whole_file
 from pipeline.ragged import Ragged, to_record_batch
 from pipeline.schema import (
     ROWS_PER_BATCH,
@@ -59,13 +58,14 @@ def write_shard(
         for s in starts
     ]
     options = pa.ipc.IpcWriteOptions(compression=compression)
-    write = _write_arrow if format == "arrow" else _write_webdataset
+    to_bytes = _arrow_file if format == "arrow" else _webdataset_file
+    data = to_bytes(batches, schema, options)  # some 40 MB: a store need not give them back
     with whole_file(path) as file:
-        write(file, batches, schema, options)
+        file.write(data)
     return ShardFacts(
         rows=len(examples),
-        bytes=path.stat().st_size,
-        sha256=file_sha256(path),
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
         rows_sha256=rows_sha256(examples),
     )
 
@@ -79,12 +79,12 @@ def read_shard(path: Path) -> Examples:
 
 
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The record batches of a shard, as views of the mapped file where it is not compressed.
+    """The record batches of a shard, as views of the file where it is local and not compressed.
 
     A shard without rows gives one empty batch.
     """
     try:
-        source = pa.memory_map(str(path))
+        source = open_mapped(path)
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
         yield from read(path, source)
     except FileNotFoundError as error:
@@ -114,43 +114,22 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is complete.
-
-    The temporary name is unique, so two processes that write the same file do not meet; the last
-    one to finish wins with the same bytes.
-    """
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _write_arrow(
-    file: BinaryIO,
-    batches: list[pa.RecordBatch],
-    schema: pa.Schema,
-    options: pa.ipc.IpcWriteOptions,
-) -> None:
+def _arrow_file(
+    batches: list[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
+) -> memoryview:
+    file = pa.BufferOutputStream()
     with pa.ipc.new_file(file, schema, options=options) as writer:
         for batch in batches:
             writer.write_batch(batch)
+    return memoryview(file.getvalue())
 
 
-def _write_webdataset(
-    file: BinaryIO,
-    batches: list[pa.RecordBatch],
-    schema: pa.Schema,
-    options: pa.ipc.IpcWriteOptions,
-) -> None:
+def _webdataset_file(
+    batches: list[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
+) -> memoryview:
     import webdataset
 
+    file = io.BytesIO()
     writer = webdataset.TarWriter(file, encoder=False, mtime=0)
     # A shard without rows still says what its schema is.
     for number, batch in enumerate(batches or [_no_rows(schema)]):
@@ -159,6 +138,7 @@ def _write_webdataset(
             stream.write_batch(batch)
         writer.write({"__key__": f"{number:06d}", "arrow": member.getvalue().to_pybytes()})
     writer.close()
+    return file.getbuffer()
 
 
 def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
@@ -172,7 +152,7 @@ def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
 
 def _read_webdataset(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     whole = source.read_buffer()
-    with tarfile.open(path, "r:") as archive:
+    with tarfile.open(fileobj=pa.BufferReader(whole), mode="r:") as archive:
         members = [(member.offset_data, member.size) for member in archive]
     for offset, size in members:
         stream = pa.ipc.open_stream(whole.slice(offset, size))

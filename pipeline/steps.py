@@ -22,6 +22,8 @@ from pipeline.documents import tokenize_documents
 from pipeline.errors import InputError
 from pipeline.examples import make_examples
 from pipeline.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
+from pipeline.memory import process_peak
+from pipeline.paths import whole_file
 from pipeline.readers import read_block
 from pipeline.runs import (
     Counts,
@@ -36,12 +38,14 @@ from pipeline.runs import (
 )
 from pipeline.schema import Examples, example_schema
 from pipeline.sentences import PunktData, SentenceSplitter
-from pipeline.shards import file_sha256, whole_file, write_shard
+from pipeline.shards import file_sha256, write_shard
 from pipeline.sources import Block
+from pipeline.stopwatch import Stopwatch
 from pipeline.tokenizer import load_tokenizer
 from pipeline.tokens import ColumnTokenizer
 
 REJECTED = "rejected.jsonl"
+JOB = "job.json"
 LENGTH_BIN = 16
 
 # Goes up whenever the same documents would give another shard: pairs, masks, the shard's layout.
@@ -86,6 +90,7 @@ class ShardRecord:
     entry: ShardEntry
     counts: Counts
     token_counts: list[int]
+    peak_memory: int  #: bytes, of the process that made it
 
 
 class Steps:
@@ -142,7 +147,8 @@ class Steps:
 
     def _pieces(self, block: Block) -> Iterator[tuple[TokenizedDocuments, Counts]]:
         config = self.place.config
-        for piece in read_block(block, text_columns=config.text_columns):
+        watch = Stopwatch()
+        for piece in watch.each("read", read_block(block, text_columns=config.text_columns)):
             documents, counts = tokenize_documents(
                 piece.texts,
                 splitter=self._splitter,
@@ -152,6 +158,8 @@ class Steps:
             for reason, number in piece.counts.items():
                 (counts.read if reason in NOTED else counts.dropped)[reason] += number
             counts.rejected += [asdict(rejected) for rejected in piece.rejected]
+            counts.seconds.update(watch.seconds)
+            watch.seconds.clear()
             yield documents, counts
 
     def _record_name(self, bucket: int, slices: list[RunSlice]) -> str:
@@ -165,27 +173,34 @@ class Steps:
     def _write_shard(self, path: Path, bucket: int, slices: list[RunSlice]) -> ShardRecord:
         config, tokenizer = self.place.config, self.tokenizer
         split, index = self.place.buckets.split_of(bucket)
-        documents, duplicates = read_documents(self.place.runs_dir, slices, tokenizer.vocab_size)
+        watch = Stopwatch()
+        with watch.stage("runs"):
+            documents, duplicates = read_documents(
+                self.place.runs_dir, slices, tokenizer.vocab_size
+            )
         examples, dropped = make_examples(
-            documents, split=split, shard=index, config=config, tokenizer=tokenizer
+            documents, split=split, shard=index, config=config, tokenizer=tokenizer, watch=watch
         )
-        facts = write_shard(
-            path,
-            examples,
-            example_schema(tokenizer.vocab_size, tokenizer.digest),
-            format=config.format,
-            compression=None if config.compression == "none" else config.compression,
-        )
+        with watch.stage("shards"):
+            facts = write_shard(
+                path,
+                examples,
+                example_schema(tokenizer.vocab_size, tokenizer.digest),
+                format=config.format,
+                compression=None if config.compression == "none" else config.compression,
+            )
         lengths = np.bincount((examples.input_ids.lengths - 1) // LENGTH_BIN)
         entry = ShardEntry(
             name=path.name, split=split, length_histogram=lengths.tolist(), **asdict(facts)
         )
-        counts = Counts(dropped=Counter(duplicate_document=duplicates) + dropped)
+        with watch.stage("counting"):
+            tokens = self._count_tokens(examples) if split == TRAIN else []
+        dropped["duplicate_document"] += duplicates
+        counts = Counts(dropped=dropped, seconds=watch.seconds)
         if bucket == 0:
             for part in slices:
                 counts.add(read_counts(self.place.runs_dir / part.run))
-        tokens = self._count_tokens(examples) if split == TRAIN else []
-        return ShardRecord(bucket, entry, counts, tokens)
+        return ShardRecord(bucket, entry, counts, tokens, process_peak())
 
     def _count_tokens(self, examples: Examples) -> list[int]:
         """How often each token stands in the rows before masking, special tokens left out."""
@@ -219,8 +234,19 @@ def finish(records: Iterable[ShardRecord], *, place: Workplace) -> Manifest:
     _check_rejected(total, place)
     if not manifest.num_examples(TRAIN):
         raise InputError(_nothing_made(manifest))
+    _write_job(place.out_dir / JOB, total, ordered)
     write_manifest(place.out_dir, manifest)
     return manifest
+
+
+def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
+    """What only the workers know; the process that began the job adds the rest."""
+    facts = {
+        "stages": {name: round(seconds, 3) for name, seconds in total.seconds.items()},
+        "peak_worker_megabytes": max(record.peak_memory for record in records) // 1_000_000,
+    }
+    with whole_file(path) as file:
+        file.write(json.dumps(facts).encode())
 
 
 def _finished(record_path: Path, shard_path: Path) -> ShardRecord | None:
@@ -232,7 +258,7 @@ def _finished(record_path: Path, shard_path: Path) -> ShardRecord | None:
     if file_sha256(shard_path) != entry.sha256:
         return None
     counts = Counts.from_json(facts["counts"])
-    return ShardRecord(facts["bucket"], entry, counts, facts["token_counts"])
+    return ShardRecord(facts["bucket"], entry, counts, facts["token_counts"], facts["peak_memory"])
 
 
 def _record_to_json(record: ShardRecord) -> str:
@@ -241,6 +267,7 @@ def _record_to_json(record: ShardRecord) -> str:
         "entry": asdict(record.entry),
         "counts": record.counts.to_json(),
         "token_counts": record.token_counts,
+        "peak_memory": record.peak_memory,
     }
     return json.dumps(facts)
 

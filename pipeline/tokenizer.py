@@ -12,9 +12,7 @@ set where the library's tokenizer is built, which is the only way a `Tokenizer` 
 
 import hashlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,10 +24,12 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from pipeline.errors import InputError
+from pipeline.paths import names_in, path_of, whole_file
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 CONTINUATION = "##"
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line ends, lone surrogates
+VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 
 # What makes a tokenizer.json BERT's: (part, setting, value).
@@ -99,24 +99,25 @@ class Tokenizer:
         """Readable text: pieces joined to words, special tokens shown."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write tokenizer.json, vocab.txt and, if there are parameters, punkt.json.
+    def save(self, folder: str | Path) -> None:
+        """Write vocab.txt, punkt.json if there are parameters, and, last, tokenizer.json.
 
-        The folder appears whole, by a rename. One that already holds this tokenizer is left as it
-        is; one that holds anything else is an InputError.
+        Without the last one a folder is no tokenizer. One that already holds this tokenizer is left
+        as it is; one that holds anything else is an InputError.
         """
-        folder = Path(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
-            whole = Path(scratch) / "tokenizer"
-            whole.mkdir()
-            self._write(whole)
-            try:
-                whole.rename(folder)
-            except OSError:  # POSIX renames over an empty folder, but over nothing else
-                if not folder.exists():
-                    raise
-                self._check_same(folder)
+        folder = path_of(folder)
+        names = {name for name in names_in(folder) if not name.endswith(".partial")}
+        if TOKENIZER_JSON in names or not names <= {VOCAB_TXT, PUNKT_JSON}:
+            self._check_same(folder)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / VOCAB_TXT, "".join(f"{token}\n" for token in self.tokens))
+        if self.punkt is not None:
+            _write(folder / PUNKT_JSON, canonical_json(self.punkt) + "\n")
+        else:
+            (folder / PUNKT_JSON).unlink(missing_ok=True)
+        # Not the library's own save: it tells of a full disk by a bare Exception.
+        _write(folder / TOKENIZER_JSON, self.library.to_str(pretty=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
@@ -145,14 +146,6 @@ class Tokenizer:
         facts = [self.tokens, asdict(self.normalization), self.punkt]
         return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
 
-    def _write(self, folder: Path) -> None:
-        # Not the library's own save: it tells of a full disk by a bare Exception.
-        (folder / "tokenizer.json").write_text(self.library.to_str(pretty=True), "utf-8")
-        lines = "".join(f"{token}\n" for token in self.tokens)
-        (folder / "vocab.txt").write_bytes(lines.encode())
-        if self.punkt is not None:
-            (folder / "punkt.json").write_text(canonical_json(self.punkt) + "\n", "utf-8")
-
     def _check_same(self, folder: Path) -> None:
         digest = load_tokenizer(folder).digest
         if digest != self.digest:
@@ -162,33 +155,31 @@ class Tokenizer:
             )
 
 
-def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+def load_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer that `Tokenizer.save` wrote. `vocab.txt` is for other tools and not read.
 
     InputError where the folder is missing, is no tokenizer folder, or holds one that is not BERT's.
     """
-    folder = Path(folder)
-    if not (folder / "tokenizer.json").is_file():
-        found = sorted(path.name for path in folder.iterdir())[:5] if folder.is_dir() else None
+    folder = path_of(folder)
+    if not (folder / TOKENIZER_JSON).is_file():
+        found = sorted(names_in(folder))[:5] if folder.is_dir() else None
         what = "no such folder" if found is None else f"it holds {', '.join(found) or 'nothing'}"
         raise InputError(
-            f"{folder} is no tokenizer folder (no tokenizer.json in it: {what}); "
+            f"{folder} is no tokenizer folder (no {TOKENIZER_JSON} in it: {what}); "
             f"make one with `clozeline tokenizer --out {folder}`"
         )
-    tokens, normalization = read_tokenizer_json(folder / "tokenizer.json")
-    punkt = folder / "punkt.json"
+    tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
+    punkt = folder / PUNKT_JSON
     parameters = _read_json_object(punkt) if punkt.exists() else None
     return _named(folder, tokens, normalization, parameters)
 
 
-def adopt_vocabulary(
-    path: str | os.PathLike[str], *, cased: bool, punkt: dict[str, Any] | None
-) -> Tokenizer:
+def adopt_vocabulary(path: str | Path, *, cased: bool, punkt: dict[str, Any] | None) -> Tokenizer:
     """A tokenizer from a vocab.txt (one piece a line) or a tokenizer.json (by its name, *.json).
 
     InputError where the file is missing, is not BERT's kind, or is cased against `cased`.
     """
-    path = Path(path)
+    path = path_of(path)
     if path.suffix != ".json":
         return _named(path, read_vocab_txt(path), _normalization(cased=cased), punkt)
     tokens, normalization = read_tokenizer_json(path)
@@ -318,6 +309,11 @@ def _named(
         return Tokenizer(tokens, normalization, punkt)
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def _read_text(path: Path) -> str:

@@ -14,11 +14,12 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).glob("*.py"
 #: What a GPU host that trains from Arrow shards does not have.
 ONLY_INSIDE_FUNCTIONS = (
     "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
+    "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath",
 )  # fmt: skip
 TRAIN_MAY_IMPORT = {
     "pipeline." + name
     for name in (
-        "config", "draws", "errors", "files", "manifest", "masks", "options", "ragged", "schema",
+        "config", "draws", "errors", "files", "manifest", "masks", "options", "paths", "ragged", "schema",
         "shards", "specs", "tables", "texts", "tokenizer", "tokens",
     )
 }  # fmt: skip

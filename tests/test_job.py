@@ -88,6 +88,24 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
+def test_other_sources_are_refused_and_other_blocks_of_the_same_are_not(copy):
+    (copy / "more.txt").write_text("Another text, which nobody has read before.")
+    with pytest.raises(InputError, match=r"other sources, or their files changed\)"):
+        shards(copy, source="more.txt")
+
+
+def test_the_same_sources_in_other_blocks_are_the_same(finished):
+    _, is_new = shards(finished, options=replace(OPTIONS, block_bytes=3000))
+    assert not is_new
+
+
+def test_a_data_set_without_its_report_is_taken_as_it_is(finished, tmp_path):
+    copied = shutil.copytree(finished / "out", tmp_path / "out")
+    (copied / "job.json").unlink()
+    _, is_new = shards(finished, out_dir=copied)
+    assert not is_new
+
+
 def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(copy, tmp_path):
     flags = Normalization(lowercase=True, strip_accents=False)
     other = Tokenizer(small_tokenizer().tokens, flags, PUNKT)

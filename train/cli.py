@@ -12,6 +12,8 @@ from pipeline.options import config_or_usage_error, options_of
 from train.config import PretrainConfig
 from train.finetune_config import FinetuneConfig
 
+LOCAL = click.Path(path_type=Path)
+
 # What the system says when the user's machine, and not our code, is at fault.
 MENDABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -57,7 +59,7 @@ for command in (tokenizer, shards, inspect, verify):
 
 @main.command()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option("--out", required=True, type=FOLDER, help="Folder of the run.")
+@click.option("--out", required=True, type=LOCAL, help="Folder of the run.")
 @click.option("--preset", default="nano", show_default=True, help="nano, bert-tiny ... bert-large.")
 @click.option("--dropout", type=float, help="Instead of the preset's.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint, if there is one.")
@@ -98,7 +100,7 @@ def pretrain(
 
 
 @main.command()
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=LOCAL)
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
 @click.option("--split", default="validation", show_default=True, help="Or train.")
 @click.option(
@@ -120,9 +122,9 @@ def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | 
 
 
 @main.command()
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=LOCAL)
 @click.argument("train", metavar="TRAIN")
-@click.option("--out", required=True, type=FOLDER, help="Folder of the classifier.")
+@click.option("--out", required=True, type=LOCAL, help="Folder of the classifier.")
 @click.option("--test", help="Labelled rows to test on; not given: a share of TRAIN.")
 @click.option("--overwrite", is_flag=True, help="Replace the classifier that is there.")
 @options_of(FinetuneConfig)
@@ -164,7 +166,7 @@ def baseline(train: str, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("folder", metavar="CLASSIFIER", type=FOLDER)
+@click.argument("folder", metavar="CLASSIFIER", type=LOCAL)
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
     "--file", "files", multiple=True, help="Texts a line, or a table; - is standard input."
@@ -192,7 +194,7 @@ def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
 
 
 @main.command()
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=LOCAL)
 @click.argument("text")
 @click.option("--top", default=5, show_default=True, help="Guesses for each mask.")
 def fill(run: Path, text: str, top: int) -> None:

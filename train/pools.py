@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pipeline.errors import InputError
 from pipeline.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.masks import MaskRules, mask_examples, mask_keys
+from pipeline.paths import path_of
 from pipeline.ragged import Ragged, slice_indices
 from pipeline.schema import Examples, concatenate_examples
 from pipeline.shards import read_shard
@@ -28,7 +29,7 @@ class ShardSet:
     """
 
     def __init__(self, folder: Path | str, split: str) -> None:
-        self.folder = Path(folder)
+        self.folder = path_of(folder)
         self.split = split
         self.manifest: Manifest = read_manifest(self.folder)
         self.entries = self.manifest.of_split(split)

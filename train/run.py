@@ -12,7 +12,7 @@ from model.config import BertConfig, preset
 from pipeline.config import DataConfig
 from pipeline.errors import InputError
 from pipeline.manifest import Manifest
-from pipeline.shards import whole_file
+from pipeline.paths import whole_file
 from pipeline.tokenizer import Tokenizer, load_tokenizer
 from train.checkpoint import CHECKPOINTS, latest_checkpoint, load_weights
 from train.config import PretrainConfig

@@ -1,0 +1,116 @@
+"""What a person sees while a job runs is what is there, and what it costs is measured."""
+
+import io
+import json
+import time
+
+import numpy as np
+import pytest
+
+from pipeline.memory import process_peak, tree_memory
+from pipeline.progress import Progress, show_progress
+from pipeline.runs import Counts, run_schema, write_run
+from pipeline.stopwatch import Stopwatch
+from tests.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
+from tests.test_runs import tokenized
+from tests.test_steps import build, work
+
+
+def finish_block(place, block, *, rejected=0):
+    """The run of a block of one document."""
+    counts = Counts(rejected=[{"where": "a", "reason": "b"}] * rejected)
+    schema = run_schema(place.vocab_size)
+    pieces = [(tokenized([[[[7, 8]]]]), counts)]
+    write_run(place.run_path(block), pieces, buckets=place.buckets, schema=schema)
+
+
+def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
+    blocks, place = work(tmp_path)
+    progress = Progress.of(blocks, place)
+    seen = []
+    for number, block in enumerate(blocks[:3]):
+        progress.look()
+        seen.append((progress.done_bytes, progress.rejected))
+        finish_block(place, block, rejected=number)
+    progress.look()
+    sizes = [block.text_bytes for block in blocks]
+    assert seen == [(0, 0), (sizes[0], 0), (sum(sizes[:2]), 1)]
+    assert (progress.done_bytes, progress.rejected) == (sum(sizes[:3]), 3)
+    assert progress.as_words().startswith(f"blocks 3/{len(blocks)}, rejected 3, peak memory 0.")
+
+
+def test_only_files_of_this_job_are_counted(tmp_path):
+    blocks, place = work(tmp_path)
+    build(blocks, place)
+    (place.out_dir / "train-00009-of-00099.arrow").touch()
+    (place.runs_dir / "another.run.arrow").touch()
+    progress = Progress.of(blocks, place)
+    progress.look()
+    assert progress.done_bytes == sum(block.text_bytes for block in blocks)
+    assert progress.done_shards == progress.shards
+    assert len(progress.shards) == len(place.buckets)
+
+
+def test_a_run_that_cannot_be_read_stops_no_progress(tmp_path):
+    blocks, place = work(tmp_path)
+    place.run_path(blocks[0]).write_bytes(b"ARROW1")
+    finish_block(place, blocks[1])
+    progress = Progress.of(blocks, place)
+    progress.look()
+    assert progress.done_bytes == blocks[1].text_bytes
+
+
+def test_the_last_line_says_that_all_is_done(tmp_path):
+    blocks, place = work(tmp_path)
+    progress, terminal = Progress.of(blocks, place), io.StringIO()
+    with show_progress(progress, terminal):
+        build(blocks, place)
+    shown = terminal.getvalue()
+    assert f"blocks {len(blocks)}/{len(blocks)}" in shown
+    assert f"{len(place.buckets)}/{len(place.buckets)}" in shown
+
+
+def test_memory_counts_this_process_and_those_below_it():
+    before = tree_memory()
+    held = np.ones(25_000_000)  # 200 MB
+    assert tree_memory() - before > 0.9 * held.nbytes
+    assert process_peak() > held.nbytes
+
+
+def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
+    texts = articles(60)
+    source = write_parquet(tmp_path / "a.parquet", texts)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
+    line = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=1")
+    clozeline_ok("shards", source, *line)
+    job = json.loads((tmp_path / "out" / "job.json").read_bytes())
+    named = {"read", "documents", "sentences", "tokens", "runs", "pairs", "masks", "shards"}
+    assert named | {"counting"} == set(job["stages"])
+    assert 0 < sum(job["stages"].values()) <= job["cpu_seconds"]
+    assert 50 < job["peak_worker_megabytes"] < 2000
+    assert 50 < job["peak_memory_megabytes"] < 2000
+    assert job["rejected"] == 0
+
+
+def test_a_stage_counts_what_the_thread_works_and_no_waiting_of_the_consumer():
+    watch = Stopwatch()
+
+    def work_a_little():
+        for _ in range(3):
+            end = time.thread_time() + 0.02
+            while time.thread_time() < end:
+                pass
+            yield
+
+    for _ in watch.each("making", work_a_little()):
+        with watch.stage("using"):
+            pass
+    assert watch.seconds["making"] == pytest.approx(0.06, rel=0.2)
+    assert watch.seconds["using"] < 0.01
+
+
+def test_a_stage_that_fails_is_counted_too():
+    watch = Stopwatch()
+    with pytest.raises(ValueError, match="bad"), watch.stage("work"):
+        raise ValueError("bad")
+    assert "work" in watch.seconds

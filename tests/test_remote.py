@@ -1,0 +1,156 @@
+"""Folders in a store: everything the pipeline writes and reads there, by URL.
+
+The store is fsspec's `memory://`, which lives in one process: the jobs here run in this one.
+"""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import DataConfig
+from pipeline.errors import InputError
+from pipeline.job import JobOptions, build_shards, plan_shards
+from pipeline.manifest import MANIFEST, read_manifest
+from pipeline.paths import names_in, path_of, whole_file
+from pipeline.show import show_data_set
+from pipeline.tokenizer import load_tokenizer
+from pipeline.verify import verify
+from tests.small import PUNKT, small_tokenizer
+from tests.test_steps import CONFIG, TEXT
+from train.loader import Loader
+
+ONE_WORKER = JobOptions(workers=1, block_bytes=8000)
+
+
+@pytest.fixture
+def store():
+    """A folder that begins empty and is gone afterwards."""
+    folder = path_of("memory://clozeline-tests")
+    yield folder
+    folder.rmdir(recursive=True)
+
+
+def local_and_remote(tmp_path: Path, store: Path, config: DataConfig) -> tuple[Path, Path]:
+    """The same data set, made on the disk and in the store from its own copy of the text."""
+    made = []
+    for folder in (tmp_path, store):
+        (folder / "corpus.txt").write_text(TEXT)
+        small_tokenizer(PUNKT).save(folder / "tokenizer")
+        out = folder / "out"
+        build_shards(
+            [str(folder / "corpus.txt")],
+            tokenizer_dir=folder / "tokenizer",
+            out_dir=out,
+            config=config,
+            options=ONE_WORKER,
+        )
+        made.append(out)
+    return made[0], made[1]
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of every file that is not about the job."""
+    return {
+        name: sha256((folder / name).read_bytes()).hexdigest()
+        for name in names_in(folder) - {"tokenizer", "job.json", "job.log"}
+    }
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_store_holds_the_same_bytes_as_a_disk(format: str, tmp_path: Path, store: Path) -> None:
+    local, remote = local_and_remote(tmp_path, store, replace(CONFIG, format=format))
+    assert digests(remote) == digests(local)
+    assert names_in(remote) == names_in(local)
+    assert load_tokenizer(remote / "tokenizer").digest == load_tokenizer(local / "tokenizer").digest
+    assert json.loads((remote / "job.json").read_bytes())["stages"].keys() == (
+        json.loads((local / "job.json").read_bytes())["stages"].keys()
+    )
+
+
+def test_what_reads_a_folder_reads_a_store(tmp_path: Path, store: Path) -> None:
+    local, remote = local_and_remote(tmp_path, store, CONFIG)
+    assert list(verify(remote)) == []
+    shown = list(show_data_set(remote, number=3, seed=0, width=80))
+    assert shown == list(show_data_set(local, number=3, seed=0, width=80))
+    loaders = [Loader(folder, batch_size=7, seed=0) for folder in (remote, local)]
+    for ours, theirs in zip(*loaders, strict=False):
+        assert ours.digest == theirs.digest
+        if ours.next_position > 100:
+            break
+
+
+def test_a_job_in_a_store_goes_on_from_where_it_stopped(store: Path) -> None:
+    (store / "bad.jsonl").write_text(
+        "\n".join([*(json.dumps({"text": text}) for text in TEXT.split("\n\n")), "{no json"])
+    )
+    small_tokenizer(PUNKT).save(store / "tokenizer")
+    facts = {"tokenizer_dir": store / "tokenizer", "out_dir": store / "out", "options": ONE_WORKER}
+    source = [str(store / "bad.jsonl")]
+    with pytest.raises(InputError, match="1 of 61 documents were rejected"):
+        build_shards(source, config=replace(CONFIG, max_rejected=0.0), **facts)
+    assert "Traceback" in (store / "out" / "job.log").read_text()
+    assert MANIFEST not in names_in(store / "out")
+    before = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
+    assert len(before) == 4
+
+    build_shards(source, config=replace(CONFIG, max_rejected=0.1), **facts)
+    after = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
+    assert after == before
+    assert ".runs" not in names_in(store / "out")
+    assert build_shards(source, config=replace(CONFIG, max_rejected=0.1), **facts)[1] is False
+
+
+def test_overwriting_in_a_store_leaves_nothing_of_the_old(store: Path) -> None:
+    (store / "corpus.txt").write_text(TEXT)
+    small_tokenizer(PUNKT).save(store / "tokenizer")
+    facts = {"tokenizer_dir": store / "tokenizer", "out_dir": store / "out"}
+    source = [str(store / "corpus.txt")]
+    build_shards(source, config=CONFIG, options=ONE_WORKER, **facts)
+    two = replace(CONFIG, num_shards=2, validation=0.0)
+    build_shards(source, config=two, options=replace(ONE_WORKER, overwrite=True), **facts)
+    shards = {name for name in names_in(store / "out") if name.endswith(".arrow")}
+    assert shards == {entry.name for entry in read_manifest(store / "out").shards}
+    assert len(shards) == 2
+
+
+def test_a_dry_run_writes_nothing(store: Path) -> None:
+    (store / "corpus.txt").write_text(TEXT)
+    small_tokenizer(PUNKT).save(store / "tokenizer")
+    before = names_in(store)
+    lines = list(
+        plan_shards(
+            [str(store / "corpus.txt")],
+            tokenizer_dir=store / "tokenizer",
+            out_dir=store / "out",
+            config=CONFIG,
+            options=ONE_WORKER,
+        )
+    )
+    assert [line.split()[0] for line in lines] == ["blocks", "shards", "examples", "disk", "time"]
+    assert names_in(store) == before
+
+
+def test_a_file_in_a_store_is_whole_or_absent(store: Path) -> None:
+    def fail_half_way() -> None:
+        with whole_file(store / "file") as file:
+            file.write(b"half")
+            raise RuntimeError
+
+    store.mkdir()
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert names_in(store) == set()
+    with whole_file(store / "file") as file:
+        file.write(b"whole")
+    with pytest.raises(RuntimeError):
+        fail_half_way()
+    assert (store / "file").read_bytes() == b"whole"
+    assert names_in(store) == {"file"}
+
+
+def test_a_store_that_nobody_knows_is_an_error_of_one_line() -> None:
+    with pytest.raises(InputError, match=r"^nowhere://a/b cannot be reached: .*nowhere"):
+        path_of("nowhere://a/b")
