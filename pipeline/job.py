@@ -80,8 +80,9 @@ def build_shards(
     if not options.overwrite and (done := _already_complete(out_dir, config, tokenizer, blocks)):
         return done, False
     place = workplace(blocks, tokenizer, out_dir, config, options)
-    _prepare(place, tokenizer, options)
     args = list(beam_args) or local_runner(options.workers)
+    _check_shared(place, args)
+    _prepare(place, tokenizer, options)
     progress = Progress.of(blocks, place)
     _run(blocks, place, args, progress)
     _write_job(progress, sources, args, blocks, started)
@@ -187,6 +188,14 @@ def _sources_digest(blocks: Sequence[Block]) -> str:
         spans.setdefault(key, []).extend((block.start, block.stop))
     facts = sorted((key, min(edges), max(edges)) for key, edges in spans.items())
     return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+
+def _check_shared(place: Workplace, beam_args: Sequence[str]) -> None:
+    """The store that fsspec calls `memory` is that of one process."""
+    in_one_process = "--direct_running_mode=in_memory" in beam_args
+    for folder in (place.out_dir, place.runs_dir):
+        if str(folder).startswith("memory:") and not in_one_process:
+            raise InputError(f"{folder} is seen by one process only; give --workers 1.")
 
 
 def _prepare(place: Workplace, tokenizer: Tokenizer, options: JobOptions) -> None:

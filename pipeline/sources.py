@@ -10,6 +10,7 @@ a compressed file is one block. How large blocks are changes neither the documen
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -185,18 +186,25 @@ def _evenly(whole: Block, text_bytes: int, block_bytes: int) -> list[Block]:
 def _grouped(
     whole: Block, edges: Sequence[int], text_upto: Sequence[int], block_bytes: int
 ) -> list[Block]:
-    """Blocks of at least `block_bytes` (but the last) out of parts that cannot be cut.
+    """Blocks of about `block_bytes`, as equal as can be, out of parts that cannot be cut.
 
-    Part i is [edges[i], edges[i + 1]); `text_upto[i]` is the text before edge i.
+    Part i is [edges[i], edges[i + 1]); `text_upto[i]` is the text before edge i. Equal, because
+    a local runner deals its workers the same number of blocks, and the last one is waited for.
     """
-    chosen = [0]
-    for part in range(1, len(edges)):
-        if part == len(edges) - 1 or text_upto[part] - text_upto[chosen[-1]] >= block_bytes:
-            chosen.append(part)
+    total = text_upto[-1]
+    count = min(max(1, round(total / block_bytes)), len(edges) - 1)
+    cuts = (_nearest(text_upto, total * number // count) for number in range(1, count))
+    chosen = sorted({0, *cuts, len(edges) - 1})
     return [
         replace(whole, start=edges[i], stop=edges[j], text_bytes=text_upto[j] - text_upto[i])
         for i, j in pairwise(chosen)
     ]
+
+
+def _nearest(rising: Sequence[int], wanted: int) -> int:
+    """The index of the number that is nearest; `wanted` lies between the first and the last."""
+    above = bisect_left(rising, wanted)
+    return above - (wanted - rising[above - 1] < rising[above] - wanted) if above else 0
 
 
 def _stream_edges(file: File) -> list[int]:
