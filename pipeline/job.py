@@ -77,18 +77,18 @@ def build_shards(
     started = time.time()
     blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
     tokenizer = load_tokenizer(tokenizer_dir)
-    if not options.overwrite and (done := _already_complete(out_dir, config, tokenizer, blocks)):
-        return done, False
     place = workplace(blocks, tokenizer, out_dir, config, options)
-    args = list(beam_args) or local_runner(options.workers)
+    if not options.overwrite and (done := _already_complete(out_dir, config, tokenizer, blocks)):
+        _tidy(place, options)
+        return done, False
+    named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
+    args = list(beam_args) if named else [*local_runner(options.workers), *beam_args]
     _check_shared(place, args)
     _prepare(place, tokenizer, options)
     progress = Progress.of(blocks, place)
     _run(blocks, place, args, progress)
     _write_job(progress, sources, args, blocks, started)
-    if options.runs is None:
-        remove_folder(place.runs_dir)
-    _remove_partial(out_dir)
+    _tidy(place, options)
     return read_manifest(out_dir), True
 
 
@@ -223,11 +223,13 @@ def _remove_others(place: Workplace) -> None:
                 shard.unlink()
 
 
-def _remove_partial(folder: Path) -> None:
-    """What processes left that were killed."""
-    for name in names_in(folder):
+def _tidy(place: Workplace, options: JobOptions) -> None:
+    """Without what a finished data set needs no longer, of this job or of one that was killed."""
+    if options.runs is None:
+        remove_folder(place.runs_dir)
+    for name in names_in(place.out_dir):
         if name.startswith(".") and name.endswith(".partial"):
-            (folder / name).unlink(missing_ok=True)
+            (place.out_dir / name).unlink(missing_ok=True)
 
 
 def _run(blocks: list[Block], place: Workplace, beam_args: list[str], progress: Progress) -> None:
@@ -302,7 +304,7 @@ def _whole_text(error: BaseException) -> str:
 
 
 def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
     return lines[-1].strip() if lines else ""
 
 

@@ -87,7 +87,9 @@ def make_folder(path: Path) -> None:
 
 def remove_folder(path: Path) -> None:
     """With all that is in it; none is no error."""
+    if not path.exists():
+        return
     if is_local(path):
-        shutil.rmtree(path, ignore_errors=not path.exists())
-    elif path.exists():
+        shutil.rmtree(path)
+    else:
         cast(Any, path).rmdir(recursive=True)

@@ -1,10 +1,13 @@
 """`clozeline` as a process of its own, and a small corpus and tokenizer for it."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,16 @@ def clozeline_ok(*arguments: object) -> str:
     done = clozeline(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@contextmanager
+def no_survivors(group: int) -> Iterator[None]:
+    """Whatever happens in the block, the process group is gone after it."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def articles(count: int) -> list[str]:

@@ -88,6 +88,20 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
+def test_what_a_killed_job_left_of_a_complete_data_set_goes(copy):
+    (copy / "out" / ".runs").mkdir()
+    (copy / "out" / ".job.json.1234.partial").write_bytes(b"{")
+    _, is_new = shards(copy)
+    assert not is_new
+    assert [path.name for path in (copy / "out").glob(".*")] == []
+
+
+def test_beam_options_without_a_runner_go_to_the_local_one(tmp_path):
+    shards(tmp_path, beam_args=["--job_name=mine"])
+    args = json.loads((tmp_path / "out" / "job.json").read_text())["beam_args"]
+    assert args == [*local_runner(1), "--job_name=mine"]
+
+
 def test_other_sources_are_refused_and_other_blocks_of_the_same_are_not(copy):
     (copy / "more.txt").write_text("Another text, which nobody has read before.")
     with pytest.raises(InputError, match=r"other sources, or their files changed\)"):

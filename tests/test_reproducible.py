@@ -5,18 +5,28 @@ files, several blocks a file, documents that stand twice, held-out documents.
 """
 
 import json
+import os
 import random
-from collections.abc import Sequence
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 
 from pipeline.manifest import MANIFEST, Manifest, read_manifest
 from tests.small_jobs import (
+    ROOT,
     articles,
+    clozeline,
     clozeline_ok,
     identities,
+    no_survivors,
     shard_digests,
     write_parquet,
     write_tokenizer,
@@ -33,6 +43,7 @@ RUNNERS = {
         "--environment_type=LOOPBACK",
     ),
 }
+DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 IN_MEMORY = (FN_API, "--direct_running_mode=in_memory")
 FORMATS = {
     "zstd": ("--compression=zstd",),
@@ -60,13 +71,27 @@ class Corpus:
     tokenizer: Path
     finished: Path
 
-    def build(
+    def line(
         self, out: Path, *options: object, sources: Sequence[Path] = (), runner=IN_MEMORY
-    ) -> Manifest:
-        """Make a data set in another process."""
+    ) -> list[object]:
+        """The arguments of the job."""
         fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
-        line = ("--tokenizer", self.tokenizer, "--out", out, *fixed, *options, "--", *runner)
-        clozeline_ok("shards", *(sources or self.files), *line)
+        files = sources or self.files
+        return [
+            *files,
+            "--tokenizer",
+            self.tokenizer,
+            "--out",
+            out,
+            *fixed,
+            *options,
+            "--",
+            *runner,
+        ]
+
+    def build(self, out: Path, *options: object, **more: Any) -> Manifest:
+        """Make a data set in another process."""
+        clozeline_ok("shards", *self.line(out, *options, **more))
         return read_manifest(out)
 
     def assert_same_bytes(self, out: Path) -> None:
@@ -102,6 +127,63 @@ def test_the_corpus_leaves_no_part_out(corpus: Corpus) -> None:
 def test_every_runner_writes_the_same_bytes(name: str, corpus: Corpus, tmp_path: Path) -> None:
     corpus.build(tmp_path / "out", "--block-bytes=20000", runner=RUNNERS[name])
     corpus.assert_same_bytes(tmp_path / "out")
+
+
+@pytest.fixture
+def worker_pool() -> Iterator[str]:
+    """The address of a process that starts workers for whoever asks, as on a cluster."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    module = "apache_beam.runners.worker.worker_pool_main"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with (
+        subprocess.Popen(
+            [sys.executable, "-m", module, f"--service_port={port}"],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},  # a worker is the first `python` there
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process,
+        no_survivors(process.pid),
+        grpc.insecure_channel(f"localhost:{port}") as channel,
+    ):
+        grpc.channel_ready_future(channel).result(timeout=60)
+        yield f"localhost:{port}"
+
+
+def test_an_external_pool_of_workers_writes_the_same_bytes(
+    worker_pool: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    environment = ("--environment_type=EXTERNAL", f"--environment_config={worker_pool}")
+    runner = ("--runner=PortableRunner", "--job_endpoint=embed", *environment)
+    corpus.build(tmp_path / "out", "--block-bytes=20000", runner=runner)
+    corpus.assert_same_bytes(tmp_path / "out")
+
+
+@pytest.fixture
+def dask_cluster() -> Iterator[str]:
+    """The address of a scheduler that has two worker processes."""
+    distributed = pytest.importorskip("distributed", reason="needs clozeline[dask]")
+    two = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+    with distributed.LocalCluster(**two, dashboard_address=None, silence_logs=False) as cluster:
+        yield cluster.scheduler_address
+
+
+def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
+    dask_cluster: str, corpus: Corpus, tmp_path: Path
+) -> None:
+    runner = (DASK, f"--dask_client_address={dask_cluster}", "--dask_partition_size=1")
+    options = ("--block-bytes=20000", "--runs", tmp_path / "runs")
+    corpus.build(tmp_path / "out", *options, runner=runner)
+    corpus.assert_same_bytes(tmp_path / "out")
+
+    damaged = min((tmp_path / "runs").glob("*.run.arrow"))
+    damaged.write_bytes(b"ARROW1")
+    failed = clozeline("shards", *corpus.line(tmp_path / "other", *options, runner=runner))
+    assert failed.returncode == 2
+    last = failed.stderr.splitlines()[-1]
+    assert re.fullmatch(rf"Error: {damaged} is damaged .*; delete it and run again\.", last)
 
 
 def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(

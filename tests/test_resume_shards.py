@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.small_jobs import (
     articles,
     clozeline_ok,
     identities,
+    no_survivors,
     shard_digests,
     write_parquet,
     write_tokenizer,
@@ -90,7 +91,7 @@ class Job:
             start_new_session=True,
         )
         assert process.stdout is not None
-        with process, _no_survivors(process.pid):
+        with process, no_survivors(process.pid):
             assert process.wait() == -signal.SIGKILL
             assert not (out / MANIFEST).exists()
             assert shard_digests(out).items() <= shard_digests(self.finished).items()
@@ -101,15 +102,6 @@ class Job:
         assert shard_digests(out) == shard_digests(self.finished)
         assert (out / MANIFEST).read_bytes() == (self.finished / MANIFEST).read_bytes()
         assert names(out) == names(self.finished)
-
-
-@contextmanager
-def _no_survivors(group: int) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(group, signal.SIGKILL)
 
 
 def names(folder: Path) -> list[str]:
