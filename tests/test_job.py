@@ -88,12 +88,14 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
-def test_what_a_killed_job_left_of_a_complete_data_set_goes(copy):
-    (copy / "out" / ".runs").mkdir()
-    (copy / "out" / ".job.json.1234.partial").write_bytes(b"{")
-    _, is_new = shards(copy)
+def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
+    shards(tmp_path)
+    out = tmp_path / "out"
+    (out / ".runs").mkdir()
+    (out / ".job.json.1234.partial").write_bytes(b"{")
+    _, is_new = shards(tmp_path)
     assert not is_new
-    assert [path.name for path in (copy / "out").glob(".*")] == []
+    assert list(out.glob(".*")) == []
 
 
 def test_beam_options_without_a_runner_go_to_the_local_one(tmp_path):
