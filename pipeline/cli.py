@@ -122,19 +122,30 @@ def inspect(folder: Path, number: int, seed: int) -> None:
 
 @click.command()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
-def verify(folder: Path) -> None:
-    """Check every byte and every example against the manifest."""
+@click.option(
+    *("--source", "sources"),
+    multiple=True,
+    metavar="SOURCE",
+    help="Tokenize this again, and find every example in it; give all sources of the shards.",
+)
+def verify(folder: Path, sources: tuple[str, ...]) -> None:
+    """Check every byte and every example against the manifest.
+
+    With --source also against the text. That needs room for its tokens, about as much as the
+    shards take, in the temporary folder (TMPDIR).
+    """
     from pipeline.errors import InputError
     from pipeline.manifest import read_manifest
     from pipeline.verify import summary
     from pipeline.verify import verify as find_faults
 
-    faults = list(find_faults(folder))
+    faults = list(find_faults(folder, sources))
     for fault in faults:
         click.echo(fault, err=True)
     if faults:
-        raise InputError(f"{len(faults)} faults in {folder}; build the shards again.")
-    click.echo(summary(read_manifest(folder)))
+        number = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
+        raise InputError(f"{number} in {folder}; build the shards again.")
+    click.echo(summary(read_manifest(folder), sources))
 
 
 @click.command()

@@ -15,7 +15,7 @@ from tests.small_jobs import ROOT, articles, clozeline, write_parquet, write_tok
 from train.cli import main
 
 COMMANDS = (
-    *("tokenizer", "shards", "inspect", "verify"),
+    *("tokenizer", "shards", "inspect", "verify", "report"),
     *("pretrain", "evaluate", "finetune", "baseline", "predict", "fill"),
 )
 HELP = """\
@@ -32,6 +32,7 @@ Commands:
   shards     Text to shards of masked examples.
   inspect    Show examples as a person reads them.
   verify     Check every byte and every example against the manifest.
+  report     Draw what a data set holds, and write its card for the Hub.
   pretrain   Train a model on shards: alone, or under torchrun.
   evaluate   Measure a run on the held-out examples of a data set.
   finetune   A pretrained RUN and labelled rows to a classifier.

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
+from pipeline.cli import FOLDER, inspect, report, shards, tokenizer, verify
 from pipeline.errors import InputError
 from pipeline.options import config_or_usage_error, options_of
 from train.config import PretrainConfig
@@ -53,7 +54,7 @@ def main() -> None:
     """Pretrain BERT from raw text."""
 
 
-for command in (tokenizer, shards, inspect, verify):
+for command in (tokenizer, shards, inspect, verify, report):
     main.add_command(command)
 
 
@@ -64,6 +65,9 @@ for command in (tokenizer, shards, inspect, verify):
 @click.option("--dropout", type=float, help="Instead of the preset's.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint, if there is one.")
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
+@click.option(
+    "--start-from", type=LOCAL, help="Begin with the weights and moments of this other run."
+)
 @options_of(PretrainConfig)
 def pretrain(
     folder: Path,
@@ -72,23 +76,33 @@ def pretrain(
     dropout: float | None,
     resume: bool,
     overwrite: bool,
+    start_from: Path | None,
     **options: Any,
 ) -> None:
-    """Train a model on shards: alone, or under torchrun."""
+    """Train a model on shards: alone, or under torchrun.
+
+    With --start-from and without --preset the model is that of the other run.
+    """
     training = config_or_usage_error(PretrainConfig, options)
     from pipeline.manifest import read_manifest
     from train.distributed import is_main_process
     from train.evaluate import as_table
     from train.pretrain import pretrain as run_pretraining
-    from train.run import model_config
+    from train.run import model_config, model_of
 
+    asked = click.get_current_context().get_parameter_source("preset")
+    if start_from and asked is ParameterSource.DEFAULT:
+        model = model_of(start_from, dropout=dropout)
+    else:
+        model = model_config(preset, read_manifest(folder), dropout=dropout)
     outcome = run_pretraining(
         folder,
         out=out,
-        model=model_config(preset, read_manifest(folder), dropout=dropout),
+        model=model,
         training=training,
         resume=resume,
         overwrite=overwrite,
+        start_from=start_from,
     )
     if not is_main_process():
         return
@@ -96,7 +110,8 @@ def pretrain(
         click.echo(line)
     how = "" if outcome.is_new else "already complete: "
     how = how if outcome.is_complete else "stopped on request, --resume goes on: "
-    click.echo(f"{how}step {outcome.step} of {training.max_steps}: {out}")
+    end = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
+    click.echo(f"{how}step {outcome.step} {end}: {out}")
 
 
 @main.command()
