@@ -1,32 +1,41 @@
 """`clozeline verify`: is the data set on disk what its manifest says, and what BERT expects?
 
-Two parts: the files (present, whole, the very bytes, of this tokenizer), and the rows (an audit of
-what must hold of every example). Nothing is sampled. The masks are proven rather than estimated:
-the originals are masked again, and must come out as stored.
+Three parts, and nothing is sampled:
+
+    files    each present and whole, the very bytes of the manifest; none that it does not name
+    rows     an audit of what must hold of every example; what the manifest counts is counted again
+    source   (if the sources are given) each A and B is a stretch of the document it names
+
+The manifest's `dataset_digest` is over the digests of the rows: it is checked when the manifest is
+read, and they are checked here. A damaged shard is named, and not looked into.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
 
-from pipeline.buckets import TRAIN
-from pipeline.config import DataConfig
+from pipeline.audit import audit
+from pipeline.buckets import TRAIN, VALIDATION
 from pipeline.errors import InputError
-from pipeline.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.masks import MaskRules, mask_examples, mask_keys
-from pipeline.schema import B_IS_RANDOM, NO_PAIR, Examples
-from pipeline.shards import file_sha256, read_shard, rows_sha256
+from pipeline.faults import Faults
+from pipeline.manifest import MANIFEST, TOKENIZER, Manifest, ShardEntry, read_manifest
+from pipeline.provenance import Source, read_sources
+from pipeline.schema import Examples
+from pipeline.shards import file_sha256, read_shard, rows_sha256, shard_name
+from pipeline.steps import LENGTH_BIN
 from pipeline.tokenizer import Tokenizer, load_tokenizer
 
-# NSP shares are held against 48-52 % where chance alone would not leave those bounds.
-ROWS_FOR_SHARES = 4096
 
-
-def verify(folder: Path) -> Iterator[str]:
+def verify(folder: Path, sources: Sequence[str] = ()) -> Iterator[str]:
     """The faults found, one line each; none for a sound data set.
 
-    Raises InputError where there is no manifest or no readable tokenizer.
+    Raises InputError where there is no manifest or no readable tokenizer, or a source cannot be
+    read.
     """
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -36,132 +45,124 @@ def verify(folder: Path) -> Iterator[str]:
             f"{manifest.tokenizer_digest[:12]}"
         )
         return
-    for number, entry in _numbered(manifest):
-        for fault in _verify_shard(folder / entry.name, entry, number, manifest.config, tokenizer):
-            yield f"{entry.name}: {fault}"
+    yield from _stray_files(folder, manifest)
+    yield from (f"{MANIFEST}: {fault}" for fault in _misnamed(manifest, tokenizer))
+    with read_sources(sources, folder, manifest) if sources else nullcontext() as source:
+        yield from _Verification(folder, manifest, tokenizer, source).faults()
+
+
+@dataclass
+class _Verification:
+    """The look at all shards, one after the other."""
+
+    folder: Path
+    manifest: Manifest
+    tokenizer: Tokenizer
+    source: Source | None
+
+    def faults(self) -> Iterator[str]:
+        """Of all shards, then of the manifest."""
+        token_counts: NDArray[np.int64] | None = np.zeros(self.tokenizer.vocab_size, np.int64)
+        numbered = list(enumerate(_numbered(self.manifest)))
+        shards = tqdm(numbered, desc="verifying", unit="shard", disable=None)
+        for bucket, (number, entry) in shards:
+            faults = Faults()
+            examples = self._sound_rows(number, entry, faults)
+            if examples is None:
+                token_counts = None  # cannot be known any more
+            elif token_counts is not None and entry.split == TRAIN:
+                token_counts += np.bincount(
+                    examples.unmasked().input_ids.values, minlength=len(token_counts)
+                )
+            if self.source:
+                self.source.compare(bucket, examples, faults)
+            yield from (f"{entry.name}: {line}" for line in faults.lines())
+        if token_counts is not None:
+            token_counts[self.tokenizer.is_special] = 0
+            yield from self._token_counts(token_counts)
+        if self.source:
+            yield from (f"{MANIFEST}: {line}" for line in self.source.differences())
+
+    def _sound_rows(self, number: int, entry: ShardEntry, faults: Faults) -> Examples | None:
+        """The rows of a shard, if they can be taken apart."""
+        try:
+            examples = _read_whole(self.folder / entry.name, entry)
+        except InputError as error:
+            faults.say(str(error))
+            return None
+        if len(examples) != entry.rows:
+            faults.say(f"{len(examples):,} rows, the manifest says {entry.rows:,}")
+        elif rows_sha256(examples) != entry.rows_sha256:
+            faults.say("its rows changed (another rows_sha256 than the manifest's)")
+        lengths = np.bincount(np.maximum(examples.input_ids.lengths - 1, 0) // LENGTH_BIN)
+        if lengths.tolist() != entry.length_histogram:
+            faults.say("its rows have other lengths than the manifest's length_histogram")
+        can_be_taken_apart = audit(
+            examples,
+            faults,
+            split=entry.split,
+            shard=number,
+            config=self.manifest.config,
+            tokenizer=self.tokenizer,
+            nothing_to_mask=self.manifest.dropped.get("nothing_to_mask", 0),
+        )
+        return examples if can_be_taken_apart else None
+
+    def _token_counts(self, counted: NDArray[np.int64]) -> Iterator[str]:
+        recorded = np.array(self.manifest.token_counts, dtype=np.int64)
+        if len(recorded) != len(counted):
+            yield f"{MANIFEST}: {len(recorded):,} token_counts for {len(counted):,} pieces"
+            return
+        differ = np.flatnonzero(recorded != counted)
+        if len(differ):
+            first = differ[0]
+            yield (
+                f"{MANIFEST}: other token_counts than the rows: {len(differ):,}, the first of id "
+                f"{first:,}: {recorded[first]:,}, and the rows have {counted[first]:,}"
+            )
+
+
+def _read_whole(path: Path, entry: ShardEntry) -> Examples:
+    """Raises InputError with what is wrong with the file."""
+    if not path.exists():
+        raise InputError("missing")
+    size = path.stat().st_size
+    if size != entry.bytes:
+        raise InputError(f"{size:,} bytes, the manifest says {entry.bytes:,}")
+    if file_sha256(path) != entry.sha256:
+        # Not looked into: Arrow believes the lengths and offsets it finds, and may read anywhere.
+        raise InputError("its bytes changed (another sha256 than the manifest's)")
+    return read_shard(path)
 
 
 def _numbered(manifest: Manifest) -> Iterator[tuple[int, ShardEntry]]:
-    for split in sorted({entry.split for entry in manifest.shards}):
+    """Each shard with its number in its split, in the order of the buckets."""
+    for split in (TRAIN, VALIDATION):
         yield from enumerate(manifest.of_split(split))
 
 
-def _verify_shard(
-    path: Path, entry: ShardEntry, number: int, config: DataConfig, tokenizer: Tokenizer
-) -> Iterator[str]:
-    if not path.exists():
-        yield "missing"
-        return
-    if path.stat().st_size != entry.bytes:
-        yield f"{path.stat().st_size:,} bytes, the manifest says {entry.bytes:,}"
-        return
-    if file_sha256(path) != entry.sha256:
-        # Not looked into: Arrow believes the lengths and offsets it finds, and may read anywhere.
-        yield "its bytes changed (another sha256 than the manifest's)"
-        return
-    try:
-        examples = read_shard(path)
-    except InputError as error:
-        yield str(error)
-        return
-    if len(examples) != entry.rows:
-        yield f"{len(examples):,} rows, the manifest says {entry.rows:,}"
-    elif rows_sha256(examples) != entry.rows_sha256:
-        yield "its rows changed (another rows_sha256 than the manifest's)"
-    if len(examples):
-        yield from audit(
-            examples, split=entry.split, shard=number, config=config, tokenizer=tokenizer
-        )
+def _misnamed(manifest: Manifest, tokenizer: Tokenizer) -> Iterator[str]:
+    if manifest.vocab_size != tokenizer.vocab_size:
+        yield f"vocab_size is {manifest.vocab_size:,}, the tokenizer's {tokenizer.vocab_size:,}"
+    for number, entry in _numbered(manifest):
+        count = len(manifest.of_split(entry.split))
+        name = shard_name(entry.split, number, count, manifest.config.format)
+        if entry.name != name:
+            yield f"shard {number} of {entry.split} is called {entry.name}, not {name}"
 
 
-def audit(
-    examples: Examples, *, split: str, shard: int, config: DataConfig, tokenizer: Tokenizer
-) -> Iterator[str]:
-    """What does not hold of the rows of a shard (at least one row), one line each."""
-    broken_layout = list(_audit_layout(examples, config, tokenizer))
-    yield from broken_layout
-    yield from _audit_pairs(examples, config)
-    if not broken_layout:  # the masks can only be told apart in rows of the right shape
-        yield from _audit_masks(examples, split, shard, config, tokenizer)
+def _stray_files(folder: Path, manifest: Manifest) -> Iterator[str]:
+    named = {entry.name for entry in manifest.shards}
+    for name in sorted(path.name for path in folder.iterdir()):
+        if name.startswith((f"{TRAIN}-", f"{VALIDATION}-")) and name not in named:
+            yield f"{name}: not in the manifest"
 
 
-def _audit_layout(examples: Examples, config: DataConfig, tokenizer: Tokenizer) -> Iterator[str]:
-    ids, starts, lengths = examples.input_ids.values, *_bounds(examples)
-    if (lengths < 3).any() or (lengths > config.max_seq_length).any():
-        yield f"rows shorter than 3 or longer than {config.max_seq_length} tokens"
-        return
-    if max(ids.max(), examples.masked_lm_labels.values.max(initial=0)) >= tokenizer.vocab_size:
-        yield f"ids beyond the vocabulary of {tokenizer.vocab_size:,}"
-        return
-    length_a = examples.length_a.astype(np.int64)
-    if (length_a > lengths).any() or (length_a < 3).any():
-        yield "length_a beyond the row, or of an empty A"
-        return
-    has_b = examples.next_sentence_label != NO_PAIR
-    yield from _if_any(ids[starts] != tokenizer.cls_id, "rows that do not begin with [CLS]")
-    yield from _if_any(
-        ids[starts + lengths - 1] != tokenizer.sep_id, "rows that do not end in [SEP]"
-    )
-    yield from _if_any(ids[starts + length_a - 1] != tokenizer.sep_id, "rows whose A has no [SEP]")
-    yield from _if_any((length_a < lengths) != has_b, "rows with a B and no label, or the reverse")
-    yield from _if_any(length_a + 1 == lengths, "rows with an empty B")
-
-
-def _audit_pairs(examples: Examples, config: DataConfig) -> Iterator[str]:
-    label = examples.next_sentence_label
-    elsewhere = examples.document_a != examples.document_b
-    yield from _if_any((label < NO_PAIR) | (label > B_IS_RANDOM), "rows with an unknown label")
-    yield from _if_any(
-        (label == NO_PAIR) != (config.pairs == "none"), "rows with the wrong kind of label"
-    )
-    yield from _if_any((label == B_IS_RANDOM) & ~elsewhere, "random Bs from the document of A")
-    yield from _if_any((label != B_IS_RANDOM) & elsewhere, "following Bs from another document")
-    share = float((label == B_IS_RANDOM).mean())
-    one_document = not elsewhere.any()
-    balanced = 0.48 <= share <= 0.52 or one_document
-    if config.pairs != "none" and len(label) >= ROWS_FOR_SHARES and not balanced:
-        yield f"{share:.1%} of the pairs are random, not 48-52 %"
-
-
-def _audit_masks(
-    examples: Examples, split: str, shard: int, config: DataConfig, tokenizer: Tokenizer
-) -> Iterator[str]:
-    positions, labels = examples.masked_lm_positions, examples.masked_lm_labels
-    row_lengths = np.repeat(examples.input_ids.lengths, positions.lengths)
-    if (positions.offsets != labels.offsets).any() or (positions.values >= row_lengths).any():
-        yield "masked positions beyond the row, or without a label"
-        return
-    yield from _if_any(tokenizer.is_special[labels.values], "special tokens that are masked")
-    originals = examples.unmasked()
-    ids = originals.input_ids.values
-    is_mark = tokenizer.is_special[ids] & (ids != tokenizer.unk_id)
-    marks = np.add.reduceat(is_mark, originals.input_ids.offsets[:-1], dtype=np.int64)
-    expected = np.where(examples.next_sentence_label == NO_PAIR, 2, 3)
-    yield from _if_any(marks != expected, "rows with special tokens inside A or B")
-    key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
-    again = mask_examples(
-        originals,
-        keys=np.broadcast_to(key, len(examples)),
-        rows=np.arange(len(examples)),
-        rules=MaskRules.of(config, tokenizer),
-    )
-    if rows_sha256(again) != rows_sha256(examples):
-        yield "masks other than the config and the seed draw"
-
-
-def _bounds(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
-    return examples.input_ids.offsets[:-1], examples.input_ids.lengths
-
-
-def _if_any(rows: np.ndarray, what: str) -> Iterator[str]:
-    if rows.any():
-        yield f"{what}: {int(rows.sum()):,}, the first at {int(np.argmax(rows)):,}"
-
-
-def summary(manifest: Manifest) -> str:
-    """One line about a sound data set."""
-    shards = len(manifest.shards)
+def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
+    """One line about a sound data set, and how far it was looked into."""
+    looked = f"compared with {', '.join(sources)}" if sources else "the source was not looked at"
     return (
-        f"{shards} shards and {manifest.num_examples(TRAIN):,} training examples are sound; "
-        f"dataset digest {manifest.dataset_digest[:12]}"
+        f"{len(manifest.shards)} shards and {manifest.num_examples(TRAIN):,} training examples are "
+        f"sound: bytes, manifest, pairs, masks; {looked}; dataset digest "
+        f"{manifest.dataset_digest[:12]}"
     )

@@ -7,17 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.config import DataConfig
 from pipeline.errors import InputError
 from pipeline.manifest import MANIFEST, TOKENIZER, read_manifest, write_manifest
 from pipeline.masks import MaskRules, mask_examples, mask_keys
 from pipeline.ragged import Ragged
 from pipeline.schema import Examples, concatenate_examples, example_schema
-from pipeline.shards import read_shard, write_shard
+from pipeline.shards import read_shard, shard_name, write_shard
+from pipeline.steps import LENGTH_BIN
 from pipeline.tokenizer import Normalization, Tokenizer, load_tokenizer
-from pipeline.verify import audit, summary, verify
+from pipeline.verify import summary, verify
 from tests.small import PUNKT, small_tokenizer
-from tests.test_examples import documents_of, examples_of
 from tests.test_steps import CONFIG, build, work
 
 TOKENIZER_FACTS = small_tokenizer(PUNKT)
@@ -48,8 +47,22 @@ def plant(folder, spoil, number=0):
     examples = spoil(read_shard(folder / entry.name))
     schema = example_schema(manifest.vocab_size, manifest.tokenizer_digest)
     facts = write_shard(folder / entry.name, examples, schema, format="arrow", compression=None)
-    manifest.shards[number] = replace(entry, **vars(facts))
-    write_manifest(folder, replace(manifest))
+    lengths = np.bincount((examples.input_ids.lengths - 1) // LENGTH_BIN).tolist()
+    manifest.shards[number] = replace(entry, length_histogram=lengths, **vars(facts))
+    write_manifest(folder, replace(manifest, token_counts=count_tokens(folder, manifest)))
+
+
+def count_tokens(folder, manifest):
+    """How often each token stands in the training rows, as far as they can be taken apart."""
+    counts = np.zeros(manifest.vocab_size, dtype=np.int64)
+    for entry in manifest.of_split("train"):
+        examples = read_shard(folder / entry.name)
+        values = examples.input_ids.values.copy()
+        flat = np.minimum(examples.flat_positions(), len(values) - 1)
+        values[flat] = examples.masked_lm_labels.values
+        counts += np.bincount(values, minlength=2000)[: manifest.vocab_size]
+    counts[TOKENIZER_FACTS.is_special] = 0
+    return counts.tolist()
 
 
 def change(column, row, value, *, at=0):
@@ -83,6 +96,8 @@ def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
     [
         {"dupe_factor": 2},
         {"pairs": "sentences", "whole_word": True},
+        {"pairs": "sentences", "max_seq_length": 8},
+        {"whole_word": True, "dupe_factor": 3, "max_seq_length": 16},
         {"pairs": "none", "format": "webdataset"},
     ],
 )
@@ -90,9 +105,13 @@ def test_a_sound_data_set_has_no_fault(tmp_path, change):
     manifest = build(*work(tmp_path, replace(CONFIG, **change)))
     assert list(verify(tmp_path / "out")) == []
     assert summary(manifest) == (
-        f"4 shards and {manifest.num_examples('train'):,} training examples are sound; "
-        f"dataset digest {manifest.dataset_digest[:12]}"
+        f"4 shards and {manifest.num_examples('train'):,} training examples are sound: bytes, "
+        "manifest, pairs, masks; the source was not looked at; dataset digest "
+        f"{manifest.dataset_digest[:12]}"
     )
+    source = str(tmp_path / "corpus.txt")
+    assert list(verify(tmp_path / "out", [source])) == []
+    assert f"; compared with {source}; " in summary(manifest, [source])
 
 
 # ---- files -------------------------------------------------------------------------------------
@@ -190,6 +209,55 @@ def test_a_shard_of_another_schema_version(data_set):
     assert "schema version 9, this code reads 1" in fault
 
 
+def test_files_that_the_manifest_does_not_name(data_set):
+    shutil.copy(data_set / name_of(data_set), data_set / "train-00003-of-00004.arrow")
+    shutil.copy(data_set / name_of(data_set), data_set / "validation-00009-of-00010.tar")
+    (data_set / "notes.txt").write_text("mine")
+    assert list(verify(data_set)) == [
+        "train-00003-of-00004.arrow: not in the manifest",
+        "validation-00009-of-00010.tar: not in the manifest",
+    ]
+
+
+def test_a_shard_under_the_name_of_another_place(data_set):
+    manifest = read_manifest(data_set)
+    renamed = "train-00007-of-00003.arrow"
+    (data_set / name_of(data_set)).rename(data_set / renamed)
+    shards = [replace(manifest.shards[0], name=renamed), *manifest.shards[1:]]
+    write_manifest(data_set, replace(manifest, shards=shards))
+    wanted = shard_name("train", 0, 3, "arrow")
+    assert list(verify(data_set)) == [
+        f"manifest.json: shard 0 of train is called {renamed}, not {wanted}"
+    ]
+
+
+def test_a_manifest_of_other_lengths(data_set):
+    manifest = read_manifest(data_set)
+    first, entry, *others = manifest.shards
+    longer = replace(entry, length_histogram=[*entry.length_histogram, 1])
+    write_manifest(data_set, replace(manifest, shards=[first, longer, *others]))
+    assert list(verify(data_set)) == [
+        f"{entry.name}: its rows have other lengths than the manifest's length_histogram"
+    ]
+
+
+def test_a_manifest_of_other_tokens(data_set):
+    manifest = read_manifest(data_set)
+    counts = list(manifest.token_counts)
+    counts[9] += 1
+    counts[11] -= 1
+    write_manifest(data_set, replace(manifest, token_counts=counts))
+    assert list(verify(data_set)) == [
+        f"manifest.json: other token_counts than the rows: 2, the first of id 9: {counts[9]:,}, "
+        f"and the rows have {counts[9] - 1:,}"
+    ]
+    write_manifest(data_set, replace(manifest, token_counts=counts[:-1], vocab_size=4))
+    assert list(verify(data_set)) == [
+        f"manifest.json: vocab_size is 4, the tokenizer's {TOKENIZER_FACTS.vocab_size}",
+        f"manifest.json: {len(counts) - 1} token_counts for {len(counts)} pieces",
+    ]
+
+
 # ---- rows --------------------------------------------------------------------------------------
 
 
@@ -241,6 +309,7 @@ def longer_by(difference):
     return spoil
 
 
+NO_A = "rows with length_a beyond the row, or of an empty A: 1, the first at "
 FAULTS = {
     "label that says random": (
         lambda e: change("next_sentence_label", following_row(e), 1)(e),
@@ -259,8 +328,11 @@ FAULTS = {
     "following B of another document": (other_document, "following Bs from another document: 1"),
     "A one longer": (longer_by(1), "rows whose A has no [SEP]: 1, the first at 0"),
     "A one shorter": (longer_by(-1), "rows whose A has no [SEP]: 1, the first at 0"),
-    "A as long as two rows": (longer_by(60), "length_a beyond the row, or of an empty A"),
-    "A of nothing": (change("length_a", 2, 2), "length_a beyond the row, or of an empty A"),
+    "A as long as two rows": (longer_by(60), NO_A),
+    "A of nothing": (
+        change("length_a", 2, 2),
+        NO_A,
+    ),
     "B of nothing": (
         lambda e: change("length_a", 0, e.input_ids.lengths[0] - 1)(e),
         "rows with an empty B: 1, the first at 0",
@@ -272,13 +344,13 @@ FAULTS = {
     ),
     "id beyond the vocabulary": (
         change("input_ids", 0, 999, at=1),
-        f"ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}",
+        f"rows with ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}: 1, the first at 0",
     ),
     "label beyond the vocabulary": (
         change("masked_lm_labels", 0, 999),
-        f"ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}",
+        f"rows with ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}: 1, the first at 0",
     ),
-    "masked [SEP]": (masked_sep, "special tokens that are masked: 1, the first at 0"),
+    "masked [SEP]": (masked_sep, "rows with special tokens that are masked: 1, the first at 0"),
     "[SEP] inside A": (special_inside(SEP), "rows with special tokens inside A or B: 1"),
     "[MASK] that hides nothing": (
         special_inside(MASK),
@@ -286,22 +358,30 @@ FAULTS = {
     ),
     "position beyond the row": (
         change("masked_lm_positions", 0, 99),
-        "masked positions beyond the row, or without a label",
+        "rows with masked positions beyond the row, or without a label: 1, the first at 0",
     ),
     "a position moved": (
         lambda e: change("masked_lm_positions", 0, e.masked_lm_positions.values[0] + 1)(e),
-        "masks other than the config and the seed draw",
+        "rows with masks other than the config and the seed draw",
     ),
-    "masks of another seed": (lambda e: remask(e, seed=1), "masks other than"),
-    "masks of another shard": (lambda e: remask(e, shard=1), "masks other than"),
+    "masks of another seed": (lambda e: remask(e, seed=1), "rows with masks other than"),
+    "masks of another shard": (lambda e: remask(e, shard=1), "rows with masks other than"),
     "masks of whole words": (
         lambda e: remask(e, config=replace(CONFIG, whole_word=True)),
-        "masks other than",
+        "rows with masks other than",
     ),
-    "no masks": (Examples.unmasked, "masks other than"),
+    "no masks": (Examples.unmasked, "rows with masks other than"),
     "rows in another order": (
-        lambda e: e.take(np.arange(len(e))[::-1]),
-        "masks other than",
+        lambda e: remask(e.take(np.arange(len(e))[::-1])),
+        "rows out of the order of their documents",
+    ),
+    "a row twice": (
+        lambda e: e.take(np.append(np.arange(len(e)), len(e) - 1)),
+        "rows with masks other than the config and the seed draw: 1",
+    ),
+    "positions in another order": (
+        lambda e: change("masked_lm_positions", 0, e.masked_lm_positions.values[1])(e),
+        "rows whose masked positions do not ascend: 1, the first at 0",
     ),
 }
 
@@ -320,35 +400,9 @@ def test_rows_longer_than_the_config_allows(data_set):
     shorter = replace(manifest, config=replace(CONFIG, max_seq_length=8))
     write_manifest(data_set, shorter)
     faults = list(verify(data_set))
-    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens" in faults
-
-
-def test_the_share_of_random_pairs_is_held_against_its_bounds():
-    config = DataConfig(max_seq_length=24)
-    examples, _ = examples_of(documents_of([[[6] * 12]] * 2000), config)
-    assert len(examples) > 5000
-    is_random = np.flatnonzero(examples.next_sentence_label == 1)
-
-    def faults(rows):
-        kept = remask(examples.take(rows), config=config)
-        return list(audit(kept, split="train", shard=0, config=config, tokenizer=TOKENIZER_FACTS))
-
-    everything = np.arange(len(examples))
-    assert faults(everything) == []
-    fewer = np.setdiff1d(everything, is_random[: len(everything) // 10])
-    assert len(fewer) > 4096
-    [fault] = faults(fewer)
-    assert fault.endswith("% of the pairs are random, not 48-52 %")
-    assert faults(fewer[:4000]) == []  # too few to tell
-
-
-def test_a_data_set_of_one_document_has_no_random_pairs_and_no_fault():
-    config = DataConfig(max_seq_length=8, pairs="sentences")
-    examples, _ = examples_of(documents_of([[[3] * 5000]]), config)
-    assert len(examples) > 4096
-    assert not (examples.next_sentence_label == 1).any()
-    found = audit(examples, split="train", shard=0, config=config, tokenizer=small_tokenizer())
-    assert list(found) == []
+    lengths = read_shard(data_set / name_of(data_set)).input_ids.lengths
+    wrong = f"{(lengths > 8).sum()}, the first at {np.argmax(lengths > 8)}"
+    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens: {wrong}" in faults
 
 
 def test_an_empty_shard_is_sound(data_set):
