@@ -32,7 +32,8 @@ def make_examples(
     watch = watch or Stopwatch()
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
-    parts = [_no_examples(documents, tokenizer)]
+    key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
+    parts, row = [_no_examples(documents, tokenizer)], 0
     for copy in range(config.dupe_factor):
         with watch.stage("pairs"):
             pairs, left_out = make_pairs(
@@ -42,14 +43,16 @@ def make_examples(
                 max_seq_length=config.max_seq_length,
                 short_seq_prob=config.short_seq_prob,
             )
-            dropped += left_out
-            for start in range(0, len(pairs), SLAB):
+        dropped += left_out
+        for start in range(0, len(pairs), SLAB):
+            with watch.stage("pairs"):
                 slab = pairs.take(slice(start, start + SLAB))
-                parts.append(_with_something_to_mask(_assemble(slab, documents, tokenizer), rules))
-                dropped["nothing_to_mask"] += len(slab) - len(parts[-1])
-    with watch.stage("masks"):
-        key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
-        return _mask(parts, key, rules), dropped
+                part = _with_something_to_mask(_assemble(slab, documents, tokenizer), rules)
+            dropped["nothing_to_mask"] += len(slab) - len(part)
+            with watch.stage("masks"):
+                parts.append(_mask(part, key, row, rules))
+            row += len(part)
+    return concatenate_examples(parts), dropped
 
 
 def _assemble(pairs: Pairs, documents: Documents, tokenizer: Tokenizer) -> Examples:
@@ -83,14 +86,10 @@ def _with_something_to_mask(examples: Examples, rules: MaskRules) -> Examples:
     return examples if counts.all() else examples.take(np.flatnonzero(counts))
 
 
-def _mask(parts: list[Examples], key: np.ndarray, rules: MaskRules) -> Examples:
-    row_offsets = offsets_of([len(part) for part in parts])
-    masked = []
-    for part, first in zip(parts, row_offsets, strict=False):
-        rows = first + np.arange(len(part))
-        keys = np.broadcast_to(key, len(part))
-        masked.append(mask_examples(part, keys=keys, rows=rows, rules=rules))
-    return concatenate_examples(masked)
+def _mask(examples: Examples, key: np.ndarray, first: int, rules: MaskRules) -> Examples:
+    """Rows from number `first` of the shard on."""
+    keys = np.broadcast_to(key, len(examples))
+    return mask_examples(examples, keys=keys, rows=first + np.arange(len(examples)), rules=rules)
 
 
 def _no_rows(count: int, dtype: np.dtype) -> Ragged:

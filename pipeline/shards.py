@@ -13,6 +13,7 @@ import io
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -52,14 +53,10 @@ def write_shard(
     path: Path, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
 ) -> ShardFacts:
     """Write the file whole or not at all; equal rows give equal bytes."""
-    starts = range(0, len(examples), ROWS_PER_BATCH)
-    batches = [
-        to_record_batch(examples.take(np.arange(s, min(s + ROWS_PER_BATCH, len(examples)))), schema)
-        for s in starts
-    ]
     options = pa.ipc.IpcWriteOptions(compression=compression)
     to_bytes = _arrow_file if format == "arrow" else _webdataset_file
-    data = to_bytes(batches, schema, options)  # some 40 MB: a store need not give them back
+    # Some 40 MB: so a store need not give them back for their digest.
+    data = to_bytes(_batches(examples, schema), schema, options)
     with whole_file(path) as file:
         file.write(data)
     return ShardFacts(
@@ -114,8 +111,14 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _batches(examples: Examples, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(examples), ROWS_PER_BATCH):
+        rows = np.arange(start, min(start + ROWS_PER_BATCH, len(examples)))
+        yield to_record_batch(examples.take(rows), schema)
+
+
 def _arrow_file(
-    batches: list[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
 ) -> memoryview:
     file = pa.BufferOutputStream()
     with pa.ipc.new_file(file, schema, options=options) as writer:
@@ -125,14 +128,14 @@ def _arrow_file(
 
 
 def _webdataset_file(
-    batches: list[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
 ) -> memoryview:
     import webdataset
 
     file = io.BytesIO()
     writer = webdataset.TarWriter(file, encoder=False, mtime=0)
-    # A shard without rows still says what its schema is.
-    for number, batch in enumerate(batches or [_no_rows(schema)]):
+    first = next(batches, _no_rows(schema))  # a shard without rows still says what its schema is
+    for number, batch in enumerate(chain([first], batches)):
         member = pa.BufferOutputStream()
         with pa.ipc.new_stream(member, schema, options=options) as stream:
             stream.write_batch(batch)
