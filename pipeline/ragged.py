@@ -31,11 +31,19 @@ class Ragged:
         return np.diff(self.offsets)
 
     def take(self, rows: ArrayLike) -> "Ragged":
-        """The given rows, in the given order."""
-        rows = np.asarray(rows)
-        lengths = self.lengths[rows]
-        indices = slice_indices(self.offsets[rows], lengths)
-        return Ragged(self.values[indices], offsets_of(lengths))
+        """The given rows, in the given order; the values are read-only."""
+        # To Arrow a row is a string of bytes: a copy of each, and not an index for each value.
+        values = np.ascontiguousarray(self.values)
+        bounds = pa.py_buffer(self.offsets * values.itemsize)
+        column = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(self), [None, bounds, pa.py_buffer(values)]
+        )
+        taken = column.take(pa.array(rows, pa.int64()))
+        _, ends, data = taken.buffers()
+        return Ragged(
+            np.frombuffer(data, values.dtype),
+            np.frombuffer(ends, np.int64) // values.itemsize,
+        )
 
     def slice(self, start: int, stop: int) -> "Ragged":
         """Rows start to stop; the values are a view."""

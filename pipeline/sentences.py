@@ -215,11 +215,9 @@ class SentenceSplitter:
         for (end, follower), (next_end, _) in pairwise(breaks):
             stray = text[follower] in STRAY_MARKS and STRAY.match(text, follower, next_end)
             if stray:
-                spans.append((start, stray.end(1)))
-                start = stray.end()
-            else:
-                spans.append((start, end))
-                start = follower
+                end, follower = stray.end(1), stray.end()
+            spans.append((start, end))
+            start = follower
         if start < breaks[-1][0]:
             spans.append((start, breaks[-1][0]))
         return spans
@@ -237,7 +235,7 @@ class SentenceSplitter:
 
     def _decide(self, ending: Ending | None, text: str, start: int, end: int, at: int) -> bool:
         """Whether a sentence ends after the chunk text[start:end]; its follower starts at `at`."""
-        follower = text[at] if at == end else next(CHUNK.finditer(text, at))[0]
+        follower = text[at] if at == end else CHUNK.match(text, at)[0]  # type: ignore[index]
         # A line of \x1c to \x1f is blank for NLTK, so here it matters whether it is one.
         if ending is None or follower.isspace():
             return self._breaks_inside(self._tokens(text[start:at] + follower))
@@ -253,11 +251,14 @@ class SentenceSplitter:
         """What the chunk leaves to be decided; None if that cannot be told without the follower."""
         if not CHUNK.fullmatch(chunk):
             return None  # an odd space
-        tokens = self._tokens(chunk)
-        ending = self._ending(tokens[-1])
-        # "what?!" holds a break after "what?" already, so it is one whatever comes after "!".
-        if ending == CERTAIN or self._breaks_inside(tokens):
-            ending = CERTAIN
+        ending, stem = CERTAIN, chunk[:-1].lower()
+        is_word = chunk[-1] == "." and len(stem) > 1 and chunk.isascii() and stem.isalpha()
+        if not is_word or stem in self._abbreviations or stem in self._collocating:
+            tokens = self._tokens(chunk)
+            ending = self._ending(tokens[-1])
+            # "what?!" holds a break after "what?" already, so it is one whatever comes after "!".
+            if ending == CERTAIN or self._breaks_inside(tokens):
+                ending = CERTAIN
         if len(chunk) <= MEMO_CHARACTERS:
             _remember(self._endings, chunk, ending)
         return ending

@@ -56,11 +56,23 @@ SPACES = [*"    ", "  ", "\n", "\t"]
 ODD_SPACES = [*"\r\v\f\x1c\x1d\x1e\x1f\x85\xa0\u1680\u2003\u2028\u2029\u202f\u3000"]
 # Zero width, right to left, combining, emoji, other digits, title case, caseless, newer Unicode.
 ODD_LETTERS = [
-    *"\u200b\u200d\u202e\u0301😀٣५３²½ⅧⓐǅǆİıßΣσς中ب\u05d0ª_\ufeff\x00\U0001f170\U0001e4d0\u1c89"
+    # Surrogates, bidi isolates, stops of other scripts, digraphs, private use, no character at all.
+    *"\ud800\udfff\u2066\u2069\u061c،؟۔。？！．।\u0e01ﬁŉ\u0345\u20dd\ufe0f\ue000\u0378\uffff\U0010ffff",
+    *"\u200b\u200d\u202e\u0301😀٣५３²½ⅧⓐǅǆİıßΣσς中ب\u05d0ª_\ufeff\x00\U0001f170\U0001e4d0\u1c89",
 ]
 ATOMS = [*WORDS, *MARKS, *SPACES, *SPACES]
 plain_texts = st.lists(st.sampled_from(ATOMS), max_size=30).map("".join)
 odd_texts = st.lists(st.sampled_from([*ATOMS, *ODD_SPACES, *ODD_LETTERS]), max_size=30).map("".join)
+runs = st.builds(  # longer than what is remembered, and than what is not
+    lambda atom, times: atom * times,
+    st.sampled_from([*ATOMS, *ODD_SPACES, *ODD_LETTERS]),
+    st.integers(1, 70),
+)
+long_texts = st.lists(st.one_of(runs, st.sampled_from(ATOMS)), max_size=8).map("".join)
+strange = st.characters(
+    categories=("Cc", "Cf", "Cn", "Co", "Cs", "Zs", "Mn", "Me", "Lt", "Lm", "Lo", "Nd", "Po", "Pf")
+)
+strange_texts = st.lists(st.one_of(st.sampled_from(ATOMS), strange), max_size=30).map("".join)
 any_texts = st.lists(st.one_of(st.sampled_from(ATOMS), st.characters()), max_size=30).map("".join)
 
 
@@ -98,6 +110,13 @@ def make_private(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
+def learned() -> PunktData:
+    """What Punkt learns from half a million characters of articles."""
+    paragraphs = paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 200)
+    return train_punkt(paragraphs, "english")
+
+
+@pytest.fixture(scope="module")
 def rules() -> PunktData:
     return RULES
 
@@ -125,10 +144,35 @@ def reference(parameters: PunktData) -> PunktSentenceTokenizer:
 # ---- The spans are NLTK's ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("texts", [plain_texts, odd_texts, any_texts], ids=["plain", "odd", "any"])
+@pytest.mark.parametrize(
+    "texts",
+    [plain_texts, odd_texts, long_texts, strange_texts, any_texts],
+    ids=["plain", "odd", "long", "strange", "any"],
+)
 def test_spans_are_nltks(texts, splitter, reference):
     @settings(max_examples=300, deadline=None, database=None)
     @given(texts)
+    def check(text: str) -> None:
+        assert splitter.spans(text) == list(reference.span_tokenize(text))
+
+    check()
+
+
+def own_words(parameters: PunktData) -> st.SearchStrategy[str]:
+    """The words that the parameters know, in each case, with and without a period."""
+    paired = {word for pair in parameters.collocations for word in pair}
+    known = sorted(paired | {*parameters.abbrev_types, *parameters.sent_starters})
+    types = [*known, *list(parameters.ortho_context)[: len(known)]]
+    cases = st.sampled_from([str, str.capitalize, str.upper, str.title])
+    ends = st.sampled_from(["", ".", ". ", ".", ") ", "...", ".\n"])
+    return st.builds(lambda word, case, end: case(word) + end, st.sampled_from(types), cases, ends)
+
+
+def test_spans_are_nltks_on_the_words_that_punkt_knows(parameters, splitter, reference):
+    texts = st.lists(st.one_of(own_words(parameters), st.sampled_from(ATOMS)), max_size=20)
+
+    @settings(max_examples=500, deadline=None, database=None)
+    @given(texts.map("".join))
     def check(text: str) -> None:
         assert splitter.spans(text) == list(reference.span_tokenize(text))
 
@@ -157,6 +201,16 @@ def test_spans_are_nltks_on_real_articles(splitter, reference):
 @pytest.mark.slow
 def test_spans_are_nltks_on_a_whole_file(splitter, reference):
     for text in paragraphs_of(real_data() / "wikipedia/train-00001-of-00006.parquet", 1 << 30):
+        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parameters", ["english", "learned"], indirect=True)
+def test_spans_are_nltks_on_every_article_of_a_file_line_ends_and_all(
+    parameters, splitter, reference
+):
+    file = real_data() / "wikipedia/train-00000-of-00006.parquet"
+    for text in pq.read_table(file, columns=["text"])["text"].to_pylist():
         assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer, adopt_vocabulary
-from pipeline.tokens import ColumnTokenizer, Memo, cut_words
+from pipeline.tokens import SLAB_CHARACTERS, ColumnTokenizer, Memo, cut_words
 
 DATA = Path(os.environ.get("CLOZELINE_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CLOZELINE_DATA is not set")
@@ -26,6 +26,7 @@ HOSTILE = [
     *"éÉñŞİıßẞſΣςǅﬁﬀŉǰΐ\u037e\u1fef\u212a\u2126\u2260\ufb1d",  # cases and canonical decompositions
     *"中文﨑㐀𠀀한각\u1112\u1161\u11abカガ゛ｶﾞ",  # Chinese, Korean, Japanese
     *"😀👍🏽🇫🇷\ufe0f\U000e0041\ufffd\ue000\uffff\U0010ffff\u0378",  # emoji, tags, private, none
+    *"\u202e\u2066\u2069\u061cع٣५①ŉǆª",  # bidi, digits and letters that lower-case and fold oddly
     *"“”—…·«»؟،।՞\u05be§№",  # punctuation beyond ASCII, signs that are none
     *("[MASK]", "[mask]", "[SEP]", "##a", "é" * 101, "a" * 100, "a" * 101, "the", "The", "a\u0301"),
 ]
@@ -34,8 +35,20 @@ FLAGS = [Normalization(
     clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower
 ) for clean, chinese, strip, lower in itertools.product((True, False), repeat=4)]  # fmt: skip
 
+# What plain st.text() seldom draws; and runs that meet the limit of a word's length.
+STRANGE = st.characters(
+    categories=("Cc", "Cf", "Cn", "Co", "Zs", "Zl", "Mn", "Mc", "Me", "Lt", "Lm", "Lo", "Nd", "No")
+)
+RUNS = st.builds(
+    lambda text, times: text * times, st.sampled_from(HOSTILE), st.sampled_from([2, 50, 99, 101])
+)
 sentences = st.lists(
-    st.one_of(st.lists(st.sampled_from(HOSTILE), max_size=12).map("".join), st.text(max_size=20)),
+    st.one_of(
+        st.lists(st.sampled_from(HOSTILE), max_size=12).map("".join),
+        st.text(STRANGE, max_size=20),
+        st.lists(st.one_of(RUNS, st.sampled_from(HOSTILE)), max_size=4).map("".join),
+        st.text(max_size=20),
+    ),
     max_size=6,
 )
 
@@ -132,6 +145,16 @@ def test_sentences_may_be_empty_or_none_at_all() -> None:
     ]  # fmt: skip
 
 
+def test_a_call_may_be_of_any_size() -> None:
+    texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
+    ids, lengths = ColumnTokenizer(UNCASED).encode(texts)
+    some, some_lengths = ColumnTokenizer(UNCASED).encode(texts[:4])
+    assert len("".join(texts)) > 2 * SLAB_CHARACTERS
+    assert ids.tolist() == some.tolist() * 1000
+    assert lengths.tolist() == some_lengths.tolist() * 1000
+    assert as_lists(ColumnTokenizer(UNCASED), [""] * 3) == [[]] * 3
+
+
 def test_a_lone_surrogate_is_no_text() -> None:
     with pytest.raises(UnicodeEncodeError):
         ColumnTokenizer(UNCASED).encode(["the \ud83d"])
@@ -151,21 +174,25 @@ def test_the_memo_changes_no_result(batches: list[list[str]], memo_bytes: int) -
         assert as_lists(columns, texts) == UNCASED.encode_batch(texts)
 
 
-def test_the_memo_forgets_what_was_not_asked_for() -> None:
-    memo = Memo(2_000)  # two generations of about five words
-    for word in map(str, range(100)):
-        memo.add({word: b"1234"})
-        assert "0" in memo.look_up(["0"])
-    kept = memo.look_up([str(i) for i in range(100)])
-    assert {"0", "99"} <= kept.keys()
-    assert "90" not in kept
-    assert len(kept) <= 10
+def test_a_full_memo_makes_room_and_one_that_is_not_keeps_all() -> None:
+    memo, ids = Memo(1_000), np.array([7, 8, 9], np.uint32)
+    memo.add(["a", "bc"], ids, np.array([0, 1]))
+    memo.make_room()
+    assert memo.ids_of(["bc", "a", "bc"]).to_pylist() == [[8, 9], [7], [8, 9]]
+    memo.add(["x" * 1_000], ids, np.array([0]))  # a line of megabytes without a space, say
+    memo.make_room()
+    assert "a" not in memo
+    memo.add(["a"], ids[2:], np.array([0]))
+    assert memo.ids_of(["a"]).to_pylist() == [[9]]
 
 
-def test_the_memo_remembers_no_monster() -> None:
-    memo = Memo(2_000)
-    memo.add({"a": b"1234", "x" * 2_000: b"1234"})
-    assert memo.look_up(["a", "x" * 2_000]) == {"a": b"1234"}
+def test_the_memo_is_bounded_however_many_words_there_are() -> None:
+    columns = ColumnTokenizer(UNCASED, memo_bytes=50_000)
+    held = []
+    for start in range(0, 20_000, 100):
+        columns.encode([" ".join(map(str, range(start, start + 100)))])
+        held.append(sum(str(number) in columns._memo for number in range(20_000)))
+    assert max(held) < 400
 
 
 @needs_data

@@ -1,0 +1,84 @@
+"""The most memory that `clozeline shards` holds at once, whatever the size of the text.
+
+    python tests/benchmarks/memory_use.py [SIZE ...]      (250MB 1GB 4GB, if not given)
+
+Articles of `sample:`, two workers, shards of one size. Memory is the sum of the proportional set
+sizes of all processes of the job, read some times a second. BERT's vocabulary and, in one more
+line, 250 MB of Wikipedia where CLOZELINE_DATA is set; else a vocabulary learned from the sample.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+if DATA := os.environ.get("CLOZELINE_DATA"):
+    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
+
+from pipeline.sources import list_blocks
+from tests.small_jobs import COMMAND, ROOT, clozeline_ok
+
+SECONDS_BETWEEN = 0.2
+WORKERS = 2
+
+
+def main() -> None:
+    """A line a size, with the ratio to the first."""
+    sources = [f"sample:articles?size={size}" for size in sys.argv[1:] or ("250MB", "1GB", "4GB")]
+    if DATA:
+        sources.append(f"{DATA}/wikipedia/train-*.parquet")
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer = Path(scratch, "tokenizer")
+        options = ["sample:articles?size=20MB&seed=1", "--out", tokenizer]
+        vocab = ["--vocab", f"{DATA}/vocab/bert-base-uncased-vocab.txt"] if DATA else []
+        clozeline_ok("tokenizer", *options, *(vocab or ["--vocab-size", "8192"]))
+        print(f"{'text':44}{'MB':>7}{'seconds':>9}{'MB/s':>7}{'peak GB':>9}{'ratio':>7}")
+        first = 0
+        for number, source in enumerate(sources):
+            megabytes = sum(block.text_bytes for block in list_blocks([source])) / 1e6
+            out = Path(scratch, str(number))
+            seconds, peak = watch(source, "--tokenizer", tokenizer, "--out", out)
+            first = first or peak
+            speed = megabytes / seconds
+            print(
+                f"{source[-44:]:44}{megabytes:7.0f}{seconds:9.1f}{speed:7.1f}{peak / 1e9:9.2f}"
+                f"{peak / first:7.2f}",
+                flush=True,
+            )
+
+
+def watch(*arguments: object) -> tuple[float, int]:
+    """The seconds that the job took, and the most bytes that its processes held at once."""
+    line = [*COMMAND, "shards", *map(str, arguments), "--workers", str(WORKERS)]
+    start, peak = time.monotonic(), 0
+    with tempfile.TemporaryFile() as messages:
+        job = subprocess.Popen(line, cwd=ROOT, stdout=messages, stderr=messages)
+        while job.returncode is None:
+            peak = max(peak, tree_memory(job.pid))
+            try:
+                job.wait(SECONDS_BETWEEN)
+            except subprocess.TimeoutExpired:
+                continue
+        messages.seek(0)
+        assert job.returncode == 0, messages.read().decode()
+    return time.monotonic() - start, peak
+
+
+def tree_memory(pid: int) -> int:
+    """Bytes of a process and of all below it, a page that several share counted once."""
+    total = 0
+    try:
+        job = psutil.Process(pid)
+        for process in (job, *job.children(recursive=True)):
+            total += process.memory_full_info().pss
+    except psutil.NoSuchProcess:  # it ended while we looked; the next look counts the others
+        return 0
+    return total
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Text to shards: CPU seconds and MB per second and core, beside the usual libraries.
+
+    python tests/benchmarks/pipeline_speed.py [MEGABYTES ...]      (60 and 250, if not given)
+
+Wikipedia, BERT's vocabulary and NLTK's parameters where CLOZELINE_DATA is set, else articles of
+`sample:` and what is learned from them. A MB is a million bytes of UTF-8. The reference chain is
+slow, so it sees the beginning of the text only. Ours is the steps of one worker, called in this
+process without Beam, with nothing remembered from before. At the end the last size once more as a
+command, with all start-up, by one worker and by two. Everything else has one thread.
+"""
+
+import os
+import resource
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+if DATA := os.environ.get("CLOZELINE_DATA"):
+    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")  # read when nltk is imported
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.buckets import Buckets
+from pipeline.config import DataConfig
+from pipeline.learn import make_tokenizer
+from pipeline.manifest import TOKENIZER
+from pipeline.readers import read_block
+from pipeline.sample import count_articles, make_articles
+from pipeline.sentences import PunktData
+from pipeline.sources import Block, list_blocks
+from pipeline.steps import Steps, Workplace, finish
+from pipeline.tokenizer import Tokenizer
+from tests.reference_chain import ReferenceChain, nltk_splitter
+from tests.small_jobs import clozeline_ok
+
+REFERENCE_MB = 8.0
+STRAW_MAN = 0.5  # MB/s: a slower chain is none to compare with
+SAMPLE_ROWS = 1000  # to a row group
+CONFIG = DataConfig()
+Result = TypeVar("Result")
+
+
+def main() -> None:
+    """A table of the reference and of ours at each size, and one of workers."""
+    sizes = [float(word) for word in sys.argv[1:]] or [60.0, 250.0]
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        files = text_files(scratch, max(sizes))
+        tokenizer = tokenizer_for(files, scratch / "tokenizer")
+        source = files[0].parent if DATA else "sample:articles"
+        print(f"{source}, {tokenizer.vocab_size:,} pieces\n")
+        print(f"{'':34}{'MB':>7}{'CPU s':>9}{'MB/s':>8}{'x chain':>9}")
+        reference = print_reference(beginning(files, REFERENCE_MB), tokenizer, scratch)
+        for size in sizes:
+            print_ours(beginning(files, size), tokenizer, scratch / f"{size:g}", reference)
+        print_workers(beginning(files, sizes[-1]), scratch)
+
+
+def text_files(scratch: Path, megabytes: float) -> list[Path]:
+    """Parquet files of as much text, or of all there is."""
+    if DATA:
+        return sorted(Path(DATA, "wikipedia").glob("*.parquet"))
+    path = scratch / "sample.parquet"
+    with pq.ParquetWriter(path, pa.schema({"text": pa.string()})) as writer:
+        for start in range(0, count_articles(int(megabytes * 1e6)), SAMPLE_ROWS):
+            writer.write_table(pa.table({"text": make_articles(0, start, start + SAMPLE_ROWS)}))
+    return [path]
+
+
+def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
+    """A folder as `clozeline tokenizer` makes it."""
+    vocab = Path(DATA, "vocab", "bert-base-uncased-vocab.txt") if DATA else None
+    tokenizer, _ = make_tokenizer(
+        [str(files[0])],
+        out=folder,
+        vocab=vocab,
+        vocab_size=None if vocab else 8192,
+        cased=False,
+        language="english",
+        text_columns=CONFIG.text_columns,
+        max_megabytes=20,
+    )
+    return tokenizer
+
+
+def beginning(files: list[Path], megabytes: float) -> list[Block]:
+    """The first blocks, until they hold nearly so much text."""
+    blocks: list[Block] = []
+    for block in list_blocks([str(file) for file in files]):
+        if sum(b.text_bytes for b in blocks) < 0.95 * megabytes * 1e6:
+            blocks.append(block)
+    return blocks
+
+
+def texts_of(blocks: list[Block]) -> list[str]:
+    return [text for block in blocks for piece in read_block(block) for text in piece.texts]
+
+
+def size_of(texts: list[str]) -> float:
+    """In MB."""
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+def print_reference(blocks: list[Block], tokenizer: Tokenizer, scratch: Path) -> float:
+    """The libraries alone and the whole chain; its MB/s."""
+    assert tokenizer.punkt is not None
+    splitter = nltk_splitter(PunktData.from_json(tokenizer.punkt))
+    chain = ReferenceChain(splitter=splitter, tokenizer=tokenizer)
+    texts = texts_of(blocks)
+    texts = texts[: round(len(texts) * REFERENCE_MB / max(size_of(texts), REFERENCE_MB))]
+    documents, libraries = timed(lambda: chain.tokenize(texts))
+    _, loops = timed(lambda: chain.write(documents, scratch / "reference.arrow"))
+    megabytes = size_of(texts)
+    reference = megabytes / (libraries + loops)
+    print_row("Punkt and encode_batch alone", megabytes, libraries, reference)
+    print_row("reference chain", megabytes, libraries + loops, reference)
+    if reference < STRAW_MAN:
+        sys.exit(f"the reference chain is slower than {STRAW_MAN} MB/s: nothing to compare with")
+    return reference
+
+
+def print_ours(blocks: list[Block], tokenizer: Tokenizer, out: Path, reference: float) -> None:
+    """All of it, then a row a stage."""
+    megabytes = size_of(texts_of(blocks))
+    stages, seconds = timed(lambda: make_shards(blocks, tokenizer, out))
+    print_row(f"clozeline, {megabytes:.0f} MB", megabytes, seconds, reference)
+    stages["rest"] = seconds - stages.total()  # type: ignore[assignment]
+    for stage, part in stages.items():
+        print(f"  {stage:39}{part:9.2f}{megabytes / part:8.1f}{part / seconds:9.1%}")
+
+
+def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter[str]:
+    """What a worker does, block by block and shard by shard; CPU seconds by stage."""
+    tokenizer.save(out / TOKENIZER)
+    place = Workplace(
+        out_dir=out,
+        runs_dir=out,
+        config=CONFIG,
+        buckets=Buckets.plan(CONFIG, sum(block.text_bytes for block in blocks)),
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+    )
+    steps, slices = Steps(place), defaultdict(list)
+    for block in blocks:
+        for bucket, part in steps.tokenize_block(block):
+            slices[bucket].append(part)
+    records = [steps.build_shard(bucket, slices[bucket]) for bucket in sorted(slices)]
+    finish(records, place=place)
+    stages: Counter[str] = Counter()
+    for record in records:
+        stages.update(record.counts.seconds)
+    return stages
+
+
+def print_workers(blocks: list[Block], scratch: Path) -> None:
+    """`clozeline shards` as a process, by one worker and by two."""
+    files = sorted({block.path for block in blocks})
+    megabytes = sum(block.text_bytes for block in list_blocks(files)) / 1e6
+    title = "clozeline shards, start-up and all"
+    print(f"\n{title:34}{'MB':>7}{'wall s':>9}{'CPU s':>8}{'x wall':>9}")
+    walls = []
+    for workers in (1, 2):
+        out = scratch / f"workers{workers}"
+        line = ["shards", *files, "--tokenizer", scratch / "tokenizer", "--out", out]
+        start, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+        clozeline_ok(*line, "--workers", workers)
+        walls.append(time.monotonic() - start)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+        name = f"{workers} worker{'s' * (workers > 1)}"
+        print(f"{name:34}{megabytes:7.1f}{walls[-1]:9.1f}{cpu:8.1f}{walls[-1] / walls[0]:9.2f}")
+
+
+def timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    """The result and the CPU seconds of this process."""
+    start = time.process_time()
+    result = work()
+    return result, time.process_time() - start
+
+
+def print_row(name: str, megabytes: float, seconds: float, reference: float) -> None:
+    speed = megabytes / seconds
+    print(f"{name:34}{megabytes:7.1f}{seconds:9.2f}{speed:8.2f}{speed / reference:9.1f}")
+
+
+if __name__ == "__main__":
+    main()
