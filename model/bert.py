@@ -5,6 +5,7 @@
 Shapes are written at the end of the line:
 
     B batch   S sequence   H hidden   N heads   D head (N * D = H)   F feed-forward
+    T tokens of all rows, where they come without padding: then every [B, S, ...] is [T, ...]
 
 Queries, keys and values come from one matrix: one large product is faster than three small ones,
 at the price of a `cat` when weights come from elsewhere. Nothing here looks at the data to decide
@@ -18,7 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.attention import Packing, attend
 from model.config import BertConfig
+from model.dropout import Dropout
 
 # How much a wave at the place looked for adds to a head's score, where positions start from
 # neighbours.
@@ -36,10 +39,11 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = layer_norm(config) if config.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor) -> Tensor:
-        length, longest = input_ids.shape[1], self.position_embeddings.num_embeddings
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor, packing: Packing | None) -> Tensor:
+        length = input_ids.shape[1] if packing is None else packing.max_seqlen
+        longest = self.position_embeddings.num_embeddings
         if length > longest:
             raise ValueError(
                 f"a sequence of {length} tokens, but the model has {longest} positions "
@@ -47,7 +51,10 @@ class Embeddings(nn.Module):
             )
         x = self.word_embeddings(input_ids)  # [B, S, H]
         x = x + self.token_type_embeddings(token_type_ids)
-        x = x + self.position_embeddings.weight[:length]  # [S, H], the same for every row
+        if packing is None:
+            x = x + self.position_embeddings.weight[:length]  # [S, H], the same for every row
+        else:
+            x = x + self.position_embeddings(packing.position_ids)  # [T, H]
         return self.dropout(self.norm(x))
 
 
@@ -61,13 +68,11 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.output = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | Packing | None) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
-        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, N, S, D]
-        gathered = F.scaled_dot_product_attention(
-            query, key, value, mask, dropout_p=self.dropout_prob if self.training else 0.0
-        )
-        return self.output(gathered.transpose(1, 2).flatten(2))  # [B, S, H]
+        dropout_prob = self.dropout_prob if self.training else 0.0
+        gathered = attend(qkv, rows, dropout_prob=dropout_prob)
+        return self.output(gathered.flatten(-2))  # [B, S, H]
 
 
 class FeedForward(nn.Module):
@@ -93,13 +98,13 @@ class Layer(nn.Module):
         self.attention_norm = layer_norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = layer_norm(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | Packing | None) -> Tensor:
         if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), mask))
+            x = x + self.dropout(self.attention(self.attention_norm(x), rows))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, rows)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
@@ -118,19 +123,25 @@ class BertEncoder(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler else None
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        attention_mask: Tensor | None,
+        packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float type.
 
         `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
         padding, at least one True a row; None where nothing is padded, which is faster.
+        With a `packing`, rows stand one after another without padding: ids and types are [T], the
+        hidden states [T, H], and there is no mask.
         """
-        x = self.embeddings(input_ids, token_type_ids)  # [B, S, H]
-        mask = None if attention_mask is None else attention_mask[:, None, None, :]  # [B, 1, 1, S]
+        x = self.embeddings(input_ids, token_type_ids, packing)  # [B, S, H]
+        rows = attention_mask if packing is None else packing
         for layer in self.layers:
-            x = layer(x, mask)
+            x = layer(x, rows)
         hidden = self.final_norm(x)
-        first = hidden[:, 0]  # [CLS]
+        first = hidden[:, 0] if packing is None else hidden[packing.cu_seqlens[:-1].long()]  # [CLS]
         return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
 
 

@@ -12,15 +12,18 @@ Losses are sums, not means: only the trainer knows how many words are masked in 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from model.attention import Packing
 from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
 from model.config import BertConfig
+from model.dropout import Dropout
 
-IGNORED = -100  # the label cross-entropy skips
+CACHED_ROWS = 16  # of logits; 30,528 float32 columns of them fit a core's cache
 
 
 class MaskedLMTransform(nn.Module):
@@ -49,7 +52,7 @@ class MaskedLMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
 
     def forward(self, masked: Tensor, word_embeddings: Tensor) -> Tensor:
-        """Logits [B, P, W] of `masked` [B, P, H]; the columns from V on are -inf."""
+        """Logits [..., W] of `masked` [..., H]; the columns from V on are -inf."""
         table = word_embeddings if self.decoder is None else self.decoder.weight  # [W, H]
         bias = table.new_zeros(len(table) - self.padding) if self.bias is None else self.bias
         # The bias is the cheapest place to say that the rows which pad the table are not words.
@@ -74,15 +77,21 @@ class BertForPretraining(nn.Module):
         token_type_ids: Tensor,
         attention_mask: Tensor | None,
         masked_lm_positions: Tensor,
+        packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Logits of the masked words [B, P, W] and of (follows, is random) [B, 2].
 
         `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: bool [B, S] or None, see
-        `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots.
+        `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots. With a `packing`, ids
+        and types are [T], positions are those among the T tokens, [P] of all rows, and so are the
+        logits, [P, W].
         """
-        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
-        index = masked_lm_positions[..., None].expand(-1, -1, self.config.hidden_size)
-        masked = hidden.gather(1, index)  # [B, P, H]
+        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask, packing)
+        if packing is None:
+            index = masked_lm_positions[..., None].expand(-1, -1, self.config.hidden_size)
+            masked = hidden.gather(1, index)  # [B, P, H]
+        else:
+            masked = hidden.index_select(0, masked_lm_positions)  # [P, H]
         mlm_logits = self.mlm_head(masked, self.encoder.embeddings.word_embeddings.weight)
         return mlm_logits, self.nsp_head(pooled)
 
@@ -96,7 +105,7 @@ class BertForClassification(nn.Module):
             raise ValueError(f"num_labels is {num_labels}; a choice needs at least 2 classes.")
         self.config = config
         self.encoder = BertEncoder(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config, seed=seed)
 
@@ -128,13 +137,41 @@ def masked_lm_loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tenso
     """Sum of weighted cross-entropies in nats, float32 scalar.
 
     `logits` [B, P, W] of any float type, `labels` int64 [B, P], `weights` [B, P]: 1 where a word
-    was masked, 0 in unused slots, whose labels may be anything.
+    was masked, 0 in unused slots, whose labels may be anything. Without padding, [P, W] and [P].
     """
-    labels = labels.masked_fill(weights == 0, IGNORED)
-    losses = F.cross_entropy(
-        logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="none"
-    )
+    labels = labels.masked_fill(weights == 0, 0).flatten()
+    logits = logits.flatten(0, -2)
+    if logits.device.type == "cpu":
+        losses = _CrossEntropies.apply(logits, labels)
+    else:
+        losses = F.cross_entropy(logits.float(), labels, reduction="none")
     return (losses * weights.flatten()).sum()
+
+
+class _CrossEntropies(torch.autograd.Function):
+    """Cross-entropies in nats, float32 [R], of logits [R, W] of any float type; few rows at a time.
+
+    Nothing of the size of the logits is made but their gradient. The usual road makes four such
+    things in float32, and on CPU fetching that much fresh memory takes longer than the arithmetic.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        parts = zip(logits.split(CACHED_ROWS), labels.split(CACHED_ROWS), strict=True)
+        losses = torch.cat([F.cross_entropy(x.float(), y, reduction="none") for x, y in parts])
+        ctx.save_for_backward(logits, labels, losses)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """The softmax, less one at the label, times the gradient of each loss."""
+        (weights,), (logits, labels, losses) = gradients, ctx.saved_tensors
+        found = torch.empty_like(logits)
+        parts = (tensor.split(CACHED_ROWS) for tensor in (found, logits, weights))
+        for out, x, weight in zip(*parts, strict=True):
+            out.copy_(x.float().softmax(-1).mul_(weight[:, None]))
+        at_label = torch.expm1(-losses) * weights  # p - 1: of a p near 1 nothing is rounded away
+        return found.scatter_(1, labels[:, None], at_label[:, None].to(found.dtype)), None
 
 
 def next_sentence_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:

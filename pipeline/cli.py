@@ -146,19 +146,3 @@ def verify(folder: Path, sources: tuple[str, ...]) -> None:
         number = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
         raise InputError(f"{number} in {folder}; build the shards again.")
     click.echo(summary(read_manifest(folder), sources))
-
-
-@click.command()
-@click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option("--out", type=FOLDER, help="Write the page here, and no card.")
-def report(folder: Path, out: Path | None) -> None:
-    """Draw what a data set holds, and write its card for the Hub.
-
-    A page, SHARDS/report.html, and a card, SHARDS/README.md; one that was edited is kept.
-    """
-    from pipeline.report import write_report
-
-    written = write_report(folder, out=out)
-    if out is None and written.card is None:
-        click.echo(f"warning: {folder / 'README.md'} was edited, and is kept", err=True)
-    click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))

@@ -40,7 +40,7 @@ ID = re.compile(r"<id>\s*([0-9]{1,18})\s*</id>")
 ENTITY = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 # "#REDIRECT [[A]]" in any language, and nothing but templates and categories after it.
-REDIRECT = re.compile(r"\s*#[^\s\[\]:]+\s*:?\s*\[\[[^\[\]\n]*\]\]\s*(?:\Z|\n|\{\{|\[\[|<!--)")
+REDIRECT = re.compile(r"\s*#[^\s\[\]:]++\s*+:?\s*+\[\[[^\[\]\n]*\]\]\s*(?:\Z|\n|\{\{|\[\[|<!--)")
 NAMESPACE = re.compile(r'<namespace key="(-?[0-9]+)"[^<>]*>([^<>]+)</namespace>')
 #: The names that every wiki knows, for exports that do not number namespaces (before 0.5).
 NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {

@@ -107,8 +107,12 @@ def draw_lines(
     log: bool = False,
     percent: bool = False,
     steps: bool = False,
+    from_zero: bool = True,
 ) -> str:
-    """A line for each series, at most four; `steps` for values that hold up to the next x."""
+    """A line for each series, at most four; `steps` for values that hold up to the next x.
+
+    `from_zero`: the values begin at 0, and not at the lowest of them.
+    """
     with _drawing(name, height=2.3) as (axes, svg):
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
             draw: Callable[..., Any] = axes.step if steps else axes.plot
@@ -117,7 +121,7 @@ def draw_lines(
         if log:
             axes.set(xscale="log", yscale="log")
             axes.set_ylim(*_whole_powers(np.concatenate([y for _, y in series.values()])))
-        else:
+        elif from_zero:
             axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         axes.margins(x=0.01)
         _legend(axes, len(series))

@@ -3,12 +3,16 @@
     '''Rome''' ({{IPA|x}}) is a [[city|big city]].<ref>a</ref>  ->  Rome is a big city.
 
 What a reader of the text would not miss (comments, references, tables, templates, formulas,
-galleries, code, files, categories) goes first, in one pass over the page with a stack, so that
-nobody can make it slow. Then plain links, external links, tags, headings, bullets and balanced
-quotes are rewritten by expressions that agree with mwparserfromhell on them. Only a line that still
-holds markup is given to that parser, which is exact, but 0.4 MB/s, and quadratic in what is left
-open: hence the limit per line and the budget per page, both counts and not clocks, so that every
-machine rejects the same pages.
+galleries, code, files, categories) goes first, in one pass over the page with a stack. Quotes go as
+MediaWiki itself reads them, line by line. Then plain links, external links, tags, headings and
+bullets are rewritten by expressions that agree with mwparserfromhell on them. Only a line that
+still holds markup is given to that parser: one in some thousands.
+
+Every step is linear in the page but the parser, which takes twice as long for each further bracket
+left open, so that 400 characters can cost it two seconds. Hence the limits of what it sees, counts
+and not clocks, so that every machine gives the same text. With them the worst of all pages that
+were made to be slow takes two seconds (`tests/benchmarks/markup_speed.py --worst`), so no clock
+needs to guard a page, and no text depends on one.
 
 Templates are not expanded: "{{convert|5|km}}" leaves a gap, as it does with mwparserfromhell's
 `strip_code`. Unlike that, a reference ends at its end tag whatever it holds, of markup that was
@@ -24,11 +28,16 @@ import html
 import html.entities
 import re
 from collections import Counter
+from collections.abc import Iterator
+
+from pipeline.quotes import without_quotes
 
 MAX_BYTES = 2 << 20  #: of UTF-8 a page; MediaWiki saves no larger one
 MAX_DEPTH = 100  #: of braces and brackets inside one another; MediaWiki expands 40
 MAX_OPEN = 100_000  #: characters [ { < in a page
-MAX_OPEN_IN_LINE = 50  #: of those left in a line for the parser; above, they are only rubbed out
+# What goes to the parser; the marks of other lines are only rubbed out. Real pages stay far below.
+MAX_OPEN_IN_LINE = 8  #: characters [ { <
+MAX_PARSED = 50_000  #: characters of a page
 
 # Elements that go with their content. Their content is opaque: braces in a formula are no template.
 DROPPED_TAGS = (
@@ -66,7 +75,8 @@ FILE_ENDINGS = (
 HIDDEN = (
     r"(?=[^|\[\]:\n]{1,40}:)"
     rf"(?:[ _]*(?:{FILE_NAMES}|{CATEGORY_NAMES})[ _]*:"
-    rf"|[^|\[\]:\n]+:[^|\[\]\n]*\.(?:{FILE_ENDINGS})[ _]*(?:\||\]\])"
+    # No file's name holds a colon: [[wikisource:File:a.pdf|b]] is a link to a page.
+    rf"|[^|\[\]:\n]+:[^|\[\]:\n]*\.(?:{FILE_ENDINGS})[ _]*(?:\||\]\])"
     r"|(?<=\n\[\[)[a-z]{2,3}(?:-[a-z]{2,8}){0,2}:[^|\[\]\n]*\]\][ \t]*(?=\n))"
 )
 
@@ -80,16 +90,16 @@ TOKEN = re.compile(
 END_TAG = {
     tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in ("nowiki", *DROPPED_TAGS.split("|"))
 }
+INLINE_CODE = re.compile(r"<(?:syntaxhighlight|source)\s(?:[^<>]*\s)?inline\b", re.IGNORECASE)
 BRACKETS = re.compile(r"\[\[|\]\]")
 HIDDEN_LINK = re.compile(rf"\[\[{HIDDEN}", re.IGNORECASE)
 UNCLOSED_HIDDEN_LINK = re.compile(rf"\[\[{HIDDEN}[^\n]*", re.IGNORECASE)
 LINK = re.compile(
-    rf"\[\[(?::|(?!{HIDDEN}))(?:[^\[\]|\n]*\|(?!\]\]))?([^\[\]|]*)\|?\]\]", re.IGNORECASE
+    rf"\[\[(?::|(?!{HIDDEN}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?([^\[\]|]*)\|?\]\]", re.IGNORECASE
 )
-QUOTED_LABEL = re.compile(r"(?<=[\[|])(?:''+)([^\[\]|']*)(?:''+)(?=\]\])")
 EXTERNAL_LINK = re.compile(
     r"\[(?:(?:https?:|ftps?:|ircs?:|news:|git:|gopher:|svn:|ssh:|telnet:)?//|mailto:|tel:)"
-    r"[^\s\[\]<>\"]*[ \t]*([^\[\]\n]*)\]",
+    r"[^\s\[\]<>\"]*+[ \t]*+([^\[\]\n]*+)\]",
     re.IGNORECASE,
 )
 BLOCK_TAG = re.compile(rf"</?(?:{BLOCK_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
@@ -97,14 +107,15 @@ BREAK_TAG = re.compile(r"</?br(?=[\s/>\\])[^<>]*>", re.IGNORECASE)
 OTHER_TAG = re.compile(rf"</?(?:{INLINE_TAGS}|{DROPPED_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
 MAGIC_WORD = re.compile(r"__[^\W_]{3,}__")
 
-QUOTES = re.compile(r"''+")
-RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|''|\{\{|\}\}", re.IGNORECASE)
-BARE = re.compile(r"''+|\[\[|\]\]|\{\{+|\}\}+")
+RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|\{\{|\}\}", re.IGNORECASE)
+BARE = re.compile(r"\[\[|\]\]|\{\{+|\}\}+")
 ENTITY = re.compile(r"&(?:(#[0-9]{1,7};|#[xX][0-9a-fA-F]{1,6};)|([A-Za-z][A-Za-z0-9]{1,31};))")
 LITERAL = str.maketrans({mark: f"&#{ord(mark)};" for mark in "&[]{}<>|'=*#:;_-"})
 BLANKS = re.compile(r"[ \t]{2,}")
 EMPTY_PARENTHESES = re.compile(r"(?:^|\s)\([\s,;:]*\)")
-JUNK_IN_PARENTHESES = re.compile(r"(?<=\()(?:(?:\s*[,;:])+\s+|\s+)(?=\S)|\s*[,;]?\s+(?=\))")
+JUNK_IN_PARENTHESES = re.compile(
+    r"(?<=\()(?:(?:\s*[,;:])+\s+|\s+)(?=\S)|(?<!\s)(?:\s*[,;])?\s++(?=\))"
+)
 
 WORD = re.compile(r"[^\W_]")  # a line of punctuation alone is what templates left behind
 
@@ -136,8 +147,8 @@ def strip_markup(markup: str) -> str:
     """
     text = "\n" + markup.replace("\0", "") + "\n"
     text = _without(text, _Scan(text).spans)
-    if "''" in text:
-        text = QUOTED_LABEL.sub(r"\1", text)
+    if "''" in text:  # before links: a link with a quoted label may stand in quotes
+        text = "\n".join(map(without_quotes, text.split("\n")))
     text = LINK.sub(r"\1", text)
     text = EXTERNAL_LINK.sub(r"\1", text)
     if "[[" in text:
@@ -146,8 +157,7 @@ def strip_markup(markup: str) -> str:
         text = OTHER_TAG.sub("", BREAK_TAG.sub(" ", BLOCK_TAG.sub("\n", text)))
     if "__" in text:
         text = MAGIC_WORD.sub(lambda word: "" if word[0].isupper() else word[0], text)
-    lines = (_plain_line(line) for line in text.split("\n"))
-    return "\n".join(line for line in lines if WORD.search(line))
+    return "\n".join(line for line in _plain_lines(text) if WORD.search(line))
 
 
 class _Scan:
@@ -216,7 +226,7 @@ class _Scan:
         return stop
 
     def drop_element(self, token: re.Match[str]) -> int:
-        """Drops <tag ...> with its content, or keeps the content of <nowiki> as it is spelt."""
+        """Drops <tag ...> with its content; that of <nowiki> and of inline code stays as spelt."""
         tag = token["tag"].lower()
         if token[0].endswith("/>"):
             self.drop(token.start(), token.end())
@@ -225,7 +235,8 @@ class _Scan:
         if end is None:
             self.endless.add(tag)
             return token.end()
-        content = self.text[token.end() : end.start()] if tag == "nowiki" else ""
+        kept = tag == "nowiki" or INLINE_CODE.match(token[0])
+        content = self.text[token.end() : end.start()] if kept else ""
         spelt = ENTITY.sub(_character, content).translate(LITERAL)
         self.drop(token.start(), end.end(), spelt)
         return end.end()
@@ -257,7 +268,7 @@ def _without(text: str, spans: list[Span]) -> str:
     pieces: list[str] = []
     position = 0
     for start, stop, instead in spans:
-        if text[start - 1] == " " and text[stop : stop + 1] in " ,." and not instead:
+        if text[start - 1] == " " and text[stop : stop + 1] in " ,.;" and not instead:
             start -= 1
         elif text[start - 1] == "'":
             instead += "\0"  # so that ''{{a}}'' does not become a run of four
@@ -267,15 +278,19 @@ def _without(text: str, spans: list[Span]) -> str:
     return "".join(pieces)
 
 
-def _plain_line(line: str) -> str:
-    line = line.strip()
-    if line[:1] in ("=", "*", "#", ":", ";", "|", "{", "-"):
-        line = _without_prefix(line)
-    if "''" in line:
-        line = _without_quotes(line)
-    if RESIDUE.search(line):
-        line = BARE.sub("", _parsed(line))
-    line = line.replace("\0", "")
+def _plain_lines(text: str) -> Iterator[str]:
+    left = MAX_PARSED
+    for line in map(_without_prefix, text.split("\n")):
+        if RESIDUE.search(line):
+            if len(line) <= left and sum(map(line.count, "[{<")) <= MAX_OPEN_IN_LINE:
+                left -= len(line)
+                line = _parsed(line)
+            line = BARE.sub("", line)
+        yield _tidied(line)
+
+
+def _tidied(line: str) -> str:
+    """Entities decoded, and of blanks and parentheses what a reader would not miss left out."""
     if "&" in line:
         line = ENTITY.sub(_character, line)
     if "(" in line:
@@ -287,28 +302,21 @@ def _plain_line(line: str) -> str:
 
 def _without_prefix(line: str) -> str:
     """== A ==  ->  A,   *: a  ->  a,   | cell of a table that never ended  ->  (nothing)"""
+    line = line.strip()
     if line.startswith(("|", "{|")):
-        return ""
-    if line.startswith("----"):
-        return line.lstrip("-")
-    if line.startswith("="):
+        line = ""
+    elif line.startswith("----"):
+        line = line.lstrip("-")
+    elif line.startswith("="):
         level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), 6)
-        return line[level : len(line) - level].strip()
-    return line.lstrip("*#:; \t")
-
-
-def _without_quotes(line: str) -> str:
-    """'''A''' ''b''  ->  A b. A line with L'''amour'' or a run of four stays, for the parser."""
-    runs = set(QUOTES.findall(line))
-    if runs <= {"''", "'''", "'''''"} and line.count("'''") % 2 == 0:
-        return QUOTES.sub("", line)
-    return line
+        line = line[level : len(line) - level].strip()
+    elif line.startswith(("*", "#", ":", ";")):
+        line = line.lstrip("*#:; \t")
+    return line.replace("\0", "")  # the parser would take it for the end of the text
 
 
 def _parsed(line: str) -> str:
     """The line as mwparserfromhell strips it; entities stay, to be decoded only once."""
-    if sum(map(line.count, ("[", "{", "<", "''"))) > MAX_OPEN_IN_LINE:
-        return line
     import mwparserfromhell
 
     return mwparserfromhell.parse(line).strip_code(normalize=False, collapse=False)

@@ -9,6 +9,7 @@ from train.checkpoint import TrainState, save_checkpoint
 from train.config import PretrainConfig
 from train.optim import build_optimizer
 from train.run import RunConfig, write_run
+from train.snapshot import take_snapshot
 
 
 def write_small_run(
@@ -30,5 +31,6 @@ def write_small_run(
         tokenizer_digest=tokenizer.digest,
         seed=0,
     )
-    save_checkpoint(folder, model, build_optimizer(model, config.training), state)
+    snapshot = take_snapshot(model, build_optimizer(model, config.training))
+    save_checkpoint(folder, snapshot, state)
     return folder

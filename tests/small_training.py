@@ -24,7 +24,7 @@ TINY = preset(
     max_position_embeddings=16,
 )
 STILL = replace(TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-SHORT = PretrainConfig(batch_size=8, max_steps=12, log_every=1, save_every=4, keep=9)
+SHORT = PretrainConfig(batch_size=8, max_steps=12, log_every=1, save_every=4, keep=9, eval_every=0)
 CLOCKS = ("tokens_per_second", "data_wait")
 
 
@@ -35,12 +35,19 @@ def train(
     model: BertConfig = TINY,
     resume: bool = False,
     overwrite: bool = False,
+    start_from: Path | None = None,
     **changes: Any,
 ) -> Outcome:
     """Pretrain for 12 steps of 8 examples; a line of metrics a step, checkpoints every 4."""
     training = replace(SHORT, **changes)
     return pretrain(
-        shards, out=out, model=model, training=training, resume=resume, overwrite=overwrite
+        shards,
+        out=out,
+        model=model,
+        training=training,
+        resume=resume,
+        overwrite=overwrite,
+        start_from=start_from,
     )
 
 
@@ -50,6 +57,17 @@ def numbers(run: Path) -> list[dict[str, Any]]:
         {name: value for name, value in line.items() if name not in CLOCKS}
         for line in read_metrics(run)
     ]
+
+
+def assert_same_run(run: Path, whole: Path) -> None:
+    """Every number of every step, and the bytes of the last checkpoint."""
+    assert numbers(run) == numbers(whole)
+    for ours, theirs in zip(
+        sorted(list_checkpoints(run)[-1].iterdir()),
+        sorted(list_checkpoints(whole)[-1].iterdir()),
+        strict=True,
+    ):
+        assert ours.read_bytes() == theirs.read_bytes(), ours.name
 
 
 def go_back(run: Path, step: int) -> Path:
@@ -69,7 +87,7 @@ def command_line(shards: Path, out: Path, *options: object, **changes: Any) -> l
     """What `train` does, for a process of its own; of the model, only presets have a name there."""
     training = replace(SHORT, **changes).to_dict()
     flags = [
-        f"--{name.replace('_', '-')}={value}"
+        f"--{name.rstrip('_').replace('_', '-')}={value}"
         for name, value in training.items()
         if value is not None and not isinstance(value, bool)
     ]

@@ -19,8 +19,8 @@ ONLY_INSIDE_FUNCTIONS = (
 TRAIN_MAY_IMPORT = {
     "pipeline." + name
     for name in (
-        "config", "draws", "errors", "files", "manifest", "masks", "options", "paths", "ragged", "schema",
-        "shards", "specs", "tables", "texts", "tokenizer", "tokens",
+        "config", "draws", "errors", "files", "manifest", "masks", "options", "page", "paths",
+        "pictures", "ragged", "schema", "shards", "specs", "tables", "texts", "tokenizer", "tokens",
     )
 }  # fmt: skip
 

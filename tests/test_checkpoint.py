@@ -4,6 +4,7 @@ import json
 import resource
 from contextlib import contextmanager
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 from pipeline.errors import InputError
 from train.checkpoint import (
     TrainState,
+    check_checkpoint,
     latest_checkpoint,
     list_checkpoints,
     load_moments,
@@ -21,7 +23,10 @@ from train.checkpoint import (
     read_state,
     remove_old_checkpoints,
     save_checkpoint,
+    set_aside,
 )
+from train.snapshot import restore_moments, take_snapshot
+from train.writer import CheckpointWriter
 
 STATE = TrainState(
     step=7, next_position=56, dataset_digest="ab", tokenizer_digest="cd", seed=3, heldout_loss=1.5
@@ -50,7 +55,7 @@ def save(run, *, step=7, heldout_loss=None):
     optimizer = make_optimizer(model)
     update(model, optimizer)
     state = replace(STATE, step=step, heldout_loss=heldout_loss)
-    return save_checkpoint(run, model, optimizer, state)
+    return save_checkpoint(run, take_snapshot(model, optimizer), state)
 
 
 def steps_of(run):
@@ -61,7 +66,7 @@ def test_it_holds_weights_and_moments_by_name_and_the_state(tmp_path):
     model = make_model()
     optimizer = make_optimizer(model)
     update(model, optimizer)
-    folder = save_checkpoint(tmp_path, model, optimizer, STATE)
+    folder = save_checkpoint(tmp_path, take_snapshot(model, optimizer), STATE)
     assert folder == tmp_path / "checkpoints" / "step-00000007"
     files = ["model.safetensors", "optimizer.safetensors", "state.json"]
     assert sorted(path.name for path in folder.iterdir()) == files
@@ -73,7 +78,10 @@ def test_it_holds_weights_and_moments_by_name_and_the_state(tmp_path):
     names = {f"{name}/{moment}" for name in stored for moment in ("step", "exp_avg", "exp_avg_sq")}
     assert moments.keys() == names
     assert torch.equal(moments["2.bias/exp_avg"], optimizer.state[model[2].bias]["exp_avg"])
-    assert json.loads((folder / "state.json").read_text()) == vars(STATE)
+    state = json.loads((folder / "state.json").read_text())
+    assert vars(STATE).items() <= state.items()
+    assert state["files"] == {name: sha256((folder / name).read_bytes()).hexdigest()
+                              for name in files[:2]}  # fmt: skip
 
 
 def test_the_state_comes_back(tmp_path):
@@ -85,14 +93,14 @@ def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_p
     model = make_model()
     optimizer = make_optimizer(model)
     update(model, optimizer, 3)
-    folder = save_checkpoint(tmp_path, model, optimizer, STATE)
+    folder = save_checkpoint(tmp_path, take_snapshot(model, optimizer), STATE)
     update(model, optimizer, 2)
 
     again = make_model(seed=1)
     again.load_state_dict(load_weights(folder))
     # Another order of the parameters: their numbers in the optimizer would be the wrong ones.
     other = make_optimizer(again, backwards=True)
-    load_moments(folder, again, other)
+    restore_moments(again, other, load_moments(folder))
     update(again, other, 2)
     for ours, theirs in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -142,22 +150,88 @@ def test_a_second_life_replaces_the_checkpoint_of_the_same_step(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-@pytest.mark.parametrize("damage", ["cut", "missing", "garbage"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "garbage", "one bit"])
 def test_a_damaged_file_is_named_with_the_folder_to_delete(name, damage, tmp_path):
     folder = save(tmp_path)
     whole = (folder / name).read_bytes()
-    (folder / name).write_bytes({"cut": whole[:-9], "garbage": b"\x99" * 64}.get(damage, b""))
+    flipped = bytes([*whole[:-12], whole[-12] ^ 1, *whole[-11:]])  # a digit, or a number's bit
+    damaged = {"cut": whole[:-9], "garbage": b"\x99" * 64, "one bit": flipped}
+    (folder / name).write_bytes(damaged.get(damage, b""))
     if damage == "missing":
         (folder / name).unlink()
-    model = make_model()
-    with pytest.raises(InputError, match=rf"{name} cannot be read \(.*\); delete {folder}"):
-        read_all(folder, model)
+    for read in (read_all, check_checkpoint):
+        with pytest.raises(InputError, match=rf"{name} cannot be read \(.*\); delete {folder}"):
+            read(folder)
 
 
-def read_all(folder, model):
+def read_all(folder):
     load_weights(folder)
-    load_moments(folder, model, make_optimizer(model))
+    load_moments(folder)
     read_state(folder)
+
+
+def test_a_whole_checkpoint_passes_the_check(tmp_path):
+    assert check_checkpoint(save(tmp_path)) == replace(STATE, heldout_loss=None)
+
+
+def test_an_old_damaged_state_does_not_stop_the_sweeping(tmp_path):
+    for step, loss in ((1, 0.1), (2, 0.5), (3, 0.7)):
+        save(tmp_path, step=step, heldout_loss=loss)
+    (list_checkpoints(tmp_path)[0] / "state.json").write_text("{")
+    remove_old_checkpoints(tmp_path, keep=1)
+    assert steps_of(tmp_path) == [2, 3]
+
+
+def test_what_is_set_aside_is_kept_and_is_no_checkpoint(tmp_path):
+    folder = save(tmp_path, step=5)
+    before = contents(folder)
+    aside = set_aside(folder)
+    assert aside.name == "damaged-step-00000005"
+    assert list(contents(aside).values()) == list(before.values())
+    assert list_checkpoints(tmp_path) == []
+
+
+# --- in the background
+
+
+def test_the_writer_writes_what_was_and_not_what_training_makes_of_it(tmp_path):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    update(model, optimizer)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with CheckpointWriter(tmp_path, keep=1) as writer:
+        for step in (1, 2):
+            writer.wait()
+            state = replace(STATE, step=step, heldout_loss=None)
+            writer.save(take_snapshot(model, optimizer), state)
+        update(model, optimizer, 3)
+    assert steps_of(tmp_path) == [2]  # it keeps one
+    stored = load_weights(latest_checkpoint(tmp_path))
+    assert all(torch.equal(stored[name], value) for name, value in before.items())
+
+
+def test_who_does_not_keep_a_snapshot_has_no_copy():
+    model = make_model()
+    snapshot = take_snapshot(model, make_optimizer(model), is_kept=False)
+    assert not snapshot.weights
+    assert not snapshot.moments
+
+
+def test_a_failed_write_is_raised_by_the_next_wait_and_at_the_end(tmp_path):
+    save(tmp_path, step=5)
+    before = contents(tmp_path)
+    model = make_model()
+    snapshot = take_snapshot(model, make_optimizer(model))
+    with no_file_longer_than(64):
+        with CheckpointWriter(tmp_path, keep=1) as writer:
+            writer.save(snapshot, STATE)
+            with pytest.raises(InputError, match="cannot be written"):
+                writer.wait()
+            assert not writer.has_failed  # it is said once
+        with pytest.raises(InputError), CheckpointWriter(tmp_path, keep=1) as writer:
+            writer.save(snapshot, STATE)
+        assert writer.has_failed is False
+    assert contents(tmp_path) == before
 
 
 @contextmanager

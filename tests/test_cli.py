@@ -32,7 +32,7 @@ Commands:
   shards     Text to shards of masked examples.
   inspect    Show examples as a person reads them.
   verify     Check every byte and every example against the manifest.
-  report     Draw what a data set holds, and write its card for the Hub.
+  report     Draw what a data set holds, or how runs went.
   pretrain   Train a model on shards: alone, or under torchrun.
   evaluate   Measure a run on the held-out examples of a data set.
   finetune   A pretrained RUN and labelled rows to a classifier.

@@ -1,50 +1,72 @@
 """Two real processes are one: the same global batches, and a loss that differs by rounding.
 
-Dropout is off: what is dropped is drawn by each process for its own part.
+With DDP, with FSDP2, and with one process that accumulates; and each of them goes on from the
+checkpoints of the others, moments included. Dropout is off: what is dropped is drawn by each
+process for its own part.
 """
 
 import shutil
-import subprocess
-import sys
+from dataclasses import replace
+from itertools import islice, permutations
 
 import pytest
 import torch
 
-from tests.small_jobs import ROOT
-from tests.small_training import command_line, go_back, numbers, preset_of, train
-from train.checkpoint import list_checkpoints, read_state
-from train.distributed import World, is_main_process, join_world
+from tests.small_data import SMALL, write_data_set
+from tests.small_training import go_back, numbers, train
+from tests.two_processes import MODEL, run_jobs
+from train.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    load_moments,
+    load_weights,
+    read_state,
+)
+from train.distributed import World, is_main_process, is_restart, join_world
+from train.loader import Loader
+from train.pace import MOST_STEPS
 
-#: 20 steps cross two borders of epochs; each process makes two passes of two examples a step.
-OPTIONS = {"max_steps": 20, "save_every": 8, "eval_every": 10, "micro_batch_size": 2}
+#: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
+OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
-
-
-def two_processes(*line):
-    """`clozeline` under torchrun; what rank 0, or whoever talks, prints."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*torchrun, "-m", "train", *line], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def one_process(shards, out, *, resume=False):
-    train(shards, out, model=preset_of(shards, dropout=0.0), resume=resume, **OPTIONS)
-    return out
+#: A run that begins as the first of these and goes on as the second, after step 40.
+CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
 
 
 @pytest.fixture(scope="module")
-def one(small_folder, tmp_path_factory):
-    return one_process(small_folder, tmp_path_factory.mktemp("one"))
+def folder(tmp_path_factory):
+    """57 examples of up to 32 tokens, of which one to five are masked."""
+    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5)
+    shards = tmp_path_factory.mktemp("ragged")
+    return write_data_set(shards, train=(13, 20, 0, 7, 17), validation=(9, 14), config=config)
 
 
 @pytest.fixture(scope="module")
-def two(small_folder, tmp_path_factory):
-    """The folder of the run, and what was printed."""
-    out = tmp_path_factory.mktemp("two")
-    return out, two_processes(*command_line(small_folder, out, "--dropout=0", **OPTIONS))
+def runs(folder, tmp_path_factory):
+    """A folder of the runs `one`, `ddp` and `fsdp`, and of `ddp-fsdp` and so on."""
+    runs = tmp_path_factory.mktemp("runs")
+    train(folder, runs / "one", model=MODEL, **OPTIONS)
+    jobs = [
+        {"out": runs / kind, "changes": {**OPTIONS, "parallel": kind}} for kind in ("ddp", "fsdp")
+    ]
+    jobs += [
+        {
+            "out": runs / f"{before}-{after}",
+            "copy_of": runs / before,
+            "step": 40,
+            "changes": {**OPTIONS, "parallel": after},
+        }
+        for before, after in CHANGES
+        if after != "one"
+    ]
+    jobs.append({"out": runs / "ddp", "changes": {**OPTIONS, "max_steps": 3}})
+    endless = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
+    jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
+    run_jobs([{"shards": folder, **job} for job in jobs], runs)
+    for before in ("ddp", "fsdp"):
+        run = go_back(shutil.copytree(runs / before, runs / f"{before}-one"), 40)
+        train(folder, run, model=MODEL, resume=True, **OPTIONS)
+    return runs
 
 
 def assert_same_training(found, wanted):
@@ -60,38 +82,86 @@ def assert_same_training(found, wanted):
                 assert ours[name] == pytest.approx(value, rel=tolerance), f"{name} of {theirs}"
 
 
-def test_two_processes_train_as_one_does(one, two):
-    lines = numbers(one)
-    assert [line["step"] for line in lines if "mlm_loss" in line] == list(range(1, 21))
-    assert_same_training(numbers(two[0]), lines)
+def test_the_parts_of_two_processes_are_unequal(folder):
+    """In masked words and in real tokens: so the mean of the parts' means is not the loss."""
+    loaders = [Loader(folder, batch_size=8, rank=r, world_size=2, seed=0) for r in (0, 1)]
+    parts = [[loaded.batch for loaded in islice(loader, 50)] for loader in loaders]
+    for name in ("masked_lm_weights", "attention_mask"):
+        sums = [[batch.tensors()[name].sum().item() for batch in part] for part in parts]
+        assert sum(a != b for a, b in zip(*sums, strict=True)) > 25
 
 
-def test_only_one_of_two_processes_writes_and_talks(one, two):
-    out, printed = two
-    assert len(list((out / "tensorboard").iterdir())) == 1
-    assert printed.splitlines()[0] == "23 held-out examples"
-    assert printed.count(f"step 20 of 20: {out}\n") == printed.count("step") == 1
-    files = {path.relative_to(out) for path in out.rglob("*") if path.parent.name != "tensorboard"}
-    assert files == {
-        path.relative_to(one) for path in one.rglob("*") if path.parent.name != "tensorboard"
-    }
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_two_processes_train_as_one_does(kind, runs):
+    lines = numbers(runs / "one")
+    assert [line["step"] for line in lines if "mlm_loss" in line] == list(range(1, 51))
+    assert_same_training(numbers(runs / kind), lines)
 
 
-def test_one_goes_on_where_two_stopped(two, small_folder, tmp_path):
-    out, _ = two
-    run = go_back(shutil.copytree(out, tmp_path / "run"), 8)
-    one_process(small_folder, run, resume=True)
-    assert_same_training(numbers(run), numbers(out))
+def test_one_that_accumulates_trains_as_one_that_does_not(runs, folder, tmp_path):
+    options = {**OPTIONS, "micro_batch_size": None}
+    train(folder, tmp_path, model=MODEL, **options)
+    assert_same_training(numbers(tmp_path), numbers(runs / "one"))
 
 
-def test_two_go_on_where_one_stopped(one, small_folder, tmp_path):
-    run = go_back(shutil.copytree(one, tmp_path / "run"), 16)
-    two_processes(*command_line(small_folder, run, "--resume", "--dropout=0", **OPTIONS))
-    assert_same_training(numbers(run), numbers(one))
-    states = [[read_state(folder) for folder in list_checkpoints(out)] for out in (run, one)]
-    assert [state.next_position for state in states[0]] == [64, 128, 160]
-    for ours, theirs in zip(*states, strict=True):
-        assert vars(ours) == vars(theirs) | {"heldout_loss": pytest.approx(theirs.heldout_loss)}
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_checkpoint_of_two_processes_is_one_of_one(kind, runs):
+    """The same names, shapes and types, and to rounding the same weights and moments."""
+    for ours, theirs in zip(
+        *(list_checkpoints(runs / name) for name in (kind, "one")), strict=True
+    ):
+        for load in (load_weights, load_moments):
+            found, wanted = load(ours), load(theirs)
+            assert found.keys() == wanted.keys()
+            for name, value in wanted.items():
+                torch.testing.assert_close(found[name], value, rtol=1e-3, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize(("before", "after"), CHANGES)
+def test_each_goes_on_from_the_checkpoints_of_the_others(before, after, runs):
+    assert_same_training(numbers(runs / f"{before}-{after}"), numbers(runs / "one"))
+
+
+def test_without_the_moments_it_would_not_be_the_same(runs, folder, tmp_path):
+    """So the test above can tell."""
+    out = tmp_path / "other"
+    train(folder, out, model=MODEL, start_from=runs / "one", optimizer="muon", max_steps=1)
+    train(folder, tmp_path / "same", model=MODEL, start_from=runs / "one", max_steps=1)
+    lost, kept = (load_moments(latest_checkpoint(run)) for run in (out, tmp_path / "same"))
+    steps = [moments["nsp_head.weight/step"] for moments in (lost, kept)]
+    assert steps == [1, 51]
+
+
+def test_only_one_of_two_processes_writes(runs):
+    files = [
+        {path.relative_to(run) for path in run.rglob("*") if path.parent.name != "tensorboard"}
+        for run in (runs / "one", runs / "ddp", runs / "fsdp")
+    ]
+    assert files[0] == files[1] == files[2]
+    assert len(list((runs / "ddp" / "tensorboard").iterdir())) == 1
+
+
+def test_what_is_refused_is_said_once_and_ends_all(runs):
+    said = [(runs / f"ddp.refused.{rank}").read_text() for rank in (0, 1)]
+    assert said[0].startswith("InputError ")
+    assert "which is beyond --max-steps 3" in said[0]
+    assert said[1] == "SystemExit 2"
+
+
+def test_what_one_of_two_processes_is_told_both_do(runs):
+    """They agree within so many steps; else this test would not end."""
+    state = read_state(latest_checkpoint(runs / "stopped"))
+    assert 5 <= state.step <= 5 + 2 * MOST_STEPS
+    assert state.next_position == 8 * state.step
+    assert not (runs / "stopped" / "summary.json").exists()
+
+
+@pytest.mark.slow
+def test_after_a_failure_torchrun_goes_on_by_itself(runs, folder, tmp_path):
+    """Nobody gave --resume; with it, or without, the second life begins at the checkpoint."""
+    job = {"shards": folder, "out": tmp_path / "run", "signal": ["SIGKILL", 60]}
+    run_jobs([{**job, "changes": OPTIONS}], tmp_path, "--max-restarts=1")
+    assert_same_training(numbers(tmp_path / "run"), numbers(runs / "one"))
 
 
 def test_alone_there_is_nobody_to_wait_for():
@@ -101,18 +171,25 @@ def test_alone_there_is_nobody_to_wait_for():
     assert values.tolist() == [1.0, 2.0]
     assert world.any(True)
     assert not world.any(False)
+    assert world.of_main(lambda: 7) == 7
     assert world.is_main
     world.wait()
 
 
 def test_without_torchrun_the_world_is_one_process(monkeypatch):
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
         monkeypatch.delenv(name, raising=False)
     with join_world() as world:
         assert (world.rank, world.size) == (0, 1)
     assert is_main_process()
+    assert not is_restart()
 
 
 def test_the_process_that_talks_is_known_before_the_world_is_joined(monkeypatch):
     monkeypatch.setenv("RANK", "1")
     assert not is_main_process()
+
+
+def test_a_restart_is_known_by_torchruns_count(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert is_restart()

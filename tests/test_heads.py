@@ -179,6 +179,33 @@ def test_the_masked_loss_is_a_sum_over_words_that_count():
     assert torch.equal(logits.grad.any(-1), weights.bool())
 
 
+@pytest.mark.parametrize("rows", [1, 16, 37])
+def test_the_loss_and_its_gradient_are_those_of_torch_however_many_rows(rows):
+    logits = 3 * torch.randn(1, rows, 50, generator=numbers(0))
+    logits[..., 48:] = float("-inf")  # the padding of the vocabulary
+    labels = torch.randint(0, 48, (1, rows), generator=numbers(1))
+    logits[0, 0, labels[0, 0]] = 30.0  # one that is certain
+    weights = (torch.arange(rows) % 3 != 1).float()[None]
+
+    found, wanted = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    loss = masked_lm_loss_sum(found, labels, weights)
+    reference = F.cross_entropy(wanted[weights > 0], labels[weights > 0], reduction="sum")
+    torch.testing.assert_close(loss, reference)
+    (loss / 7).backward()
+    (reference / 7).backward()
+    torch.testing.assert_close(found.grad, wanted.grad, atol=1e-8, rtol=1e-5)
+
+
+def test_the_gradient_of_logits_in_half_precision_is_rounded_once():
+    logits = (3 * torch.randn(1, 20, 50, generator=numbers(0))).bfloat16()
+    labels, weights = torch.randint(0, 50, (1, 20), generator=numbers(1)), torch.ones(1, 20)
+    half, exact = logits.clone().requires_grad_(), logits.float().requires_grad_()
+    (masked_lm_loss_sum(half, labels, weights) / 7).backward()
+    (masked_lm_loss_sum(exact, labels, weights) / 7).backward()
+    assert half.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(half.grad.float(), exact.grad, atol=0, rtol=2**-8)
+
+
 def test_the_next_sentence_loss_counts_class_0_and_skips_minus_1():
     logits = torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]], requires_grad=True)
     loss = next_sentence_loss_sum(logits, torch.tensor([0, 1, -1], dtype=torch.int8))

@@ -1,55 +1,13 @@
-"""The schedules as tables, and what decays."""
+"""What is optimized, by whom, and what decays."""
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 from model.heads import BertForPretraining
 from tests.small_training import TINY
 from train.config import PretrainConfig
-from train.optim import (
-    adamw,
-    build_optimizer,
-    learning_rate_at,
-    schedule_factor,
-    set_learning_rate,
-)
-
-SCHEDULES = ("linear", "cosine", "wsd", "constant")
-
-# 10 steps, 2 of warm-up, so that 8 are left: share of the highest rate at the end of each step.
-TABLE = {
-    "linear": [0.5, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125, 0],
-    "cosine": [0.5, 1, 0.9619, 0.8536, 0.6913, 0.5, 0.3087, 0.1464, 0.0381, 0],
-    "wsd": [0.5, 1, 1, 1, 1, 1, 1, 1, 0.625, 0],
-    "constant": [0.5, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-}
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_learning_rate_of_each_step_is_that_of_the_table(schedule):
-    config = PretrainConfig(max_steps=10, warmup=0.2, learning_rate=2.0, schedule=schedule)
-    rates = [learning_rate_at(step, config) for step in range(1, 11)]
-    assert rates == pytest.approx([2 * factor for factor in TABLE[schedule]], abs=2e-4)
-
-
-@given(st.floats(0, 1), st.floats(0, 0.99), st.sampled_from(SCHEDULES))
-def test_the_factor_is_a_share(done, warmup, schedule):
-    assert 0 <= schedule_factor(done, warmup=warmup, schedule=schedule) <= 1
-
-
-@given(st.floats(0.01, 0.99), st.sampled_from(SCHEDULES))
-def test_the_rate_peaks_where_the_warmup_ends(warmup, schedule):
-    assert schedule_factor(warmup, warmup=warmup, schedule=schedule) == 1
-    just_after = schedule_factor(warmup + 1e-9, warmup=warmup, schedule=schedule)
-    assert just_after == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_without_a_warmup_it_starts_at_the_peak(schedule):
-    assert schedule_factor(0.0, warmup=0.0, schedule=schedule) == 1
+from train.optim import adamw, build_optimizer, set_learning_rate
 
 
 def test_every_parameter_is_optimized_once_and_only_matrices_decay():

@@ -11,14 +11,22 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from pipeline.errors import InputError
 from tests.small_jobs import COMMAND, ROOT
-from tests.small_training import command_line, go_back, numbers, preset_of, train
+from tests.small_training import (
+    assert_same_run,
+    command_line,
+    go_back,
+    numbers,
+    preset_of,
+    train,
+)
 from train.batch import digest_text
 from train.checkpoint import latest_checkpoint, list_checkpoints, read_state
 from train.cli import main
@@ -46,23 +54,13 @@ def finish(shards, run):
     return train(shards, run, model=preset_of(shards), eval_every=6, resume=True)
 
 
-def assert_same(run, whole):
-    assert numbers(run) == numbers(whole)
-    for ours, theirs in zip(
-        sorted(latest_checkpoint(run).iterdir()),
-        sorted(latest_checkpoint(whole).iterdir()),
-        strict=True,
-    ):
-        assert ours.read_bytes() == theirs.read_bytes(), ours.name
-
-
 def assert_goes_on_as_one_run(shards, run, tmp_path):
     """Three more steps in this process; against a run that was never interrupted."""
     steps = numbers(run)[-1]["step"] + 3
     for out, resume in ((run, True), (tmp_path / "undisturbed", False)):
         options = {**ENDLESS, "max_steps": steps}
         train(shards, out, model=preset_of(shards), resume=resume, **options)
-    assert_same(run, tmp_path / "undisturbed")
+    assert_same_run(run, tmp_path / "undisturbed")
 
 
 @pytest.mark.parametrize("step", [0, 4, 8])
@@ -70,7 +68,7 @@ def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, small_folde
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"step": 13, "mlm_l')
     finish(small_folder, go_back(run, step))
-    assert_same(run, whole)
+    assert_same_run(run, whole)
 
 
 def test_a_checkpoint_that_was_being_written_is_none(run, whole, small_folder):
@@ -78,24 +76,82 @@ def test_a_checkpoint_that_was_being_written_is_none(run, whole, small_folder):
     (newest / "state.json").unlink()
     newest.rename(newest.with_name(".step-00000008.ab12.partial"))
     assert finish(small_folder, run).is_complete
-    assert_same(run, whole)
+    assert_same_run(run, whole)
     assert [path.name for path in list_checkpoints(run)[0].parent.glob(".*")] == []
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-def test_a_damaged_checkpoint_is_one_line_that_says_what_to_delete(name, run, whole, small_folder):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(
+    name, run, whole, small_folder, capsys
+):
     newest = latest_checkpoint(go_back(run, 8))
     (newest / name).write_bytes((newest / name).read_bytes()[:-40])
+    finish(small_folder, run)
+    said = capsys.readouterr().err.splitlines()[0]
+    assert f"{newest / name} cannot be read" in said
+    assert "set aside as damaged-step-00000008, and training goes on from step 4." in said
+    assert_same_run(run, whole)
+    assert (newest.parent / "damaged-step-00000008").is_dir()
+
+
+def test_where_no_checkpoint_is_whole_nothing_is_begun_anew(run, small_folder):
+    for folder in list_checkpoints(run):
+        (folder / "optimizer.safetensors").write_bytes(b"")
+    before = sorted(run.rglob("*"))
     line = command_line(small_folder, run, "--resume", eval_every=6)
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
-    assert f"{newest / name} cannot be read" in result.stderr
-    assert f"delete {newest}" in result.stderr
+    assert f"No checkpoint of {run} is whole" in result.stderr
+    assert sorted(run.rglob("*")) == before
 
-    shutil.rmtree(newest)
-    finish(small_folder, run)
-    assert_same(run, whole)
+
+@contextmanager
+def told_to_stop_in(forward, *, training):
+    """SIGTERM to this process in the middle of so many-th forward pass of the whole model."""
+    passes = 0
+
+    def count(module, *_):
+        nonlocal passes
+        passes += type(module).__name__ == "BertForPretraining" and module.training == training
+        if passes == forward:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def test_told_to_stop_during_a_step_it_ends_that_step_and_saves(run, whole, small_folder):
+    go_back(run, 4)
+    with told_to_stop_in(2, training=True):
+        outcome = finish(small_folder, run)
+    assert (outcome.step, outcome.is_complete) == (6, False)
+    assert read_state(latest_checkpoint(run)).step == 6
+    assert not (run / "summary.json").exists()
+    assert [line["step"] for line in numbers(run)] == [1, 2, 3, 4, 5, 6]  # the look is left out
+    finish(small_folder, go_back(run, 4))
+    assert_same_run(run, whole)
+
+
+def test_told_to_stop_during_a_look_it_does_not_wait_for_its_end(small_folder, tmp_path):
+    options = {"model": preset_of(small_folder), "batch_size": 1, "eval_every": 6}
+    with told_to_stop_in(3, training=False):
+        outcome = train(small_folder, tmp_path, **options)
+    assert (outcome.step, outcome.is_complete, outcome.heldout) == (6, False, None)
+    assert read_state(latest_checkpoint(tmp_path)).heldout_loss is None
+    assert numbers(tmp_path)[-1]["step"] == 6
+    assert train(small_folder, tmp_path, resume=True, **options).is_complete
+
+
+def test_told_to_stop_in_the_last_look_it_looks_again_when_it_is_resumed(run, whole, small_folder):
+    with told_to_stop_in(1, training=False):
+        outcome = finish(small_folder, go_back(run, 8))
+    assert (outcome.step, outcome.is_complete) == (12, False)
+    assert finish(small_folder, run).heldout is not None
+    assert numbers(run) == numbers(whole)
 
 
 @pytest.mark.parametrize("batch_size", [4, 19])
@@ -170,7 +226,7 @@ def test_killed_while_it_saves_it_loses_that_checkpoint_only(event, path, run, w
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
     assert len(list((run / "checkpoints").glob(".step-00000008.*.partial"))) == 1
     finish(small_folder, run)
-    assert_same(run, whole)
+    assert_same_run(run, whole)
 
 
 @pytest.mark.parametrize(
@@ -217,4 +273,4 @@ def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, whole, small_folde
     assert f"checkpoint {run / 'checkpoints' / 'step-00000008'} cannot be written" in complaint
     assert [read_state(folder).step for folder in list_checkpoints(run)] == [4]
     finish(small_folder, run)
-    assert_same(run, whole)
+    assert_same_run(run, whole)

@@ -6,12 +6,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from model.attention import Packing
+from model.config import preset
 from model.heads import BertForPretraining
 from tests.small_training import STILL, TINY
 from train.batch import Batch, LoadedBatch, split
 from train.distributed import World
 from train.step import seed_dropout, train_step
+from train.unpadded import UnpaddedBatch
 
+SMALL = {
+    "vocab_size": TINY.vocab_size,
+    "max_position_embeddings": 16,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
 ALONE = World(0, 1, torch.device("cpu"))
 MASKED = torch.tensor([4, 1, 3, 4, 1, 1, 2, 1])  # words of each row
 FOLLOWS = torch.tensor([0, 1, -1, 1, -1, -1, -1, 0])  # -1: no B
@@ -56,7 +65,7 @@ def mean_losses(model, batch):
     return mlm, F.cross_entropy(nsp_logits[is_pair], batch.next_sentence_labels[is_pair])
 
 
-def step(model, loaded=None, *, accumulation=1, precision="fp32", clip=0.0):
+def step(model, loaded=None, *, accumulation=1, precision="fp32", clip=0.0, **options):
     """Sums, norm, and the gradients as the optimizer found them."""
     found = {}
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -71,8 +80,35 @@ def step(model, loaded=None, *, accumulation=1, precision="fp32", clip=0.0):
         accumulation=accumulation,
         precision=precision,
         clip=clip,
+        **options,
     )
     return sums, norm, found
+
+
+def unpadded(batch):
+    """The same rows one after the other, made without the loader."""
+    lengths = batch.attention_mask.sum(1)
+    rows, places = batch.attention_mask.nonzero(as_tuple=True)
+    is_masked = batch.masked_lm_weights > 0
+    starts = F.pad(lengths.cumsum(0), (1, 0))
+    return UnpaddedBatch(
+        input_ids=batch.input_ids[rows, places],
+        token_type_ids=batch.token_type_ids[rows, places],
+        position_ids=places,
+        cu_seqlens=starts.int(),
+        max_seqlen=batch.input_ids.shape[1],
+        masked_lm_positions=(batch.masked_lm_positions + starts[:-1, None])[is_masked],
+        masked_lm_labels=batch.masked_lm_labels[is_masked],
+        masked_lm_weights=batch.masked_lm_weights[is_masked],
+        cu_predictions=F.pad(is_masked.sum(1).cumsum(0), (1, 0)).int(),
+        next_sentence_labels=batch.next_sentence_labels,
+    )
+
+
+def packed_forward(model, batch):
+    packing = Packing(batch.position_ids, batch.cu_seqlens, batch.max_seqlen)
+    ids, types, positions = batch.input_ids, batch.token_type_ids, batch.masked_lm_positions
+    return model(ids, types, None, positions, packing)
 
 
 def norm_of(gradients):
@@ -136,6 +172,48 @@ def test_a_batch_without_pairs_trains_on_words_alone():
     assert sums[1] == 0
     assert norm.isfinite()
     assert found["nsp_head.weight"].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 4])
+@pytest.mark.parametrize("config", [STILL, replace(preset("nano"), **SMALL)], ids=["post", "pre"])
+def test_without_padding_losses_hits_and_gradients_are_the_same(config, accumulation):
+    loaded = make_batch()
+    wanted, norm, gradients = step(BertForPretraining(config), loaded)
+    packed = replace(loaded, batch=unpadded(loaded.batch))
+    sums, packed_norm, found = step(BertForPretraining(config), packed, accumulation=accumulation)
+    torch.testing.assert_close(sums, wanted, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed_norm, norm, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found, gradients, atol=1e-5, rtol=1e-5)
+
+
+def test_a_token_without_padding_sees_its_own_row_and_no_other():
+    model, batch = BertForPretraining(STILL), unpadded(make_batch().batch)
+    changed = replace(batch, input_ids=batch.input_ids.clone())
+    changed.input_ids[12 + 9] = 6  # in the second row; a word that is not masked
+    differs = (packed_forward(model, batch)[0] != packed_forward(model, changed)[0]).any(-1)
+    assert differs.tolist() == [False] * 4 + [True] + [False] * 12
+
+
+def test_rows_that_are_all_full_need_no_mask():
+    loaded, seen = make_batch(), []
+    full = replace(loaded.batch, attention_mask=torch.ones(8, 12, dtype=torch.bool))
+    for tokens in (96, 95):  # 95: as if another process had a short row
+        model = BertForPretraining(STILL)
+        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
+        sums, _, found = step(model, replace(loaded, batch=full, num_tokens=tokens))
+        seen.append((sums, found))
+    (no_mask, without, mask, with_mask) = seen
+    assert no_mask is None
+    assert mask.all()
+    torch.testing.assert_close(without, with_mask, atol=1e-5, rtol=1e-5)
+
+
+def test_hits_not_asked_for_are_not_counted_and_change_nothing_else():
+    sums, norm, found = step(BertForPretraining(STILL), accumulation=2)
+    fewer, same_norm, same = step(BertForPretraining(STILL), accumulation=2, count_hits=False)
+    assert torch.equal(fewer, torch.cat([sums[:2], torch.zeros(2)]))
+    assert norm == same_norm
+    assert all(torch.equal(found[name], gradient) for name, gradient in same.items())
 
 
 def test_clipping_bounds_the_norm_and_tells_it_as_it_was():

@@ -28,11 +28,35 @@ def test_it_comes_back_from_json():
         ({"beta2": 1.0}, r"beta2 is 1.0; it lies in \[0, 1\)."),
         ({"schedule": "sine"}, "schedule is 'sine'; it is one of linear, cosine, wsd, constant."),
         ({"precision": "fp16"}, "precision is 'fp16'; it is one of fp32, bf16."),
+        ({"parallel": "tp"}, "parallel is 'tp'; it is one of ddp, fsdp."),
+        ({"optimizer": "muon", "parallel": "fsdp"}, "muon needs whole matrices, and parallel fsdp"),
+        ({"eval_every": -1}, "eval_every is -1; give at least 0."),
+        ({"batch_ramp": 1.0}, r"batch_ramp is 1.0; it lies in \[0, 1\)."),
+        ({"batch_size": 20, "batch_ramp": 0.1}, "no whole eighth for .*; 16 or 24 has."),
+        ({"for_": "30"}, "for is '30'; give a time, as in 90s, 30m, 1h30m or 2d."),
+        ({"for_": "m"}, "for is 'm'; give a time"),
+        ({"for_": "5m x"}, "for is '5m x'; give a time"),
+        ({"for_": "0s"}, "for is '0s'; give more than no time."),
     ],
 )
 def test_an_impossible_value_is_refused_with_what_is_possible(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
         PretrainConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("2d", 172_800), ("0.5h", 1800), (None, None)],
+)
+def test_a_time_is_seconds(text, seconds):
+    assert PretrainConfig(for_=text).budget == seconds
+
+
+def test_a_pass_is_as_small_as_the_batch_while_the_batch_is_small():
+    config = PretrainConfig(batch_size=64, micro_batch_size=8, batch_ramp=0.1)
+    assert [config.accumulation(2, size) for size in (8, 16, 32, 64)] == [1, 1, 2, 4]
+    with pytest.raises(InputError, match="batch_size 8 does not divide among 16 processes"):
+        config.accumulation(16, 8)
 
 
 @pytest.mark.parametrize(

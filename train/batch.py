@@ -8,16 +8,18 @@ of the longest row: a new shape costs a compilation on CUDA and an entry in a ke
     token_type_ids  0 0 0 0 0 1 1 1 0 0    masked_lm_labels     11 0 0
     attention_mask  1 1 1 1 1 1 1 1 0 0    masked_lm_weights     1 0 0
 
-Padding is one gather of whole windows (S values from where the row begins, whatever follows it),
-blanked after the row's end: it moves bytes and never looks at single tokens. All of it is numpy's
-work: torch would wake all its threads for each small operation, at several times the cost.
+Padding is one gather of whole windows (S values from where the row begins, whatever follows it, as
+one thing of so many bytes), blanked after the row's end: it moves bytes and never looks at tokens.
+All of it is numpy's work: torch would wake all its threads for each small operation, at several
+times the cost.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -75,11 +77,22 @@ class Batch:
         return concatenate([self, Batch(**blank)]) if missing else self
 
 
+class Movable(Protocol):
+    """What both forms of a batch can do, padded and unpadded."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self: ...
+
+    def pin_memory(self) -> Self: ...
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Movable)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LoadedBatch:
+class LoadedBatch(Generic[AnyBatch]):
     """One rank's part of a global batch, and what it has to know of the whole."""
 
-    batch: Batch
+    batch: AnyBatch
     #: The position after the global batch: where a run that has trained on it goes on.
     next_position: int
     #: Of the whole global batch, over all ranks: real tokens, masked tokens, examples with a B.
@@ -89,17 +102,18 @@ class LoadedBatch:
     #: This rank's term of the data digest; see `digest_text`.
     digest: int
 
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "LoadedBatch":
+    def to(
+        self, device: torch.device | str, *, non_blocking: bool = False
+    ) -> "LoadedBatch[AnyBatch]":
         """With the tensors on another device."""
         return self._with(self.batch.to(device, non_blocking=non_blocking))
 
-    def pin_memory(self) -> "LoadedBatch":
+    def pin_memory(self) -> "LoadedBatch[AnyBatch]":
         """With the tensors in pinned memory; a `DataLoader(pin_memory=True)` calls this."""
         return self._with(self.batch.pin_memory())
 
-    def _with(self, batch: Batch) -> "LoadedBatch":
-        facts = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "batch"}
-        return LoadedBatch(batch=batch, **facts)
+    def _with(self, batch: AnyBatch) -> "LoadedBatch[AnyBatch]":
+        return replace(self, batch=batch)
 
 
 def collate(
@@ -111,10 +125,13 @@ def collate(
     pad_id: int,
 ) -> Batch:
     """The given rows, in the given order, as one batch of fresh memory."""
-    input_ids, is_token = _padded(examples.input_ids, rows, max_seq_length, pad_id)
-    positions, is_masked = _padded(examples.masked_lm_positions, rows, max_predictions, 0)
-    labels, _ = _padded(examples.masked_lm_labels, rows, max_predictions, 0)
-    is_b = is_token & (_places(max_seq_length) >= examples.length_a[rows, None])
+    starts, is_token = _bounds(examples.input_ids, rows, max_seq_length)
+    input_ids = _padded(examples.input_ids.values, starts, is_token, pad_id)
+    starts, is_masked = _bounds(examples.masked_lm_positions, rows, max_predictions)
+    positions = _padded(examples.masked_lm_positions.values, starts, is_masked, 0)
+    labels = _padded(examples.masked_lm_labels.values, starts, is_masked, 0)
+    is_a = _filled(max_seq_length).take(examples.length_a[rows], axis=0, mode="clip")
+    is_b = is_token > is_a
     return Batch(
         input_ids=torch.from_numpy(input_ids),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
@@ -142,7 +159,8 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     """Micro-batches of equal size, as views; `parts` divides the number of rows."""
     size, rest = divmod(len(batch), parts)
     assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
-    return [batch.slice(start, start + size) for start in range(0, len(batch), size)]
+    columns = {name: tensor.split(size) for name, tensor in batch.tensors().items()}
+    return [Batch(**{name: pieces[i] for name, pieces in columns.items()}) for i in range(parts)]
 
 
 def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
@@ -153,17 +171,19 @@ def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
     """
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
     lengths_b = arrays["token_type_ids"].sum(axis=1)  # those of the rows follow from their padding
-    columns = {
-        "input_ids": arrays["input_ids"],
-        "masked_lm_positions": arrays["masked_lm_positions"],
-        "masked_lm_labels": arrays["masked_lm_labels"],
-        "rest": np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1),
-    }
-    hashes = mix64(positions)
-    for name, column in columns.items():
-        weights = random_words(stream_key(0, f"digest/{name}"), np.arange(column.shape[1]))
-        hashes += np.einsum("bs,s->b", column.view(np.uint64), weights)
-    return np.where(arrays["example_weights"] > 0, mix64(hashes + GOLDEN), np.uint64(0))
+    sums = np.zeros(len(batch), dtype=np.uint64)
+    for name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
+        column = arrays[name].view(np.uint64)
+        sums += np.einsum("bs,s->b", column, digest_weights(name, column.shape[1]))
+    rest = np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1).view(np.uint64)
+    hashes = final_hashes(sums, rest, positions)
+    return np.where(arrays["example_weights"] > 0, hashes, np.uint64(0))
+
+
+def final_hashes(sums: Words, rest: Words, positions: NDArray[np.int64]) -> Words:
+    """The hashes [B] of the sums over long columns [B], over short ones [B, 2], and positions."""
+    short = np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
+    return mix64(mix64(positions) + sums + short + GOLDEN)
 
 
 def batch_digest(batch: Batch, start: int) -> int:
@@ -181,25 +201,58 @@ def digest_text(*terms: int) -> str:
     return f"{sum(terms) % 2**64:016x}"
 
 
-def _padded(
-    column: Ragged, rows: NDArray[np.int64], width: int, fill: int
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The rows, filled up to `width`, and where they are not filling; both [B, width]."""
+@lru_cache
+def digest_weights(name: str, width: int) -> Words:
+    """The random weight of each place of a column in the sum that names a row, [width]."""
+    return random_words(stream_key(0, f"digest/{name}"), np.arange(width))
+
+
+def _bounds(
+    column: Ragged, rows: NDArray[np.int64], width: int
+) -> tuple[Offsets, NDArray[np.bool_]]:
+    """Where each row begins, [B], and which of `width` places it fills, [B, width]."""
     starts = column.offsets[rows]
     lengths = column.offsets[rows + 1] - starts
     assert not len(rows) or lengths.max() <= width
-    padded = _windows(column.values, starts, width)
-    is_value = _places(width) < lengths.astype(np.uint16)[:, None]
-    np.copyto(padded, fill, where=~is_value)
-    return padded.astype(np.int64), is_value
+    return starts, _filled(width).take(lengths, axis=0, mode="clip")
+
+
+@lru_cache
+def _filled(width: int) -> NDArray[np.bool_]:
+    """Which places a row of 0, 1, ... width values fills: looking up is cheaper than comparing."""
+    return np.tri(width + 1, width, -1, dtype=bool)
+
+
+def _padded(
+    values: NDArray, starts: Offsets, is_value: NDArray[np.bool_], fill: int
+) -> NDArray[np.int64]:
+    """The rows that begin at the starts, filled up to the width of `is_value`, [B, width]."""
+    padded = _windows(values, starts, is_value.shape[1])
+    if fill:
+        np.copyto(padded, fill, where=~is_value)
+    else:  # the usual case, at half the price
+        np.multiply(padded, is_value, out=padded)
+    return padded.astype(np.int64)
 
 
 def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
     """The `width` values from each start on, whatever they are, [B, width]."""
-    if starts.max(initial=0) + width > len(values):  # the last rows of a pool
-        values = np.append(values, np.zeros(width, values.dtype))
-    return sliding_window_view(values, width)[starts]
+    last = len(values) - width  # where the last whole window begins
+    if starts.max(initial=0) <= last:
+        return _take_windows(values, starts, width)
+    ends = np.append(values[max(last, 0) :], np.zeros(width, values.dtype))
+    if last <= 0:
+        return _take_windows(ends, starts, width)
+    windows = _take_windows(values, np.minimum(starts, last), width)
+    late = starts > last
+    windows[late] = _take_windows(ends, starts[late] - last, width)
+    return windows
 
 
-def _places(width: int) -> NDArray[np.uint16]:
-    return np.arange(width, dtype=np.uint16)  # as narrow as length_a: comparing is all about bytes
+def _take_windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
+    """To numpy a window is one thing of many bytes: copied at once, not value by value."""
+    values = np.ascontiguousarray(values)
+    whole = np.dtype((np.void, width * values.itemsize))
+    count = max(len(values) - width + 1, 0)
+    windows = np.ndarray((count,), whole, values.data, 0, (values.itemsize,))
+    return windows[starts].view(values.dtype).reshape(len(starts), width)

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from pipeline.cli import FOLDER, inspect, report, shards, tokenizer, verify
+from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.errors import InputError
 from pipeline.options import config_or_usage_error, options_of
 from train.config import PretrainConfig
@@ -54,8 +54,51 @@ def main() -> None:
     """Pretrain BERT from raw text."""
 
 
-for command in (tokenizer, shards, inspect, verify, report):
+for command in (tokenizer, shards, inspect):
     main.add_command(command)
+
+
+@main.command("verify", params=[*verify.params], help=verify.help)
+@click.option("--loader", is_flag=True, help="Also prove that training reads each example once.")
+@click.pass_context
+def verify_with_loader(context: click.Context, loader: bool, **options: Any) -> None:
+    """What the pipeline checks, and the order in which training reads it."""
+    context.invoke(verify, **options)
+    if loader:
+        from train.loader_audit import audit_loader
+
+        click.echo(audit_loader(options["folder"]))
+
+
+@main.command()
+@click.argument("folders", metavar="SHARDS|RUN...", nargs=-1, required=True, type=FOLDER)
+@click.option("--out", type=FOLDER, help="Write the page here, and of a data set no card.")
+def report(folders: tuple[Path, ...], out: Path | None) -> None:
+    """Draw what a data set holds, or how runs went.
+
+    Of a data set: a page, SHARDS/report.html, and a card for the Hub, SHARDS/README.md; a card that
+    was edited is kept. Of a run: a page, RUN/report.html; up to four runs are drawn on the page of
+    the first, with what differs between them.
+    """
+    from pipeline.manifest import MANIFEST
+    from pipeline.report import write_report
+
+    # Before train.run, and torch with it, are loaded: a host of the pipeline may have none.
+    is_run, is_data_set = ((folders[0] / name).exists() for name in ("run.json", MANIFEST))
+    if is_run or len(folders) > 1:
+        from train.run_report import write_run_report
+
+        click.echo(write_run_report(folders, out=out))
+        return
+    if folders[0].is_dir() and not is_data_set:
+        raise InputError(
+            f"{folders[0]} is neither a finished data set (no {MANIFEST} in it) nor a run (no "
+            "run.json); give a folder that `clozeline shards` or `clozeline pretrain` made."
+        )
+    written = write_report(folders[0], out=out)
+    if out is None and written.card is None:
+        click.echo(f"warning: {folders[0] / 'README.md'} was edited, and is kept", err=True)
+    click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))
 
 
 @main.command()

@@ -27,7 +27,10 @@ from train.batch import LoadedBatch
 from train.order import POOL_ROWS, Order
 from train.pools import ShardSet
 from train.prefetch import prefetched
-from train.reader import BatchReader, Share
+from train.reader import BatchReader, Form, Share
+
+#: What the state of a plain sequence says, or leaves out, of what changes an order.
+PLAIN: dict[str, Any] = {"skipped_shards": [], "length_bins": 0, "batch_size": None}
 
 
 class Loader(IterableDataset[LoadedBatch]):
@@ -36,6 +39,10 @@ class Loader(IterableDataset[LoadedBatch]):
     `batch_size` counts the examples of the global batch. `seed` decides the order; masks are drawn
     from the data set's own seed. `remask=False` keeps the stored masks in every epoch. `prefetch`
     slabs of some 2,048 examples (`SLAB_ROWS`) are made ahead; 0 makes them without a thread.
+
+    `length_bins` sorts the rows of so many global batches by length (`bins.py`): the rows of a
+    batch, of all ranks, are of like length, and it is as wide as the longest needs. `unpadded`
+    gives batches without padding (`unpadded.py`). `check_shards` and `skip_bad_shards`: `ShardSet`.
 
     Iterating goes on where the last iteration stopped. Raises InputError for a folder that is no
     finished data set (`ShardSet`), a batch that does not divide, and, while reading, a bad shard.
@@ -52,14 +59,20 @@ class Loader(IterableDataset[LoadedBatch]):
         seed: int,
         start_position: int = 0,
         remask: bool = True,
+        length_bins: int = 0,
+        unpadded: bool = False,
+        check_shards: bool = False,
+        skip_bad_shards: bool = False,
         prefetch: int = 2,
         pool_rows: int = POOL_ROWS,
     ) -> None:
-        self.shards = ShardSet(folder, split)
-        self.next_position = start_position
+        self.shards = ShardSet(
+            folder, split, check_shards=check_shards, skip_bad_shards=skip_bad_shards
+        )
         self._share = Share(batch_size, rank, world_size)
+        self._form = Form(remask=remask, length_bins=length_bins, unpadded=unpadded)
         self._seed = seed
-        self._remask = remask
+        self.next_position = self._fitting(start_position)
         self._prefetch = prefetch
         self._pool_rows = pool_rows
 
@@ -91,13 +104,19 @@ class Loader(IterableDataset[LoadedBatch]):
         Raises InputError where the state is of another tokenizer, data set or order.
         """
         for name, ours in self._identity().items():
-            if state[name] != ours:
+            theirs = state.get(name, PLAIN.get(name))
+            if theirs != ours and name in ("length_bins", "batch_size"):
+                raise InputError(
+                    f"{name} is {ours}, the checkpoint's is {theirs}; with length bins the order "
+                    "of the data depends on both: give those that it was trained with."
+                )
+            if theirs != ours:
                 raise InputError(
                     f"{self.shards.folder} cannot go on with this checkpoint: its "
-                    f"{name.replace('_', ' ')} is {ours}, the checkpoint's is {state[name]}; give "
+                    f"{name.replace('_', ' ')} is {ours}, the checkpoint's is {theirs}; give "
                     "the shards and the seed that it was trained on."
                 )
-        self.next_position = state["next_position"]
+        self.next_position = self._fitting(state["next_position"])
 
     def _identity(self) -> dict[str, Any]:
         """What the sequence is a function of; the tokenizer first, being the clearest complaint."""
@@ -107,7 +126,19 @@ class Loader(IterableDataset[LoadedBatch]):
             "split": self.shards.split,
             "seed": self._seed,
             "pool_rows": self._pool_rows,
+            "skipped_shards": sorted(self.shards.skipped),
+            "length_bins": self._form.length_bins,
+            "batch_size": self._share.batch_size if self._form.length_bins else None,
         }
+
+    def _fitting(self, position: int) -> int:
+        """A position to begin at: with bins, the beginning of a batch."""
+        if self._form.length_bins and position % self._share.batch_size:
+            raise InputError(
+                f"position {position} is not the beginning of a batch of {self._share.batch_size}; "
+                "with length bins the batch size cannot change on the way."
+            )
+        return position
 
     def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch]]:
         """Every `step`-th global batch from the `first` on, some at once."""
@@ -117,7 +148,7 @@ class Loader(IterableDataset[LoadedBatch]):
             seed=self._seed,
             pool_rows=self._pool_rows,
         )
-        reader = BatchReader(self.shards, order, self._share, remask=self._remask)
+        reader = BatchReader(self.shards, order, self._share, self._form)
         at_once = reader.batches_at_once
         begin = self.next_position
         for slab in count(0, at_once):
@@ -143,7 +174,7 @@ def evaluation_batches(
     order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
     share = Share(batch_size, rank, world_size)
     end = min(limit or order.epoch_rows, order.epoch_rows)
-    return _evaluation(BatchReader(shards, order, share, remask=False), share, end)
+    return _evaluation(BatchReader(shards, order, share, Form(remask=False)), share, end)
 
 
 def _evaluation(reader: BatchReader, share: Share, end: int) -> Iterator[LoadedBatch]:

@@ -76,7 +76,7 @@ class Order:
         """The row read at each place of a pool, [pool.rows]; its shards lie one after the other."""
         if self._seed is None:
             return np.arange(pool.rows)
-        return permutation(self._key("rows", pool.epoch, pool.index), pool.rows)
+        return permutation(self.key("rows", pool.epoch, pool.index), pool.rows)
 
     def locate(self, positions: NDArray[np.int64]) -> Iterator[tuple[Pool, NDArray[np.int64]]]:
         """Rising positions, cut by pool: each pool and the rows of it that are read there."""
@@ -85,6 +85,11 @@ class Order:
             inside = int(np.searchsorted(positions, pool.start + pool.rows))
             yield pool, positions[:inside] - pool.start
             positions = positions[inside:]
+
+    def key(self, what: str, *scope: int) -> Words:
+        """The key of a random choice that belongs to the order; a stored order has none."""
+        assert self._seed is not None
+        return stream_key(self._seed, f"order/{what}", self._dataset, *scope)
 
     def _group(self, epoch: int) -> list[Pool]:
         pools: list[Pool] = []
@@ -112,9 +117,5 @@ class Order:
     def _shards(self, epoch: int) -> list[int]:
         filled = np.flatnonzero(self.shard_rows)
         if self._seed is not None:
-            filled = filled[permutation(self._key("shards", epoch), len(filled))]
+            filled = filled[permutation(self.key("shards", epoch), len(filled))]
         return filled.tolist()
-
-    def _key(self, what: str, *scope: int) -> Words:
-        assert self._seed is not None
-        return stream_key(self._seed, f"order/{what}", self._dataset, *scope)

@@ -16,7 +16,7 @@ from pipeline.masks import MaskRules, mask_examples, mask_keys
 from pipeline.paths import path_of
 from pipeline.ragged import Ragged, slice_indices
 from pipeline.schema import Examples, concatenate_examples
-from pipeline.shards import read_shard
+from pipeline.shards import file_sha256, read_shard
 from pipeline.tokenizer import load_tokenizer
 from train.order import Pool
 
@@ -24,25 +24,56 @@ from train.order import Pool
 class ShardSet:
     """One split of a finished data set.
 
+    A shard is checked when it is opened: size, footer, number of rows, the ranges of its values;
+    with `check_shards` also the sha256 of its bytes, when it is opened first. With
+    `skip_bad_shards` all are opened at once, and the bad ones count as empty: see `skipped`.
+
     Raises InputError where the folder is no finished data set, its tokenizer is another one than
     that of its manifest, the split has no examples, or a shard file is missing.
     """
 
-    def __init__(self, folder: Path | str, split: str) -> None:
+    def __init__(
+        self,
+        folder: Path | str,
+        split: str,
+        *,
+        check_shards: bool = False,
+        skip_bad_shards: bool = False,
+    ) -> None:
         self.folder = path_of(folder)
         self.split = split
         self.manifest: Manifest = read_manifest(self.folder)
         self.entries = self.manifest.of_split(split)
         tokenizer = load_tokenizer(self.folder / TOKENIZER)
         self._check_tokenizer(tokenizer.digest)
-        self._check_files()
         self.pad_id = tokenizer.pad_id
+        self.max_seq_length = self.manifest.config.max_seq_length
+        self.max_predictions = self.manifest.config.predictions
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
+        self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
+        #: What `skip_bad_shards` left out: names of shards, and what is wrong with each.
+        self.skipped: dict[str, str] = self._bad_shards() if skip_bad_shards else {}
+        self._check_files()
 
     @property
     def shard_rows(self) -> list[int]:
-        """Examples in each shard."""
-        return [entry.rows for entry in self.entries]
+        """Examples in each shard; none in one that is skipped."""
+        return [0 if entry.name in self.skipped else entry.rows for entry in self.entries]
+
+    @property
+    def lost_rows(self) -> int:
+        """Examples in the shards that are skipped, by the manifest."""
+        return sum(entry.rows for entry in self.entries if entry.name in self.skipped)
+
+    def _bad_shards(self) -> dict[str, str]:
+        """Every shard is read, so that the number of examples is known before the first batch."""
+        bad = {}
+        for entry in self.entries:
+            try:
+                self._read_shard(entry)
+            except InputError as error:
+                bad[entry.name] = str(error)
+        return bad
 
     def read(self, pool: Pool, *, remask: bool) -> Examples:
         """The rows of the pool's shards, one shard after the other.
@@ -74,6 +105,7 @@ class ShardSet:
                 f"{path} has {path.stat().st_size:,} bytes, the manifest says {entry.bytes:,}; "
                 "build the shards again with `clozeline shards --overwrite`."
             )
+        self._check_bytes(path, entry)
         try:
             examples = read_shard(path)
         except InputError:
@@ -89,6 +121,13 @@ class ShardSet:
             if highest > limit:
                 raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
         return examples
+
+    def _check_bytes(self, path: Path, entry: ShardEntry) -> None:
+        """Once a shard, in the thread that reads it; a missing one is told of by `read_shard`."""
+        if entry.name in self._unchecked and path.exists():
+            if file_sha256(path) != entry.sha256:
+                raise self._damaged(path, "its sha256 is not the manifest's")
+            self._unchecked.remove(entry.name)
 
     def _limits(self, examples: Examples) -> list[tuple[str, int, int]]:
         """What no row of this data set exceeds; a GPU would fail on it without naming the shard."""
@@ -116,11 +155,18 @@ class ShardSet:
             )
 
     def _check_files(self) -> None:
+        if self.skipped and not sum(self.shard_rows):
+            raise InputError(
+                f"{self.folder}: all {self.split} shards are bad; build them again with "
+                "`clozeline shards --overwrite`."
+            )
         if not sum(self.shard_rows):
             raise InputError(
                 f"{self.folder} holds no {self.split} examples; build shards from more text, or "
                 "with another `--validation`."
             )
+        if self.skipped:
+            return
         present = {path.name for path in self.folder.iterdir()}
         missing = [entry.name for entry in self.entries if entry.name not in present]
         if missing:

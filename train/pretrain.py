@@ -7,42 +7,41 @@ seed and the step.
 """
 
 import math
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from model.config import BertConfig
 from model.heads import BertForPretraining, start_decoder_at_unigram
 from pipeline.errors import InputError
-from pipeline.manifest import TOKENIZER, read_manifest
+from pipeline.manifest import TOKENIZER, Manifest, read_manifest
 from pipeline.tokenizer import load_tokenizer
 from train.batch import LoadedBatch, digest_text
-from train.checkpoint import (
-    TrainState,
-    checkpoint_folder,
-    latest_checkpoint,
-    load_moments,
-    load_weights,
-    read_state,
-    remove_old_checkpoints,
-    save_checkpoint,
-)
+from train.checkpoint import load_moments, load_weights
 from train.config import PretrainConfig
-from train.distributed import World, join_world
+from train.distributed import World, is_restart, join_world, spread
 from train.evaluate import Evaluation, evaluate
+from train.flops import mfu, peak_flops, step_flops
+from train.health import Health, unigram_entropy
 from train.loader import Loader, evaluation_batches
+from train.memory import keep_freed_memory
 from train.metrics import MetricsLog, Stopwatch
-from train.optim import build_optimizer, learning_rate_at, set_learning_rate
-from train.run import SUMMARY, RunConfig, read_run, remove_run, write_run, write_summary
+from train.optim import build_optimizer, set_learning_rate
+from train.pace import Pace, stop_requests
+from train.run import RunConfig, remove_run, write_run, write_summary
+from train.schedule import batch_size_at, is_over, learning_rate_at
+from train.snapshot import restore_moments, take_snapshot
+from train.start import Start, find_start
 from train.step import seed_dropout, train_step
+from train.writer import CheckpointWriter
+
+LOOK_UP_EVERY = 8  # batches of a look at held-out examples, between two questions whether to stop
 
 
 @dataclass(frozen=True)
@@ -63,139 +62,169 @@ def pretrain(
     training: PretrainConfig,
     resume: bool = False,
     overwrite: bool = False,
+    start_from: Path | None = None,
 ) -> Outcome:
     """Train a model on a data set, from the start or from the newest checkpoint of `out`.
 
-    Raises InputError for all that the user can mend.
+    `start_from`: another run, whose weights and moments a new run begins with. Raises InputError
+    for all that the user can mend.
     """
-    config = RunConfig.of(model, training, read_manifest(shards))
+    if is_restart():
+        resume, overwrite = True, False  # what is there now is what failed a moment ago
+    manifest = read_manifest(shards)
+    _check_length(shards, manifest, model)
+    config = RunConfig.of(model, training, manifest)
     with join_world() as world:
-        training.accumulation(world.size)
-        start = None if overwrite else _find_start(out, config, resume=resume)
-        is_complete = start is not None and start.step >= training.max_steps
-        if start is not None and is_complete and (out / SUMMARY).exists():
-            return Outcome(start.step, is_new=False, is_complete=True, heldout=None)
-        world.wait()  # all have looked before the first one writes
-        if world.is_main:
+        for size in training.batch_sizes:
+            training.accumulation(world.size, size)
+
+        def prepare() -> Start:
             if overwrite:
                 remove_run(out)
-            write_run(out, config, load_tokenizer(shards / TOKENIZER))
-        world.wait()
+            start = find_start(out, config, resume=resume, start_from=start_from)
+            if not start.is_complete:
+                begun = replace(config, started_from=start.started_from)
+                write_run(out, begun, load_tokenizer(shards / TOKENIZER))
+            return start
+
+        start = world.of_main(prepare)
+        if start.is_complete:
+            return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
         return _Life(shards, out, config, world, start).live()
 
 
-def _find_start(out: Path, config: RunConfig, *, resume: bool) -> TrainState | None:
-    """Where to go on; None: at the start. Raises InputError rather than spoil what is there."""
-    if not (out / "run.json").exists():
-        return None
-    there, latest = read_run(out), latest_checkpoint(out)
-    if latest is None:
-        return None  # it was stopped before its first checkpoint: nothing is lost
-    state = read_state(latest)
-    there = replace(  # what the checkpoint says counts, not what stands beside it
-        there, dataset_digest=state.dataset_digest, tokenizer_digest=state.tokenizer_digest
-    )
-    if fatal := config.differences(there, "model", "dataset_digest", "tokenizer_digest"):
+def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:
+    longest = manifest.config.max_seq_length
+    if longest > model.max_position_embeddings:
         raise InputError(
-            f"{out} holds a run of another model, data set or tokenizer ({'; '.join(fatal)}). "
-            "Give another --out, or --overwrite."
+            f"{shards} has examples of {longest} tokens, and the model reads "
+            f"{model.max_position_embeddings} at most (max_position_embeddings); give shorter "
+            "ones, or train a model with more positions."
         )
-    if state.seed != config.training.seed:
-        raise InputError(
-            f"{out} reads the data in the order of seed {state.seed}, not of "
-            f"{config.training.seed}; give that seed, or another --out."
-        )
-    changed = config.differences(there, "training")
-    is_finished = state.step >= there.training.max_steps
-    if resume or (is_finished and not changed):
-        return state
-    raise InputError(
-        f"{out} holds a run at step {state.step}"
-        + (f" of another config ({'; '.join(changed)})" if changed else "")
-        + ". Give --resume to go on, --overwrite to start anew, or another --out."
-    )
 
 
 class _Life:
     """The training of one process, from a starting point until it ends."""
 
     def __init__(
-        self, shards: Path, out: Path, config: RunConfig, world: World, start: TrainState | None
+        self, shards: Path, out: Path, config: RunConfig, world: World, start: Start
     ) -> None:
         self.shards, self.out, self.world = shards, out, world
         self.training = config.training
         self.manifest = read_manifest(shards)
-        self.state = start or TrainState(
-            step=0,
-            next_position=0,
-            dataset_digest=config.dataset_digest,
-            tokenizer_digest=config.tokenizer_digest,
-            seed=self.training.seed,
-        )
+        self.state = start.state
+        self.saved_step = start.state.step  # nothing new to save until there was a step
         self.model = BertForPretraining(config.model, seed=self.training.seed)
         if config.model.head_bias:
             start_decoder_at_unigram(self.model, torch.tensor(self.manifest.token_counts))
-        self.model.to(world.device)
+        if start.checkpoint:
+            self.model.load_state_dict(load_weights(start.checkpoint))
+        is_cuda = world.device.type == "cuda"
+        if not is_cuda:
+            keep_freed_memory()
+        self.wrapped = spread(
+            self.model,
+            world,
+            parallel=self.training.parallel,
+            compile=is_cuda if self.training.compile is None else self.training.compile,
+        )
         self.optimizer = build_optimizer(self.model, self.training)
-        if start is not None:
-            folder = checkpoint_folder(out, start.step)
-            self.model.load_state_dict(load_weights(folder))
-            load_moments(folder, self.model, self.optimizer)
-        self.wrapped = _wrap(self.model, self.training, world)
+        if start.checkpoint and start.has_moments:
+            restore_moments(self.model, self.optimizer, load_moments(start.checkpoint))
         self.watch = Stopwatch()
+        self.flops = 0  # since the last line of metrics
+        self.peak_flops = peak_flops(world.device)
         self.heldout: Evaluation | None = None
 
     def live(self) -> Outcome:
         """Steps until the last one, or until a signal."""
-        last = self.training.max_steps
-        loader = Loader(
-            self.shards,
-            batch_size=self.training.batch_size,
-            rank=self.world.rank,
-            world_size=self.world.size,
-            seed=self.training.seed,
-            start_position=self.state.next_position,
-            remask=self.training.remask,
-        )
         self.model.train()
-        with (
-            _stop_requests() as stop,
-            MetricsLog(
-                self.out, start_step=self.state.step, max_steps=last, writes=self.world.is_main
-            ) as log,
-            closing(iter(loader)) as batches,
-        ):
-            is_stopped = False
-            while self.state.step < last and not is_stopped:
+        with ExitStack() as stack:
+            self.stop = stack.enter_context(stop_requests())
+            self.pace = Pace(self.world, elapsed=self.state.elapsed)
+            self.writer = stack.enter_context(CheckpointWriter(self.out, keep=self.training.keep))
+            log = stack.enter_context(
+                MetricsLog(
+                    self.out,
+                    start_step=self.state.step,
+                    max_steps=None if self.training.budget else self.training.max_steps,
+                    writes=self.world.is_main,
+                    health=self._health(),
+                )
+            )
+            batches = stack.enter_context(closing(self._batches()))
+            while not (self._is_over() or self.pace.is_stopped):
                 self._step(batches, log)
-                is_stopped = self.world.any(stop.is_set())
-                self._look_and_save(log, is_stopped=is_stopped)
-            is_complete = self.state.step >= last
-            if is_complete and self.heldout is None:  # killed just before its last look
-                self._look(log)
+                self.pace.step(is_asked=self.stop.is_set() or self.writer.has_failed)
+                self._look_and_save(log)
+            if self._is_over() and self.heldout is None and not self.pace.is_stopped:
+                self._look(log)  # the life before was stopped just before it
+            self.world.of_main(self.writer.wait)
+        is_complete = self._is_over() and not self.pace.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
             write_summary(self.out, self.state.step, heldout)
         return Outcome(self.state.step, True, is_complete, self.heldout)
 
+    def _health(self) -> Health:
+        training = self.training
+        return Health(
+            unigram_loss=unigram_entropy(self.manifest.token_counts),
+            batch_size=training.batch_size,
+            total_steps=None if training.budget else training.max_steps,
+        )
+
+    def _is_over(self) -> bool:
+        return is_over(self.training, self.state.step, self.pace.elapsed)
+
+    def _batches(self) -> Generator[LoadedBatch]:
+        """From where the data stands; the size of each is asked for when it is needed."""
+        while True:
+            size = self._batch_size()
+            loader = Loader(
+                self.shards,
+                batch_size=size,
+                rank=self.world.rank,
+                world_size=self.world.size,
+                seed=self.training.seed,
+                start_position=self.state.next_position,
+                remask=self.training.remask,
+            )
+            with closing(iter(loader)) as batches:
+                while size == self._batch_size():
+                    yield next(batches)
+
+    def _batch_size(self) -> int:
+        return batch_size_at(self.training, self.state.step + 1, self.pace.elapsed)
+
     def _step(self, batches: Iterator[LoadedBatch], log: MetricsLog) -> None:
-        step = self.state.step + 1
+        training, step = self.training, self.state.step + 1
         with self.watch.waiting():
             loaded = next(batches).to(self.world.device)
-        seed_dropout(self.training.seed, step, self.world.rank)
-        set_learning_rate(self.optimizer, learning_rate_at(step, self.training))
+        seed_dropout(training.seed, step, self.world.rank)
+        set_learning_rate(self.optimizer, learning_rate_at(training, step, self.pace.elapsed))
+        is_logged = step % training.log_every == 0 or step == 1
         sums, norm = train_step(
             self.wrapped,
             self.optimizer,
             loaded,
             world=self.world,
-            accumulation=self.training.accumulation(self.world.size),
-            precision=self.training.precision,
-            clip=self.training.clip,
+            accumulation=training.accumulation(self.world.size, self._batch_size()),
+            precision=training.precision,
+            clip=training.clip,
+            count_hits=is_logged,
         )
-        self.state = replace(self.state, step=step, next_position=loaded.next_position)
+        self.state = replace(
+            self.state, step=step, next_position=loaded.next_position, heldout_loss=None
+        )
         self.watch.tokens += loaded.num_tokens
-        if step % self.training.log_every == 0 or step == 1:
+        self.flops += step_flops(
+            self.model.config,
+            batch_size=len(loaded.batch) * self.world.size,
+            seq_len=loaded.batch.input_ids.shape[1],
+            predictions=loaded.batch.masked_lm_positions.shape[1],
+        )
+        if is_logged:
             log.write(step, self._metrics(loaded, sums, norm))
         log.advance()
 
@@ -217,69 +246,70 @@ class _Life:
             "data_wait": round(waited / seconds, 4),
             "data_digest": digest_text(int(digest)),
         }
+        share = mfu(self.flops, seconds=seconds, peak=self.peak_flops, devices=self.world.size)
+        if share is not None:
+            metrics["mfu"] = round(share, 4)
+        self.flops = 0
         if loaded.num_pairs:
             metrics["nsp_loss"] = nsp / loaded.num_pairs
             metrics["nsp_accuracy"] = pairs / loaded.num_pairs
         return metrics
 
-    def _look_and_save(self, log: MetricsLog, *, is_stopped: bool) -> None:
+    def _look_and_save(self, log: MetricsLog) -> None:
         training, step = self.training, self.state.step
-        is_last = step == training.max_steps
-        if is_last or _is_due(step, training.eval_every):
-            self._look(log)
+        saves = _is_due(step, training.save_every)
+        looks = saves if training.eval_every is None else _is_due(step, training.eval_every)
         # Whoever asked to stop may not wait for long: saving does not wait for a look.
-        if is_last or is_stopped or _is_due(step, training.save_every):
-            if self.world.is_main:
-                save_checkpoint(self.out, self.model, self.optimizer, self.state)
-                remove_old_checkpoints(self.out, keep=training.keep)
-            self.world.wait()
+        if (looks or self._is_over()) and not self.pace.is_stopped:
+            self._look(log)
+        if saves or self._is_over() or self.pace.is_stopped:
+            self._save()
+
+    def _save(self) -> None:
+        if self.state.step == self.saved_step:
+            return
+        self.saved_step = self.state.step
+        self.world.of_main(self.writer.wait)
+        if self.training.budget:
+            self.state = replace(self.state, elapsed=self.pace.elapsed)
+        snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
+        if self.world.is_main:
+            self.writer.save(snapshot, self.state)
 
     def _look(self, log: MetricsLog) -> None:
-        """Measure on held-out examples, if there are any."""
+        """Measure on held-out examples, if there are any; cut short, it measures nothing."""
         if not self.manifest.num_examples("validation"):
             return
-        self.heldout = evaluate(
+        batches = evaluation_batches(
+            self.shards,
+            batch_size=self.training.batch_size,
+            rank=self.world.rank,
+            world_size=self.world.size,
+            limit=self.training.eval_examples or None,
+        )
+        heldout = evaluate(
             self.model,
-            evaluation_batches(
-                self.shards,
-                batch_size=self.training.batch_size,
-                rank=self.world.rank,
-                world_size=self.world.size,
-                limit=self.training.eval_examples or None,
-            ),
+            self._until_stopped(batches),
             token_counts=self.manifest.token_counts,
             world=self.world,
             precision=self.training.precision,
         )
-        self.state = replace(self.state, heldout_loss=self.heldout.loss)
-        values = {f"heldout/{name}": value for name, value in self.heldout.to_dict().items()}
+        if self.pace.is_stopped:
+            return
+        self.heldout = heldout
+        self.state = replace(self.state, heldout_loss=heldout.loss)
+        values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         log.write(self.state.step, values)
+
+    def _until_stopped(self, batches: Iterable[LoadedBatch]) -> Iterator[LoadedBatch]:
+        """All processes stop at the same batch."""
+        remaining = iter(batches)
+        while some := list(islice(remaining, LOOK_UP_EVERY)):
+            yield from some
+            self.pace.agree(is_asked=self.stop.is_set())
+            if self.pace.is_stopped:
+                return
 
 
 def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
-
-
-def _wrap(model: BertForPretraining, training: PretrainConfig, world: World) -> nn.Module:
-    compile = world.device.type == "cuda" if training.compile is None else training.compile
-    if compile:
-        model.compile()
-    if world.size == 1:
-        return model
-    return DistributedDataParallel(model, gradient_as_bucket_view=True)
-
-
-@contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
-    """Set by SIGTERM or SIGINT; the step in progress is finished first."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals reach the main thread only
-        return
-    kinds = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(kind, lambda *_: stop.set()) for kind in kinds]
-    try:
-        yield stop
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
-            signal.signal(kind, handler)

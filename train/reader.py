@@ -5,20 +5,41 @@ small. Counts are of the global batch and known to every rank, so the loss can b
 before any forward pass.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.draws import Words
 from pipeline.errors import InputError
 from pipeline.schema import NO_PAIR, Examples
-from train.batch import Batch, LoadedBatch, collate, concatenate, example_hashes
+from train.batch import Batch, LoadedBatch, collate, concatenate, example_hashes, split
+from train.bins import binned_places
 from train.order import Order, Pool
 from train.pools import ShardSet
+from train.unpadded import (
+    UnpaddedBatch,
+    collate_unpadded,
+    concatenate_unpadded,
+    split_unpadded,
+    unpadded_hashes,
+)
 
 FOREVER = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
+WIDTHS = 32  # with length bins, batches are so many tokens wide, or twice, three times ... as many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """In what form rows are handed out."""
+
+    remask: bool = True
+    #: Global batches in a window that is sorted by length; 0: rows come as they are ordered.
+    length_bins: int = 0
+    unpadded: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,20 +74,40 @@ class Share:
         return self.rank * self.rows
 
 
-class BatchReader:
-    """Makes global batches from where they start; keeps the pool that it read last."""
+@dataclass(frozen=True)
+class _Open:
+    """A pool that was read."""
 
-    def __init__(self, shards: ShardSet, order: Order, share: Share, *, remask: bool) -> None:
+    examples: Examples
+    rows: NDArray[np.int64]  # in the order in which they are read
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Global batches whose rows were put into length bins."""
+
+    start: int
+    positions: NDArray[np.int64]  # [bins, batch_size]
+    widths: list[int]  # tokens of the longest row of each, rounded up
+
+
+class BatchReader:
+    """Makes global batches from where they start; keeps the pools that it read last."""
+
+    def __init__(self, shards: ShardSet, order: Order, share: Share, form: Form) -> None:
         self._shards = shards
         self._order = order
         self._share = share
-        self._remask = remask
-        self._pool: tuple[Pool, Examples, NDArray[np.int64]] | None = None
+        self._form = form
+        self._pools: dict[Pool, _Open] = {}
+        self._window: _Window | None = None
 
     @property
     def batches_at_once(self) -> int:
         """Global batches worth reading together: some thousand examples, but no second epoch."""
         share = self._share
+        if self._form.length_bins:
+            return 1  # each has a width of its own
         return max(1, min(SLAB_ROWS // share.rows, self._order.epoch_rows // share.batch_size))
 
     def read(self, starts: NDArray[np.int64], *, end: int = FOREVER) -> list[LoadedBatch]:
@@ -76,7 +117,9 @@ class BatchReader:
         """
         share = self._share
         places = np.arange(share.batch_size)
-        positions = (starts[:, None] + places).ravel()
+        positions, width = (starts[:, None] + places).ravel(), self._shards.max_seq_length
+        if self._form.length_bins:
+            positions, width = self._binned(int(starts[0]))
         is_mine = np.tile(places // share.rows == share.rank, len(starts))
         counts = np.zeros((3, len(positions)), dtype=np.int64)
         parts = []
@@ -84,52 +127,103 @@ class BatchReader:
         for examples, rows in self._rows(positions[: np.searchsorted(positions, end)]):
             here = slice(done, done + len(rows))
             counts[:, here] = _counts(examples, rows)
-            parts.append(self._collate(examples, rows[is_mine[here]]))
+            parts.append(self._collate(examples, rows[is_mine[here]], width))
             done += len(rows)
         of_batches = counts.reshape(3, len(starts), share.batch_size).sum(axis=2)  # [3, K]
-        return self._hand_out(concatenate(parts), starts, of_batches, end)
+        mine = (starts[:, None] + share.start + np.arange(share.rows)).ravel()
+        batches, hashes = self._cut(parts, mine)
+        return self._hand_out(batches, hashes, starts, of_batches, end)
+
+    def _binned(self, start: int) -> tuple[NDArray[np.int64], int]:
+        """The rising positions of the global batch that begins at `start`, and its width."""
+        size, bins = self._share.batch_size, self._form.length_bins
+        begin = start - start % (size * bins)
+        if self._window is None or self._window.start != begin:
+            self._window = self._read_window(begin)
+        batch = (start - begin) // size
+        return self._window.positions[batch], self._window.widths[batch]
+
+    def _read_window(self, start: int) -> _Window:
+        size = self._share.batch_size
+        positions = start + np.arange(size * self._form.length_bins)
+        self._window = None
+        lengths = np.concatenate(
+            [_counts(examples, rows)[0] for examples, rows in self._rows(positions)]
+        )
+        places = binned_places(
+            lengths,
+            start=start,
+            epoch_rows=self._order.epoch_rows,
+            batch_size=size,
+            key=self._order.key("bins", start // len(positions)),
+        )
+        widths = -(-lengths[places].max(axis=1) // WIDTHS) * WIDTHS
+        widths = np.minimum(widths, self._shards.max_seq_length)
+        return _Window(start, positions[places], widths.tolist())
 
     def _rows(self, positions: NDArray[np.int64]) -> Iterator[tuple[Examples, NDArray[np.int64]]]:
         """Rising positions as rows of one pool after the other."""
+        # A window is read twice, first its lengths: the pools that it begins in are kept for that.
+        kept_from = int(positions[0]) if self._form.length_bins else FOREVER
+        if self._window is not None:
+            kept_from = self._window.start
         for pool, places in self._order.locate(positions):
-            if self._pool is None or self._pool[0] != pool:
-                self._pool = None  # let go of its memory first
-                examples = self._shards.read(pool, remask=self._remask)
-                self._pool = (pool, examples, self._order.rows(pool))
-            _, examples, rows = self._pool
-            yield examples, rows[places]
+            if pool not in self._pools:  # let go of memory first
+                kept = {p: o for p, o in self._pools.items() if p.start + p.rows > kept_from}
+                self._pools = kept
+                examples = self._shards.read(pool, remask=self._form.remask)
+                self._pools[pool] = _Open(examples, self._order.rows(pool))
+            opened = self._pools[pool]
+            yield opened.examples, opened.rows[places]
 
-    def _collate(self, examples: Examples, rows: NDArray[np.int64]) -> Batch:
-        config = self._shards.manifest.config
+    def _collate(
+        self, examples: Examples, rows: NDArray[np.int64], width: int
+    ) -> Batch | UnpaddedBatch:
+        if self._form.unpadded:
+            return collate_unpadded(examples, rows, max_seq_length=self._shards.max_seq_length)
         return collate(
             examples,
             rows,
-            max_seq_length=config.max_seq_length,
-            max_predictions=config.predictions,
+            max_seq_length=width,
+            max_predictions=self._shards.max_predictions,
             pad_id=self._shards.pad_id,
         )
 
+    def _cut(
+        self, parts: list[Any], mine: NDArray[np.int64]
+    ) -> tuple[Sequence[Batch | UnpaddedBatch], Words]:
+        """A slab as its batches, as views, and the hashes of its rows; `mine` are their positions.
+
+        Rows that are missing at the end are padding.
+        """
+        number, pad_id = len(mine) // self._share.rows, self._shards.pad_id
+        if self._form.unpadded:
+            rows = concatenate_unpadded(parts)
+            return split_unpadded(rows, number), unpadded_hashes(rows, mine, pad_id=pad_id)
+        slab = concatenate(parts).padded(len(mine), pad_id=pad_id)
+        return split(slab, number), example_hashes(slab, mine)
+
     def _hand_out(
-        self, slab: Batch, starts: NDArray[np.int64], counts: NDArray[np.int64], end: int
+        self,
+        batches: Sequence[Batch | UnpaddedBatch],
+        hashes: Words,
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        end: int,
     ) -> list[LoadedBatch]:
-        """The slab cut into its batches, as views."""
-        share = self._share
-        slab = slab.padded(len(starts) * share.rows, pad_id=self._shards.pad_id)
-        mine = (starts[:, None] + share.start + np.arange(share.rows)).ravel()
-        hashes = example_hashes(slab, mine).reshape(len(starts), share.rows)
-        digests = hashes.sum(axis=1).view(np.int64).tolist()
-        stops = (starts + share.batch_size).tolist()
+        digests = hashes.reshape(len(starts), -1).sum(axis=1).view(np.int64).tolist()
+        stops = (starts + self._share.batch_size).tolist()
         return [
             LoadedBatch(
-                batch=slab.slice(i * share.rows, (i + 1) * share.rows),
+                batch=batch,
                 next_position=min(stop, end),
                 num_tokens=num_tokens,
                 num_predictions=num_predictions,
                 num_pairs=num_pairs,
                 digest=digest,
             )
-            for i, (stop, (num_tokens, num_predictions, num_pairs), digest) in enumerate(
-                zip(stops, counts.T.tolist(), digests, strict=True)
+            for batch, stop, (num_tokens, num_predictions, num_pairs), digest in zip(
+                batches, stops, counts.T.tolist(), digests, strict=True
             )
         ]
 

@@ -22,7 +22,8 @@ from train.encoded import Encoded, Encoder, training_batches
 from train.finetune_config import FinetuneConfig
 from train.finetune_report import Standing
 from train.labelled import Labelled, Rows, class_ids
-from train.optim import adamw, schedule_factor, set_learning_rate
+from train.optim import adamw, set_learning_rate
+from train.schedule import schedule_factor
 from train.scores import Scores
 from train.step import autocast, seed_dropout
 

@@ -29,6 +29,7 @@ class RunConfig:
     data: DataConfig
     dataset_digest: str
     tokenizer_digest: str
+    started_from: str | None = None  # sha256 of the weights of another run that it began with
 
     @classmethod
     def of(cls, model: BertConfig, training: PretrainConfig, manifest: Manifest) -> Self:
@@ -49,6 +50,7 @@ class RunConfig:
             "data": self.data.to_dict(),
             "dataset_digest": self.dataset_digest,
             "tokenizer_digest": self.tokenizer_digest,
+            "started_from": self.started_from,
         }
 
     @classmethod
@@ -60,6 +62,7 @@ class RunConfig:
             data=DataConfig.from_dict(values["data"]),
             dataset_digest=values["dataset_digest"],
             tokenizer_digest=values["tokenizer_digest"],
+            started_from=values.get("started_from"),
         )
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
@@ -76,10 +79,15 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
     try:
         config = preset(name, vocab_size=manifest.vocab_size)
         positions = max(config.max_position_embeddings, manifest.config.max_seq_length)
-        config = replace(config, max_position_embeddings=positions)
-        if dropout is None:
-            return config
-        return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+        return _with_dropout(replace(config, max_position_embeddings=positions), dropout)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def model_of(run: Path, *, dropout: float | None = None) -> BertConfig:
+    """The model of a run. Raises InputError for no run or an impossible dropout."""
+    try:
+        return _with_dropout(read_run(run).model, dropout)
     except ValueError as error:
         raise InputError(str(error)) from error
 
@@ -137,6 +145,12 @@ def remove_run(run: Path) -> None:
         shutil.rmtree(run / name, ignore_errors=True)
     for name in (RUN, SUMMARY, "metrics.jsonl"):
         (run / name).unlink(missing_ok=True)
+
+
+def _with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
+    if dropout is None:
+        return config
+    return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
 def _differences(part: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

@@ -2,12 +2,16 @@
 
     python tests/benchmarks/loader_speed.py [EXAMPLES]
 
-Epoch 1 of the loader, with stored and with redrawn masks, from Arrow and WebDataset
-shards of random examples of at most 128 tokens, beside `datasets` (map style, torch format, the
-same columns stored padded) under a torch `DataLoader`. One thread each; the least of three runs,
-the processor time of the prefetch thread included.
+A batch is ids, types, mask, positions, labels and next-sentence labels of examples of up to 128
+tokens. Epoch 1 of the loader, with stored and with redrawn masks, no workers and the prefetch
+thread, from Arrow and WebDataset shards; beside `datasets` (map style and iterable, torch format,
+columns stored padded) under a torch `DataLoader`, and `webdataset` with a member for each example.
+The others read fewer examples, for they take long. One thread each, in turns; the median of three
+runs, with the processor time of all threads.
 """
 
+import io
+import statistics
 import sys
 import tempfile
 import time
@@ -15,6 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,61 +30,115 @@ from train.loader import Loader
 from train.reader import SLAB_ROWS
 
 BATCH = 256
+SHARD_ROWS = 125_000
+FEW = 40 * BATCH  # examples for the others
 CONFIG = DataConfig(max_seq_length=128)
 
+Source = Callable[[], Iterable[object]]
 
-def seconds_per_million(batches: Callable[[], Iterable[object]], examples: int) -> float:
-    """The least of three runs over so many examples, the first slab not counted."""
+
+def seconds_per_million(source: Source, examples: int) -> float:
+    """Of one run over so many examples, the first slabs not counted."""
     warm_up, steps = 2 * SLAB_ROWS // BATCH, examples // BATCH
-    found = []
-    for _ in range(3):
-        iterator = iter(batches())
-        list(islice(iterator, warm_up))
-        start = time.process_time()
-        made = sum(1 for _ in islice(iterator, steps - warm_up))
-        found.append((time.process_time() - start) / (made * BATCH) * 1e6)
-        del iterator
-    return min(found)
+    iterator = iter(source())
+    for _ in islice(iterator, warm_up):
+        pass
+    start = time.process_time()
+    made = sum(1 for _ in islice(iterator, steps - warm_up))
+    return (time.process_time() - start) / (made * BATCH) * 1e6
 
 
-def padded_dataset(folder: Path, examples: int) -> Iterable[object]:
-    """What people store for `datasets`: every column at its full width."""
+def ours(folder: Path, examples: int) -> dict[str, Source]:
+    """The loader on both formats, from the beginning of epoch 1."""
+    shards, rest = divmod(examples, SHARD_ROWS)
+    rows = (*(SHARD_ROWS,) * shards, *((rest,) if rest else ()))
+    sources: dict[str, Source] = {}
+    for format in ("arrow", "webdataset"):
+        config = replace(CONFIG, format=format)
+        data = write_data_set(folder / format, train=rows, config=config)
+        for masks in ("stored", "redrawn"):
+            options: dict[str, Any] = {"start_position": examples, "remask": masks == "redrawn"}
+            sources[f"clozeline {format}, {masks} masks"] = lambda data=data, options=options: (
+                Loader(data, batch_size=BATCH, seed=0, **options)
+            )
+    return sources
+
+
+def padded_columns(folder: Path, examples: int) -> dict[str, np.ndarray]:
+    """What people store for other loaders: every column at its full width."""
+    loader = Loader(folder, batch_size=BATCH, seed=0)
+    parts = [loaded.batch.tensors() for loaded in islice(loader, examples // BATCH)]
+    names = [name for name in parts[0] if not name.endswith("weights")]
+    return {name: torch.cat([part[name] for part in parts]).numpy() for name in names}
+
+
+def others(columns: dict[str, np.ndarray], folder: Path) -> dict[str, Source]:
+    """The same examples in what other loaders read."""
     import datasets
 
-    loader = _loader(folder, start_position=0, remask=False)
-    parts = [loaded.batch.tensors() for loaded in islice(loader, examples // BATCH)]
-    columns = {name: torch.cat([part[name] for part in parts]).numpy() for name in parts[0]}
-    stored = datasets.Dataset.from_dict({name: list(column) for name, column in columns.items()})
-    return torch.utils.data.DataLoader(
-        stored.with_format("torch"), batch_size=BATCH, shuffle=True, drop_last=True
-    )
+    made = datasets.Dataset.from_dict({name: list(column) for name, column in columns.items()})
+    made.save_to_disk(folder / "hf")
+    stored = datasets.load_from_disk(folder / "hf").with_format("torch")
+    streamed = stored.to_iterable_dataset(num_shards=4).shuffle(seed=0, buffer_size=1000)
+    tar = write_members(columns, folder / "members.tar")
+    in_batches: dict[str, Any] = {"batch_size": BATCH, "drop_last": True}
+    loader = torch.utils.data.DataLoader
+    return {
+        "datasets, map style": lambda: loader(stored, shuffle=True, **in_batches),
+        "datasets, iterable": lambda: loader(streamed.with_format("torch"), **in_batches),
+        "webdataset, a member an example": lambda: members(tar),
+    }
 
 
-def _loader(folder: Path, *, start_position: int, remask: bool) -> Loader:
-    return Loader(folder, batch_size=BATCH, seed=0, start_position=start_position, remask=remask)
+def write_members(columns: dict[str, np.ndarray], tar: Path) -> Path:
+    """A tar with one .npz for each example."""
+    import webdataset
+
+    with webdataset.TarWriter(str(tar)) as writer:
+        for row in range(len(columns["input_ids"])):
+            file = io.BytesIO()
+            np.savez(file, **{name: column[row] for name, column in columns.items()})
+            writer.write({"__key__": f"{row:08d}", "npz": file.getvalue()})
+    return tar
+
+
+def members(tar: Path) -> Iterable[object]:
+    """Plain webdataset: decoded, shuffled in a buffer, stacked."""
+    import webdataset
+
+    samples = webdataset.WebDataset(str(tar), shardshuffle=False, empty_check=False)
+    return samples.shuffle(1000).decode().to_tuple("npz").map(_tensors).batched(BATCH, _stacked)
+
+
+def _tensors(sample: tuple[Any]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.asarray(sample[0][name])) for name in sample[0]}
+
+
+def _stacked(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return torch.utils.data.default_collate(rows)
 
 
 def main() -> None:
-    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    few = min(FEW, examples)
     torch.set_num_threads(1)
-    results: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch:
-        for format in ("arrow", "webdataset"):
-            config = replace(CONFIG, format=format)
-            folder = Path(scratch) / format
-            write_data_set(folder, train=(examples // 4,) * 4, config=config)
-            for what, remask in (("stored masks", False), ("redrawn masks", True)):
-                results[f"{format}, {what}"] = seconds_per_million(
-                    lambda f=folder, r=remask: _loader(f, start_position=examples, remask=r),
-                    examples,
-                )
-        few = min(examples, 40 * BATCH)
-        stored = padded_dataset(Path(scratch) / "arrow", few)
-        results["datasets, map style, torch"] = seconds_per_million(lambda: stored, few)
-    ours = results["arrow, stored masks"]
-    print(f"CPU seconds per million examples ({examples:,}, up to {CONFIG.max_seq_length} tokens)")
-    for name, seconds in results.items():
-        print(f"{name:28} {seconds:8.2f} {seconds / ours:8.1f} x")
+        folder = Path(scratch)
+        sizes: dict[str, tuple[Source, int]] = {
+            name: (source, examples) for name, source in ours(folder, examples).items()
+        }
+        columns = padded_columns(folder / "arrow", few)
+        sizes |= {name: (source, few) for name, source in others(columns, folder).items()}
+        runs: dict[str, list[float]] = {name: [] for name in sizes}
+        for _ in range(3):
+            for name, (source, count) in sizes.items():
+                runs[name].append(seconds_per_million(source, count))
+    medians = {name: statistics.median(found) for name, found in runs.items()}
+    fastest = medians["clozeline arrow, stored masks"]
+    print(f"CPU seconds per million examples of up to {CONFIG.max_seq_length} tokens")
+    for name, seconds in medians.items():
+        count = f"{sizes[name][1]:,} examples"
+        print(f"{name:36} {seconds:8.2f} {seconds / fastest:8.1f} x   {count}")
     print(f"numpy {np.__version__}, torch {torch.__version__}")
 
 

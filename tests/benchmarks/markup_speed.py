@@ -1,0 +1,122 @@
+"""CPU speed and text of our markup stripping, beside mwparserfromhell's `strip_code`.
+
+    markup_speed.py             speed, and how many paragraphs both give
+    markup_speed.py --show 3    with examples of what differs
+    markup_speed.py --worst     seconds of the worst pages within the budget
+
+The pages are the articles of the English slice in CLOZELINE_DATA; `--worst` needs no data.
+"""
+
+import argparse
+import bz2
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import process_time
+from typing import TypeVar
+
+import mwparserfromhell
+
+from pipeline.dumps import read_pages
+from pipeline.wikitext import MAX_BYTES, over_budget, strip_markup
+from tests.hostile_markup import worst_pages
+from tests.reference_text import comparisons
+
+DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
+T = TypeVar("T")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--show", type=int, default=0, help="examples of each class")
+    parser.add_argument("--worst", action="store_true", help="only the worst pages")
+    options = parser.parse_args()
+    if options.worst:
+        print_worst()
+    elif "CLOZELINE_DATA" not in os.environ:
+        print("CLOZELINE_DATA is not set: no dump here")
+    else:
+        path = Path(os.environ["CLOZELINE_DATA"]) / DUMP
+        print_text(print_speed(path), options.show)
+
+
+def print_speed(path: Path) -> list[tuple[str, str]]:
+    """A line for each step of the road from page to text; the pages as (markup, our text)."""
+    with bz2.open(path) as stream:
+        pages, reading = timed(lambda: list(read_pages(stream)))
+    markup = [page.text for page in pages if not page.redirect and page.namespace == 0]
+    megabytes = sum(len(text.encode()) for text in markup) / 1e6
+    _, budget = timed(lambda: list(map(over_budget, markup)))
+    texts, stripping = timed(lambda: list(map(strip_markup, markup)))
+    _, theirs = timed(lambda: [mwparserfromhell.parse(text).strip_code() for text in markup])
+    print(f"{len(pages)} pages, {len(markup)} articles, {megabytes:.2f} MB of markup, one process")
+    print(f"{'':28}{'CPU s':>8}{'MB/s':>8}")
+    for what, seconds in (
+        ("read the dump (bz2, pages)", reading),
+        ("check the page budget", budget),
+        ("strip the markup", stripping),
+        ("dump to text, all of these", reading + budget + stripping),
+        ("mwparserfromhell strip_code", theirs),
+    ):
+        print(f"{what:28}{seconds:8.2f}{megabytes / seconds:8.1f}")
+    print(
+        f"budget and stripping are {theirs / (budget + stripping):.1f} times as fast as strip_code"
+    )
+    return list(zip(markup, texts, strict=True))
+
+
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    begin = process_time()
+    result = work()
+    return result, process_time() - begin
+
+
+def print_text(pages: list[tuple[str, str]], show: int) -> None:
+    """A row after each class of differences is out of theirs, then what remains."""
+    rows, remains = comparisons(pages)
+    print("\nparagraphs, with these differences taken out of theirs one after another")
+    print(f"{'':40}{'ours':>8}{'theirs':>8}{'same':>8}{'of ours':>9}{'of theirs':>10}")
+    for row in rows:
+        shares = f"{row.same / row.ours:9.1%}{row.same / row.theirs:10.1%}"
+        print(f"{row.name:40}{row.ours:8,}{row.theirs:8,}{row.same:8,}{shares}")
+        for example in row.examples[:: max(len(row.examples) // max(show, 1), 1)][:show]:
+            print(f"    {example}")
+    print(f"\nof theirs {remains.total():,} remain")
+    for name, count in remains.most_common():
+        kind, _, example = name.partition(": ")
+        if not example:
+            print(f"{count:6,} {kind}")
+        elif show:
+            print(f"{count:6,} {kind}: {example[:160]}")
+    others = sum(count for name, count in remains.items() if ": " in name)
+    print(f"{others:6,} other: text that strip_code loses, lines that it runs together")
+
+
+def print_worst() -> None:
+    """The slowest of the hostile pages, each as large as the budget lets it be."""
+    found = sorted(worst_seconds(), reverse=True)
+    print(f"{len(found)} hostile pages within the budget, of at most {MAX_BYTES:,} bytes; CPU s:")
+    for seconds, size, unit in found[:10]:
+        print(f"{seconds:6.2f} {size:10,} bytes of {unit[:60]!r}")
+
+
+def worst_seconds() -> Iterator[tuple[float, int, str]]:
+    for unit, markup in worst_pages():
+        if over_budget(markup) is None:
+            begin = process_time()
+            read_and_strip(markup)
+            yield process_time() - begin, len(markup.encode()), unit
+
+
+def read_and_strip(markup: str) -> str:
+    """A page on its whole way, from the dump's XML on."""
+    escaped = markup.replace("&", "&amp;").replace("<", "&lt;")
+    xml = f"<page><title>A</title><revision><text>{escaped}</text></revision></page>"
+    (page,) = read_pages(io.BytesIO(xml.encode()))
+    over_budget(page.text)
+    return strip_markup(page.text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Tokens per second of a whole training step, beside `transformers`, on the same batch.
+
+    python tests/benchmarks/training_speed.py [--rounds N]
+    python tests/benchmarks/training_speed.py --device cuda [--rounds N]
+
+A step is forward, backward, clipping and the optimizer. On CPU `transformers` means its
+`BertForPreTraining` as it comes: float32, scores at all positions, torch's AdamW. Each side is a
+process of its own, and the two take turns; what is printed comes from the medians. One row leaves
+out one thing that makes our step fast; the last row gives `transformers` what it can take of them.
+
+On CUDA both sides are compiled, in bfloat16, with a fused AdamW; ours reads its batches with the
+loader, and the share of the time in which it waits for them is printed.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from model.config import BertConfig, preset
+from model.heads import BertForPretraining
+from pipeline.config import DataConfig
+from tests.small_data import write_data_set
+from train.batch import Batch, LoadedBatch
+from train.config import PretrainConfig
+from train.distributed import World
+from train.flops import mfu, peak_flops, step_flops
+from train.loader import Loader
+from train.memory import keep_freed_memory
+from train.metrics import Stopwatch
+from train.optim import build_optimizer
+from train.step import autocast, train_step
+
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+CPU_CASES = {"bert-mini": (128, 32), "bert-base": (128, 8)}  # tokens, examples
+CUDA_CASES = {"bert-base": (128, 512), "bert-large": (512, 64), "nano": (64, 4096)}
+Step = Callable[[], Any]
+
+
+def our_step(config: BertConfig, batch: LoadedBatch, precision: str = "bf16") -> Step:
+    """A step as `clozeline pretrain` does it between two lines of metrics."""
+    model = BertForPretraining(config).train()
+    optimizer = build_optimizer(model, PretrainConfig())
+    return lambda: one_step(model, optimizer, batch, precision)
+
+
+def one_step(model: Any, optimizer: Any, batch: LoadedBatch, precision: str) -> None:
+    device = batch.batch.input_ids.device
+    train_step(
+        model,
+        optimizer,
+        batch,
+        world=World(0, 1, device),
+        accumulation=1,
+        precision=precision,
+        clip=1.0,
+        count_hits=False,
+    )
+
+
+def their_step(
+    config: BertConfig, batch: LoadedBatch, precision: str = "fp32", **adamw: bool
+) -> Step:
+    """The same model and batch in `transformers`."""
+    import transformers
+
+    device = batch.batch.input_ids.device
+    known = transformers.BertConfig().to_dict().keys() & config.to_dict().keys()
+    shape = {name: value for name, value in config.to_dict().items() if name in known}
+    model = transformers.BertForPreTraining(transformers.BertConfig(**shape)).train().to(device)
+    if device.type == "cuda":
+        model = torch.compile(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, **adamw)
+    inputs = their_inputs(batch.batch)
+
+    def step() -> None:
+        with autocast(precision, device):
+            loss = model(**inputs).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def their_inputs(batch: Batch) -> dict[str, torch.Tensor]:
+    rows, slots = batch.masked_lm_weights.nonzero(as_tuple=True)
+    labels = torch.full_like(batch.input_ids, -100)
+    labels[rows, batch.masked_lm_positions[rows, slots]] = batch.masked_lm_labels[rows, slots]
+    return {
+        "input_ids": batch.input_ids,
+        "token_type_ids": batch.token_type_ids,
+        "attention_mask": batch.attention_mask.long(),
+        "labels": labels,
+        "next_sentence_label": batch.next_sentence_labels.masked_fill(
+            batch.next_sentence_labels < 0, -100
+        ),
+    }
+
+
+def side(name: str, config: BertConfig, batch: LoadedBatch) -> Step:
+    """The step of a row of the table, in the process that shall do it."""
+    if name == "transformers":
+        return their_step(config, batch)
+    if name == "transformers, bf16, fused AdamW, memory kept":
+        keep_freed_memory()
+        return their_step(config, batch, "bf16", fused=True)
+    if name != "clozeline without keeping freed memory":
+        keep_freed_memory()
+    still = replace(config, **STILL) if name == "clozeline with dropout 0" else config
+    return our_step(still, batch, "fp32" if name == "clozeline without bf16" else "bf16")
+
+
+ROWS = (
+    "clozeline",
+    "clozeline without bf16",
+    "clozeline without keeping freed memory",
+    "clozeline with dropout 0",
+    "transformers, bf16, fused AdamW, memory kept",
+)
+
+
+def serve(connection: Connection, name: str, preset_name: str, batch: LoadedBatch) -> None:
+    """Do a step for every message, and say how many seconds it took."""
+    step = side(name, preset(preset_name), batch)
+    while connection.recv():
+        start = time.perf_counter()
+        step()
+        connection.send(time.perf_counter() - start)
+
+
+def compare(
+    names: tuple[str, str], preset_name: str, batch: LoadedBatch, rounds: int
+) -> list[float]:
+    """Median seconds of a step of two sides that take turns; two rounds are for warming up."""
+    context = get_context("spawn")
+    ends, seconds = [], [[], []]
+    for name in names:
+        ours, theirs = context.Pipe()
+        arguments = (theirs, name, preset_name, batch)
+        context.Process(target=serve, args=arguments, daemon=True).start()
+        ends.append(ours)
+    for _ in range(rounds + 2):
+        for end, found in zip(ends, seconds, strict=True):
+            end.send(True)
+            found.append(end.recv())
+    for end in ends:
+        end.send(False)
+    return [statistics.median(found[2:]) for found in seconds]
+
+
+def data_set(folder: Path, tokens: int, examples: int) -> Path:
+    return write_data_set(folder, train=(examples,), config=DataConfig(max_seq_length=tokens))
+
+
+def on_cpu(rounds: int) -> None:
+    threads = torch.get_num_threads()
+    for name, (tokens, examples) in CPU_CASES.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = data_set(Path(scratch), tokens, 8 * examples)
+            batch = next(iter(Loader(folder, batch_size=examples, seed=0)))
+        print(f"{name}, {examples} x {tokens} tokens, {threads} threads: real tokens per second")
+        for row in ROWS:
+            ours, theirs = compare((row, "transformers"), name, batch, rounds)
+            speed, rival = batch.num_tokens / ours, batch.num_tokens / theirs
+            print(
+                f"  {row:46}{speed:8.0f}  transformers{rival:6.0f}{speed / rival:7.2f} x",
+                flush=True,
+            )
+
+
+def on_cuda(rounds: int) -> None:
+    device = torch.device("cuda")
+    print(f"{torch.cuda.get_device_name(device)}: real tokens per second, bf16, torch.compile")
+    for name, (tokens, examples) in CUDA_CASES.items():
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = data_set(Path(scratch), tokens, max(100_000, 8 * examples))
+            cuda_case(name, Loader(folder, batch_size=examples, seed=0), device, rounds)
+
+
+def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> None:
+    """`rounds` turns of ten steps for each side."""
+    config = preset(name)
+    model = BertForPretraining(config).train().to(device)
+    model.compile()
+    optimizer = build_optimizer(model, PretrainConfig())
+    batches, watch, seconds = iter(loader), Stopwatch(), ([], [])
+
+    def ours() -> None:
+        with watch.waiting():
+            loaded = next(batches).to(device)
+        watch.tokens += loaded.num_tokens
+        one_step(model, optimizer, loaded, "bf16")
+
+    fixed = next(batches).to(device)
+    theirs = their_step(config, fixed, "bf16", fused=True)
+    waited = spent = read = 0.0
+    for turn in range(rounds + 1):
+        watch.look()
+        seconds[0].append(timed(ours))
+        turn_spent, turn_waited, turn_tokens = watch.look()
+        seconds[1].append(timed(theirs))
+        if turn:  # the first one compiles
+            spent, waited, read = spent + turn_spent, waited + turn_waited, read + turn_tokens
+    mine, rival = (statistics.median(found[1:]) for found in seconds)
+    rows, length = fixed.batch.input_ids.shape
+    predictions = fixed.batch.masked_lm_positions.shape[1]
+    flops = step_flops(config, batch_size=rows, seq_len=length, predictions=predictions)
+    share = mfu(flops, seconds=mine, peak=peak_flops(device))
+    print(
+        f"  {name}, {rows} x {length}: {read / spent:10.0f}  MFU "
+        f"{'not known' if share is None else f'{share:.1%}'}  waiting {waited / spent:.2%}  "
+        f"transformers {fixed.num_tokens / rival:10.0f}  {rival / mine:.2f} x",
+        flush=True,
+    )
+
+
+def timed(step: Step, steps: int = 10) -> float:
+    """Seconds of one of so many steps in a row, the GPU's work included."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    on_cuda(arguments.rounds) if arguments.device == "cuda" else on_cpu(arguments.rounds)
+    print(f"torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The roads of attention against each other and against its formula."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from model.attention import Packing, attend
+
+LENGTHS = torch.tensor([7, 1, 4])
+MASK = torch.arange(7) < LENGTHS[:, None]
+
+
+def random_qkv(dtype=torch.float32):
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(3, 7, 3, 2, 8, generator=draw).to(dtype).requires_grad_()
+
+
+def formula(qkv, row, length):
+    """One row without its padding, [length, N, D]."""
+    query, key, value = qkv[row, :length].double().unbind(1)
+    scores = torch.einsum("qnd,knd->nqk", query, key) / 8**0.5
+    return torch.einsum("nqk,knd->qnd", scores.softmax(-1), value)
+
+
+def packing():
+    starts = F.pad(LENGTHS.cumsum(0), (1, 0)).int()
+    return Packing(MASK.nonzero()[:, 1], starts, max_seqlen=9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)], ids=str
+)
+def test_every_row_gathers_from_its_real_tokens(dtype, tolerance):
+    qkv = random_qkv(dtype)
+    gathered = attend(qkv, MASK, dropout_prob=0.0)
+    assert gathered.dtype == dtype
+    for row, length in enumerate(LENGTHS):
+        wanted = formula(qkv, row, length)
+        found = gathered[row, :length].double()
+        torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)], ids=str
+)
+def test_full_rows_need_no_mask(dtype, tolerance):
+    qkv = random_qkv(dtype)
+    full = attend(qkv, torch.ones_like(MASK), dropout_prob=0.0)
+    torch.testing.assert_close(
+        attend(qkv, None, dropout_prob=0.0), full, atol=tolerance, rtol=tolerance
+    )
+
+
+def test_unpadded_rows_gather_and_learn_what_padded_ones_do():
+    padded, qkv = random_qkv(), random_qkv()
+    wanted = attend(padded, MASK, dropout_prob=0.0)[MASK]
+    found = attend(qkv[MASK], packing(), dropout_prob=0.0)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
+    for gathered in (wanted, found):
+        (gathered * weights).sum().backward()
+    torch.testing.assert_close(qkv.grad, padded.grad, atol=1e-6, rtol=1e-5)
+
+
+def test_dropout_drops_from_the_weights_and_keeps_their_mean():
+    torch.manual_seed(0)
+    qkv = random_qkv()
+    still = attend(qkv, MASK, dropout_prob=0.0)
+    drawn = torch.stack([attend(qkv, MASK, dropout_prob=0.2) for _ in range(4000)])
+    assert not torch.equal(drawn[0], drawn[1])
+    torch.testing.assert_close(drawn.mean(0)[MASK], still[MASK], atol=0.05, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("length", [7, 9])
+def test_the_kernel_for_unpadded_rows_agrees_with_padding(length):
+    qkv = random_qkv().detach()
+    wanted = attend(qkv, MASK, dropout_prob=0.0)[MASK]
+    rows = Packing(packing().position_ids.cuda(), packing().cu_seqlens.cuda(), length)
+    on_gpu = qkv[MASK].to("cuda", torch.bfloat16)
+    found = attend(on_gpu, rows, dropout_prob=0.0).float().cpu()
+    torch.testing.assert_close(found, wanted, atol=2e-2, rtol=2e-2)
+    with pytest.raises(ValueError, match="no dropout on CUDA; set it to 0"):
+        attend(on_gpu, rows, dropout_prob=0.1)

@@ -1,0 +1,102 @@
+"""The formula for a step's arithmetic against what torch counts while it does one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from model.config import PRESETS, preset
+from model.heads import BertForPretraining
+from train.batch import Batch, LoadedBatch
+from train.distributed import World
+from train.flops import PEAKS, mfu, peak_flops, peak_of, step_flops
+from train.step import train_step
+
+ROWS, LENGTH, PREDICTIONS = 4, 48, 7
+
+
+def counted_flops(config, accumulation):
+    """The step with dropout in attention: torch's fused kernel for CPU has no count."""
+    ids = torch.randint(0, config.vocab_size, (ROWS, LENGTH))
+    slots = torch.zeros(ROWS, PREDICTIONS, dtype=torch.long)
+    batch = Batch(
+        input_ids=ids,
+        token_type_ids=torch.zeros_like(ids),
+        attention_mask=torch.ones_like(ids, dtype=torch.bool),
+        masked_lm_positions=slots,
+        masked_lm_labels=slots,
+        masked_lm_weights=torch.ones(ROWS, PREDICTIONS),
+        next_sentence_labels=torch.zeros(ROWS, dtype=torch.long),
+        example_weights=torch.ones(ROWS),
+    )
+    loaded = LoadedBatch(
+        batch=batch,
+        next_position=ROWS,
+        num_tokens=ids.numel(),
+        num_predictions=slots.numel(),
+        num_pairs=ROWS,
+        digest=0,
+    )
+    model = BertForPretraining(config)
+    with FlopCounterMode(display=False) as counter:
+        train_step(
+            model,
+            torch.optim.SGD(model.parameters()),
+            loaded,
+            world=World(0, 1, torch.device("cpu")),
+            accumulation=accumulation,
+            precision="fp32",
+            clip=1.0,
+        )
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("name", ["bert-tiny", "bert-mini", "nano"])
+def test_the_formula_is_what_torch_counts(name, accumulation):
+    config = preset(name, attention_probs_dropout_prob=0.1)
+    wanted = counted_flops(config, accumulation)
+    found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
+    assert found == pytest.approx(wanted, rel=0.02)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_two_layers_of_every_preset_are_what_torch_counts(name):
+    config = replace(
+        PRESETS[name], vocab_size=500, num_hidden_layers=2, attention_probs_dropout_prob=0.1
+    )
+    found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
+    assert found == pytest.approx(counted_flops(config, 1), rel=0.02)
+
+
+def test_bert_base_needs_six_operations_a_token_and_weight():
+    """85 M weights of the layers, 128 tokens, no head: 6 N, and a thirtieth more for attention."""
+    flops = step_flops(preset("bert-base"), batch_size=1, seq_len=128, predictions=0)
+    assert flops == pytest.approx(6 * 85e6 * 128, rel=0.05)
+
+
+def test_the_share_is_that_of_all_devices():
+    assert mfu(4e12, seconds=2.0, peak=10e12, devices=1) == pytest.approx(0.2)
+    assert mfu(4e12, seconds=2.0, peak=10e12, devices=4) == pytest.approx(0.05)
+
+
+def test_of_an_unknown_device_nothing_is_said():
+    assert peak_flops(torch.device("cpu")) is None
+    assert peak_of("NVIDIA GeForce GTX 1080") is None
+    assert mfu(4e12, seconds=2.0, peak=None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+    ],
+)
+def test_devices_are_known_by_the_names_that_they_give(name, known):
+    assert peak_of(name) == PEAKS[known]

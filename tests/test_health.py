@@ -1,0 +1,167 @@
+"""Each warning is seen where its fault was planted, once, and on no sound run."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from train.health import HealthWarning, find_warnings, unigram_entropy
+
+UNIGRAM, BATCH, STEPS, EVERY = 7.0, 64, 1000, 10
+Change = Callable[[int], dict[str, Any]]  # what the line of a step has instead
+
+
+def sound_line(step: int) -> dict[str, Any]:
+    """A line as of a run that learns, with the noise of single batches."""
+    noise = math.sin(12.9 * step)
+    return {
+        "step": step,
+        "mlm_loss": 4.5 + 2.8 * math.exp(-step / 250) + 0.12 * noise,
+        "nsp_loss": 0.6,
+        "nsp_accuracy": 0.5 + 0.3 * (1 - math.exp(-step / 200)) + 0.05 * noise,
+        "learning_rate": 1e-3 * min(step / 60, (STEPS - step) / (STEPS - 60)),
+        "gradient_norm": 2.0 + noise,
+        "tokens_per_second": 300.0 if step == 1 else 9000.0 + 400 * noise,
+        "data_wait": 0.6 if step == 1 else 0.002,
+    }
+
+
+def lines(change: Change = lambda step: {}, *, until: int = STEPS) -> list[dict[str, Any]]:
+    return [sound_line(s) | change(s) for s in (1, *range(EVERY, until + 1, EVERY))]
+
+
+def warnings_of(
+    found: Iterable[dict[str, Any]],
+    total_steps: int | None = STEPS,
+    unigram: float | None = UNIGRAM,
+) -> list[HealthWarning]:
+    return find_warnings(
+        list(found), unigram_loss=unigram, batch_size=BATCH, total_steps=total_steps
+    )
+
+
+def heldout(step: int, loss: float) -> dict[str, Any]:
+    return {"step": step, "heldout/mlm_loss": loss}
+
+
+def after(start: int, **values: Any) -> Change:
+    return lambda step: values if step >= start else {}
+
+
+def only_at(when: int, **values: Any) -> Change:
+    return lambda step: values if step == when else {}
+
+
+def noisy(level: float, name: str = "mlm_loss") -> Change:
+    return lambda step: {name: level + 0.05 * math.sin(12.9 * step)}
+
+
+FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told, words
+    "not_a_number": (after(500, mlm_loss=math.nan), 500, "mlm_loss is nan"),
+    "learning_rate_zero": (after(500, learning_rate=0.0), 510, "the learning rate is 0"),
+    "gradient_zero": (after(500, gradient_norm=0.0), 500, "the gradient norm is 0"),
+    "gradient_spike": (only_at(500, gradient_norm=80.0), 500, "gradient norm is 80, 4"),
+    "loss_spike": (only_at(500, mlm_loss=7.2), 500, "jumped to 7.200 from about 5.101"),
+    "diverging": (lambda s: {"mlm_loss": 7.3 + s / 250}, 120, "above the 7.304 it started from"),
+    "not_falling": (noisy(9.2), 190, "it does not fall"),
+    "parked_at_unigram": (noisy(UNIGRAM), 200, "counting tokens alone gives 7.000"),
+    "nsp_at_chance": (noisy(0.5, "nsp_accuracy"), 300, "which is guessing"),
+    "nsp_too_easy": (after(300, nsp_accuracy=1.0), 490, "100.0% over 1,280 pairs"),
+    "slow_loader": (after(500, data_wait=0.23), 520, "23% of the time the model waits"),
+    "slowed_down": (after(500, tokens_per_second=4000.0), 520, "4,000 tokens/s, and 8,961 were"),
+}
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause: str) -> None:
+    change, step, words = FAULTS[cause]
+    found = [warning for warning in warnings_of(lines(change)) if warning.cause == cause]
+    assert [warning.step for warning in found] == [step]
+    line = str(found[0])
+    assert words in line
+    assert line.startswith(f"step {step}: ")
+    assert line.endswith(".")
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("cause", sorted(FAULTS.keys() - {"diverging", "gradient_zero"}))
+def test_a_fault_has_one_cause(cause: str) -> None:
+    found = {warning.cause for warning in warnings_of(lines(FAULTS[cause][0]))}
+    assert found == {cause}
+
+
+def test_a_sound_run_has_no_warning() -> None:
+    looks = [heldout(step, 4.6 + 2.5 * math.exp(-step / 250)) for step in range(100, 1001, 100)]
+    assert warnings_of(sorted([*lines(), *looks], key=lambda line: line["step"])) == []
+    assert warnings_of(lines(), None) == []  # a run by the clock
+    assert warnings_of(lines(), unigram=None) == []
+
+
+@pytest.mark.parametrize("cause", FAULTS)
+def test_the_first_lines_of_a_run_prove_nothing_yet(cause: str) -> None:
+    """But for what is wrong at once, whatever comes after it."""
+    change = FAULTS[cause][0]
+    at_once = {"not_a_number", "learning_rate_zero", "gradient_zero"}
+    found = warnings_of(lines(lambda step: change(step) | change(600), until=40))
+    assert {warning.cause for warning in found} <= at_once
+    assert bool(found) == (cause in at_once)
+
+
+def test_without_pairs_nothing_is_said_of_them() -> None:
+    without = [
+        {name: value for name, value in line.items() if not name.startswith("nsp")}
+        for line in lines()
+    ]
+    assert warnings_of(without) == []
+
+
+def test_chance_is_told_from_learning_by_the_number_of_pairs() -> None:
+    """54 % of 1,280 pairs may be chance; of 12,800 it is not."""
+    change = after(0, nsp_accuracy=0.54)
+    few = find_warnings(lines(change), unigram_loss=None, batch_size=64, total_steps=STEPS)
+    many = find_warnings(lines(change), unigram_loss=None, batch_size=640, total_steps=STEPS)
+    assert [warning.cause for warning in few] == ["nsp_at_chance"]
+    assert many == []
+
+
+def test_a_cause_is_told_again_only_after_it_had_gone() -> None:
+    flickers = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 520, 540) else {})
+    returns = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 700) else {})
+    assert [warning.step for warning in warnings_of(flickers)] == [500]
+    assert [warning.step for warning in warnings_of(returns)] == [500, 700]
+
+
+def test_the_last_step_of_a_schedule_may_have_no_learning_rate() -> None:
+    assert lines()[-1]["learning_rate"] == 0.0
+    assert warnings_of(lines()) == []
+
+
+def test_one_slow_line_is_no_slow_loader_and_no_slow_machine() -> None:
+    change = only_at(500, data_wait=0.9, tokens_per_second=600.0)
+    assert warnings_of(lines(change)) == []
+
+
+def with_looks(*losses: float, change: Change = lambda step: {}) -> list[HealthWarning]:
+    looks = [heldout(200 * (i + 1), loss) for i, loss in enumerate(losses)]
+    ordered = sorted([*lines(change), *looks], key=lambda line: line["step"])
+    return warnings_of(ordered)
+
+
+def test_held_out_loss_that_rises_while_training_goes_on_falling_is_overfitting() -> None:
+    found = with_looks(5.5, 5.2, 5.4, 5.6)
+    assert [(warning.cause, warning.step) for warning in found] == [("overfitting", 800)]
+    assert "rose from 5.200 (step 400) to 5.600" in found[0].words
+
+
+def test_held_out_loss_that_wavers_or_rises_with_the_training_loss_is_not() -> None:
+    assert with_looks(5.5, 5.2, 5.25, 5.22) == []
+    assert with_looks(5.5, 5.2, 5.21, 5.22) == []
+    rising = with_looks(5.0, 5.2, 5.4, 5.6, change=lambda s: {"mlm_loss": 5.0 + s / 1000})
+    assert [warning for warning in rising if warning.cause == "overfitting"] == []
+
+
+def test_the_unigram_entropy_is_that_of_the_counts() -> None:
+    assert unigram_entropy([0, 5, 5, 0, 5, 5]) == pytest.approx(math.log(4))
+    assert unigram_entropy([3, 1]) == pytest.approx(0.5623351446)
+    assert unigram_entropy([]) is None

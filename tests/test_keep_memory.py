@@ -1,0 +1,32 @@
+"""Freed memory that stays: counted as page faults, in processes of their own."""
+
+import subprocess
+import sys
+
+import pytest
+
+from train.memory import keep_freed_memory
+
+FAULTS = """
+import resource, sys, torch
+from train.memory import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def touch():
+    torch.ones(50_000_000)  # 200 MB
+touch()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(5):
+    touch()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(what):
+    command = [sys.executable, "-c", FAULTS, what]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(not keep_freed_memory(), reason="only glibc can keep it")
+def test_memory_that_was_freed_is_used_again_and_not_fetched_anew():
+    assert faults("keep") < faults("give back") / 10

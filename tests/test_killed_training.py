@@ -1,0 +1,67 @@
+"""Training killed ten times at random moments is the training that was never killed, bit for bit.
+
+The moments are drawn once: so many steps after the start of a life, and then a part of the time
+that a step or a checkpoint takes. Checkpoints follow each other closely, so some are hit in the
+making. Dropout is on, masks are drawn anew in each epoch, and the learning rate changes with each
+step.
+"""
+
+import os
+import random
+import signal
+import subprocess
+
+import pytest
+
+from tests.small_jobs import COMMAND, ROOT
+from tests.small_training import (
+    assert_same_run,
+    command_line,
+    numbers,
+    preset_of,
+    train,
+)
+
+KILLS = 10
+OPTIONS = {"max_steps": 300, "save_every": 7, "eval_every": 21, "keep": 2}
+
+
+def lines_of(run):
+    path = run / "metrics.jsonl"
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def is_killed(shards, run, *, after, seconds):
+    """Whether a life was cut short: `after` so many more lines of metrics, and some time."""
+    line = [*COMMAND, *command_line(shards, run, "--resume", **OPTIONS)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    wanted = lines_of(run) + after
+    with subprocess.Popen(line, cwd=ROOT, start_new_session=True, **quiet) as process:
+        while lines_of(run) < wanted and process.poll() is None:
+            wait(process, 0.002)
+        wait(process, seconds)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait() == -signal.SIGKILL
+
+
+def wait(process, seconds):
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+@pytest.mark.slow
+def test_ten_kills_leave_no_trace_in_the_loss_curve(small_folder, tmp_path):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    train(small_folder, whole, model=preset_of(small_folder), **OPTIONS)
+    draws = random.Random(0)
+    for _ in range(KILLS):
+        after, seconds = draws.randint(1, 20), draws.uniform(0, 0.05)
+        assert is_killed(small_folder, run, after=after, seconds=seconds)
+    assert 0 < lines_of(run) < lines_of(whole)
+    train(small_folder, run, model=preset_of(small_folder), resume=True, **OPTIONS)
+    assert_same_run(run, whole)
+    steps = [line["step"] for line in numbers(run) if "mlm_loss" in line]
+    assert steps == list(range(1, 301))

@@ -1,0 +1,218 @@
+"""Length bins, rows without padding, shards that are checked or skipped: the loader's options."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import InputError
+from pipeline.manifest import read_manifest
+from pipeline.paths import path_of
+from tests.small_data import SMALL, write_data_set
+from tests.test_loader import GLOBAL, POOL_ROWS, N, load, originals, rows_of
+from train.batch import digest_text
+from train.bins import binned_places
+from train.loader import Loader
+from train.unpadded import concatenate_unpadded, split_unpadded
+
+BINS = 4
+
+
+@pytest.fixture(scope="module")
+def long_folder(tmp_path_factory):
+    """57 examples of up to 128 tokens."""
+    config = replace(SMALL, max_seq_length=128)
+    folder = tmp_path_factory.mktemp("long")
+    return write_data_set(folder, train=(13, 20, 0, 7, 17), config=config)
+
+
+def lengths(loaded):
+    return loaded.batch.attention_mask.sum(1)
+
+
+def test_a_window_is_cut_into_batches_of_like_length():
+    rows = np.array([9, 4, 7, 3, 4, 8])
+    places = binned_places(rows, start=6, epoch_rows=100, batch_size=2, key=np.uint64(5))
+    assert sorted(places.tolist()) == [[0, 5], [1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(("start", "epoch_rows"), [(0, 5), (24, 7), (48, 57), (0, 1), (24, 24)])
+def test_no_row_leaves_its_epoch_for_a_bin(start, epoch_rows):
+    rows = np.random.default_rng(0).integers(1, 99, 24)
+    places = binned_places(rows, start=start, epoch_rows=epoch_rows, batch_size=6, key=np.uint64(1))
+    assert sorted(places.ravel().tolist()) == list(range(24))
+    epochs = (start + np.arange(24)) // epoch_rows
+    for batch, found in enumerate(places):
+        assert sorted(epochs[found]) == epochs[batch * 6 : batch * 6 + 6].tolist()
+
+
+def widened(loaded):
+    """The batch with its ids at the full width."""
+    ids = torch.zeros(len(loaded.batch), 128, dtype=torch.int64)
+    ids[:, : loaded.batch.input_ids.shape[1]] = loaded.batch.input_ids
+    return replace(loaded, batch=replace(loaded.batch, input_ids=ids))
+
+
+def test_with_bins_each_epoch_still_holds_each_example_once(long_folder):
+    everything = originals(load(long_folder, 1, batch_size=N))
+    # A batch on the border has rows of both epochs, those of the first in front.
+    found = [
+        row for x in load(long_folder, 20, length_bins=BINS) for row in originals([widened(x)])
+    ]
+    for epoch in range(4):
+        assert set(found[epoch * N : (epoch + 1) * N]) == set(everything)
+
+
+def test_bins_make_batches_of_like_length_and_no_wider_than_needed(long_folder):
+    plain, binned = load(long_folder, 40), load(long_folder, 40, length_bins=BINS)
+    spread = [sum(int(x.max() - x.min()) for x in map(lengths, s)) for s in (plain, binned)]
+    assert spread[1] < spread[0]
+    for loaded in binned:
+        width = loaded.batch.input_ids.shape[1]
+        assert width == min(-(-int(lengths(loaded).max()) // 32) * 32, 128)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_with_bins_every_rank_has_rows_of_the_same_bin(long_folder, world_size):
+    whole = load(long_folder, 20, length_bins=BINS)
+    parts = [
+        load(long_folder, 20, length_bins=BINS, rank=rank, world_size=world_size, prefetch=rank)
+        for rank in range(world_size)
+    ]
+    for step, loaded in enumerate(whole):
+        of_ranks = [part[step] for part in parts]
+        assert rows_of(of_ranks) == rows_of([loaded])
+        assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
+
+
+def test_with_bins_a_run_goes_on_in_the_middle_of_a_window(long_folder):
+    options = {"seed": 3, "pool_rows": POOL_ROWS, "length_bins": BINS}
+    whole = load(long_folder, 9, **options)
+    state = Loader(long_folder, batch_size=GLOBAL, **options).state_dict(whole[4].next_position)
+    loader = Loader(long_folder, batch_size=GLOBAL, **options)
+    loader.load_state_dict(state)
+    assert [loaded.digest for loaded in islice(loader, 4)] == [x.digest for x in whole[5:]]
+
+
+def test_with_bins_another_batch_size_is_refused(long_folder):
+    options = {"seed": 3, "pool_rows": POOL_ROWS}
+    state = Loader(long_folder, batch_size=GLOBAL, length_bins=BINS, **options).state_dict()
+    for changes, reason in (
+        ({"batch_size": 6, "length_bins": BINS}, "batch_size is 6, the checkpoint's is 12"),
+        ({"batch_size": GLOBAL, "length_bins": 2}, "length_bins is 2, the checkpoint's is 4"),
+        ({"batch_size": GLOBAL}, "length_bins is 0, the checkpoint's is 4"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            Loader(long_folder, **options, **changes).load_state_dict(state)
+    with pytest.raises(InputError, match="position 6 is not the beginning of a batch of 12"):
+        Loader(long_folder, batch_size=12, start_position=6, length_bins=BINS, **options)
+
+
+def test_an_unpadded_batch_holds_the_tokens_of_the_padded_one(small_folder):
+    padded, unpadded = load(small_folder, 12), load(small_folder, 12, unpadded=True)
+    for theirs, ours in zip(padded, unpadded, strict=True):
+        is_token, batch = theirs.batch.attention_mask, ours.batch
+        is_masked = theirs.batch.masked_lm_weights > 0
+        starts = batch.cu_seqlens[:-1].long()
+        assert torch.equal(batch.input_ids, theirs.batch.input_ids[is_token])
+        assert torch.equal(batch.token_type_ids, theirs.batch.token_type_ids[is_token])
+        assert torch.equal(batch.position_ids, is_token.nonzero()[:, 1])
+        assert torch.equal(batch.cu_seqlens.diff(), is_token.sum(1).int())
+        assert batch.cu_seqlens.dtype == torch.int32
+        assert batch.max_seqlen == 16
+        flat = (theirs.batch.masked_lm_positions + starts[:, None])[is_masked]
+        assert torch.equal(batch.masked_lm_positions, flat)
+        assert torch.equal(batch.masked_lm_labels, theirs.batch.masked_lm_labels[is_masked])
+        assert torch.equal(batch.next_sentence_labels, theirs.batch.next_sentence_labels)
+        assert replace(ours, batch=None) == replace(theirs, batch=None)  # the digest also
+
+
+def test_unpadded_parts_make_up_the_batch(small_folder):
+    whole = load(small_folder, 12, unpadded=True)
+    ranks = [load(small_folder, 12, unpadded=True, rank=r, world_size=3) for r in range(3)]
+    for loaded, *of_ranks in zip(whole, *ranks, strict=True):
+        for pieces in (
+            [part.batch for part in of_ranks],
+            *(split_unpadded(loaded.batch, n) for n in (1, 2, 4)),
+        ):
+            assert {len(piece) for piece in pieces} == {GLOBAL // len(pieces)}
+            joined = concatenate_unpadded(pieces).tensors()
+            assert all(torch.equal(joined[name], x) for name, x in loaded.batch.tensors().items())
+
+
+def change_a_value(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_shard_changed_after_the_manifest_is_named_on_demand(tmp_path, prefetch):
+    folder = write_data_set(tmp_path / "data", train=(30, 30))
+    change_a_value(folder / "train-00001-of-00002.arrow")
+    with pytest.raises(InputError, match=r"train-00001-of-00002.arrow is damaged .its sha256"):
+        load(folder, 5, prefetch=prefetch, check_shards=True)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("harm", [cut, change_a_value, None])
+def test_what_is_lost_with_bad_shards_is_counted_exactly(tmp_path, harm):
+    folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
+    everything = Counter(originals(load(folder, 1, batch_size=40)))
+    path = folder / "train-00001-of-00003.arrow"
+    (harm or type(path).unlink)(path)
+    options = {"skip_bad_shards": True, "check_shards": True}
+    shards = Loader(folder, batch_size=20, seed=3, **options).shards
+    assert list(shards.skipped) == [path.name]
+    assert path.name in shards.skipped[path.name]
+    assert shards.lost_rows == 20
+    rest = Counter(originals(load(folder, 1, batch_size=20, **options)))
+    assert rest.total() == 20
+    assert rest <= everything
+
+
+def test_a_state_of_fewer_shards_is_refused_by_all_of_them(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
+    path = folder / "train-00001-of-00003.arrow"
+    data = path.read_bytes()
+    path.unlink()
+    state = Loader(folder, batch_size=4, seed=3, skip_bad_shards=True).state_dict()
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"skipped shards is \[\], .* \['train-00001"):
+        Loader(folder, batch_size=4, seed=3).load_state_dict(state)
+
+
+def test_nothing_is_left_where_all_shards_are_bad(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(13,))
+    (folder / "train-00000-of-00001.arrow").unlink()
+    with pytest.raises(InputError, match="all train shards are bad"):
+        Loader(folder, batch_size=4, seed=3, skip_bad_shards=True)
+
+
+@pytest.fixture
+def store():
+    """A folder that begins empty and is gone afterwards."""
+    folder = path_of("memory://clozeline-loader-tests")
+    yield folder
+    folder.rmdir(recursive=True)
+
+
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+def test_a_store_gives_the_batches_of_a_disk(tmp_path, store, format):
+    config = replace(SMALL, format=format)
+    local = write_data_set(tmp_path / "data", train=(13, 20, 7), config=config)
+    remote = write_data_set(store / "data", train=(13, 20, 7), config=config)
+    wanted = load(local, 9)
+    found = load(str(remote), 9, check_shards=True, prefetch=2)
+    assert [loaded.digest for loaded in found] == [loaded.digest for loaded in wanted]
+    name = read_manifest(remote).shards[1].name
+    (remote / name).unlink()
+    with pytest.raises(InputError, match=f"{name} is missing"):
+        Loader(str(remote), batch_size=4, seed=0)
+    assert Loader(remote, batch_size=4, seed=0, skip_bad_shards=True).shards.lost_rows == 20

@@ -1,0 +1,83 @@
+"""Muon takes the matrices of the layers, AdamW the rest, and both learn at one rate."""
+
+import pytest
+import torch
+
+from model.heads import BertForPretraining
+from tests.small_training import STILL, TINY, assert_same_run, go_back, train
+from train.checkpoint import latest_checkpoint, load_moments
+from train.config import PretrainConfig
+from train.muon import is_hidden_matrix
+from train.optim import build_optimizer, set_learning_rate
+
+MUON = PretrainConfig(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
+
+
+def updated(training):
+    """A model before and after an update with the same gradients."""
+    model = BertForPretraining(TINY)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = build_optimizer(model, training)
+    draw = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=draw)
+    optimizer.step()
+    return before, dict(model.named_parameters()), optimizer
+
+
+def test_only_matrices_of_the_layers_are_muons():
+    model = BertForPretraining(TINY)
+    names = {name for name, p in model.named_parameters() if is_hidden_matrix(name, p)}
+    assert names == {
+        f"encoder.layers.0.{part}.weight"
+        for part in ("attention.qkv", "attention.output", "feed_forward.up", "feed_forward.down")
+    }
+
+
+def test_every_parameter_is_optimized_once():
+    _, named, optimizer = updated(MUON)
+    found = [id(p) for group in optimizer.param_groups for p in group["params"]]
+    assert sorted(found) == sorted(id(p) for p in named.values())
+
+
+def test_the_step_of_a_matrix_is_nearly_orthogonal_and_as_large_as_adamws():
+    before, after, _ = updated(MUON)
+    for name, parameter in after.items():
+        if is_hidden_matrix(name, parameter):
+            step = (before[name] * (1 - 0.5 * 0.1) - parameter.detach()) / 0.5
+            size = 0.2 * max(step.shape) ** 0.5  # so its root mean square is some 0.2
+            values = torch.linalg.svdvals(step / size)
+            assert 0.4 < values.min() <= values.max() < 1.4, name
+
+
+def test_the_rest_is_updated_as_adamw_alone_does():
+    _, ours, _ = updated(MUON)
+    _, theirs, _ = updated(PretrainConfig(learning_rate=0.5, weight_decay=0.1))
+    same = {name for name in ours if torch.equal(ours[name], theirs[name])}
+    assert same == {name for name, p in ours.items() if not is_hidden_matrix(name, p)}
+
+
+def test_one_learning_rate_is_set_for_both():
+    _, _, optimizer = updated(MUON)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    at = [p.detach().clone() for p in parameters]
+    set_learning_rate(optimizer, 0.0)
+    optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(parameters, at, strict=True))
+
+
+def test_it_goes_on_bit_for_bit(small_folder, tmp_path):
+    options = {"optimizer": "muon", "learning_rate": 2e-3, "weight_decay": 0.1}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    for out in (whole, run):
+        train(small_folder, out, **options)
+    train(small_folder, go_back(run, 4), resume=True, **options)
+    assert_same_run(run, whole)
+    kinds = {name.rpartition("/")[2] for name in load_moments(latest_checkpoint(run))}
+    assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
+
+
+def test_the_moments_of_one_are_not_given_to_the_other(small_folder, tmp_path):
+    train(small_folder, tmp_path, model=STILL, max_steps=4)
+    with pytest.raises(ValueError, match="has the moments of --optimizer adamw; give that one"):
+        train(small_folder, tmp_path, model=STILL, optimizer="muon", resume=True)

@@ -1,0 +1,171 @@
+"""Real dumps go all the way: nothing vanishes uncounted, and the text is as good as a parser's."""
+
+import bz2
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.dumps import read_pages
+from pipeline.manifest import Manifest, read_manifest
+from pipeline.sample import make_articles
+from pipeline.steps import REJECTED
+from pipeline.wikitext import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
+from tests.reference_text import comparisons, difference
+from tests.small_jobs import clozeline, write_tokenizer
+
+DATA = os.environ.get("CLOZELINE_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
+DUMPS = Path(DATA or "") / "dumps"
+SLICE = "enwiki-slice-pages-articles.xml.bz2"
+MULTISTREAM = "enwiki-slice-pages-articles-multistream.xml.bz2"
+
+#: Why a page becomes no document; "short_document": no paragraph of it is long enough.
+REASONS = ("redirect", "other_namespace", "empty", "short_document", "no_tokens")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("tokenizer"), make_articles(0, 0, 20))
+
+
+def build(source: Path, out: Path, tokenizer: Path, *options: str) -> tuple[Manifest, str]:
+    """The manifest of the dump's shards, and the warnings."""
+    done = clozeline("shards", source, "--tokenizer", tokenizer, "--out", out, *options)
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stderr.split("\n") if line.startswith("warning")]
+    return read_manifest(out), "\n".join(warnings)
+
+
+def rejected(out: Path) -> list[tuple[str, str]]:
+    """(The title of the page, the reason) for each rejected page."""
+    lines = (out / REJECTED).read_text().splitlines()
+    entries = [json.loads(line) for line in lines]
+    return [(Path(entry["where"]).name, entry["reason"]) for entry in entries]
+
+
+def accounts(manifest: Manifest) -> dict[str, int]:
+    """How many pages became what."""
+    left_out = {name: manifest.dropped[name] for name in REASONS if name in manifest.dropped}
+    return {"documents": manifest.counts["documents"], **left_out}
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "pages", "expected"),
+    [
+        (SLICE, 206, {"documents": 106, "redirect": 100}),
+        ("enwiki-table-markup.xml.bz2", 5, {"documents": 5}),
+        (
+            "bgwiki-latest-pages-articles-shortened.xml.bz2",
+            3,
+            {"documents": 1, "other_namespace": 2},
+        ),
+        (
+            "smallwiki-latest-pages-articles.xml.bz2",
+            2004,
+            {
+                "documents": 895,
+                "redirect": 195,
+                "other_namespace": 906,
+                "empty": 7,
+                "short_document": 1,
+            },
+        ),
+    ],
+)
+def test_of_a_real_dump_every_page_is_accounted_for(
+    name: str, pages: int, expected: dict[str, int], tokenizer: Path, tmp_path: Path
+) -> None:
+    manifest, warnings = build(DUMPS / name, tmp_path / "out", tokenizer, "--workers=1")
+    assert accounts(manifest) == expected
+    assert sum(expected.values()) == pages
+    assert manifest.counts["rejected"] == 0
+    assert not warnings
+
+
+@needs_data
+def test_a_cut_dump_is_one_rejection_and_its_whole_pages(tokenizer: Path, tmp_path: Path) -> None:
+    name, out = "elwiki-truncated-100k.xml.xz", tmp_path / "out"
+    manifest, warnings = build(DUMPS / name, out, tokenizer, "--workers=1")
+    expected = {"documents": 523, "redirect": 26, "other_namespace": 383, "empty": 1}
+    assert accounts(manifest) == expected
+    assert sum(expected.values()) == 933
+    assert manifest.counts["rejected"] == 1
+    assert warnings == f"warning: 1 rejected, see {out / REJECTED}"
+    ((where, reason),) = rejected(out)
+    assert where == name
+    assert "cut after 933 pages" in reason
+
+
+@needs_data
+def test_a_multistream_dump_read_in_parallel_gives_the_documents_of_the_whole(
+    tokenizer: Path, tmp_path: Path
+) -> None:
+    whole, _ = build(DUMPS / SLICE, tmp_path / "whole", tokenizer, "--workers=1")
+    options = ("--workers=2", "--block-bytes=1000000")
+    parts, _ = build(DUMPS / MULTISTREAM, tmp_path / "parts", tokenizer, *options)
+    blocks = json.loads((tmp_path / "parts" / "job.json").read_text())["blocks"]
+    assert blocks == 3
+    assert parts.dataset_digest == whole.dataset_digest
+    assert (parts.counts, parts.dropped) == (whole.counts, whole.dropped)
+
+
+def test_the_page_budget_names_each_page_past_a_limit(tokenizer: Path, tmp_path: Path) -> None:
+    text = "Rome is an old town of some size. "
+    within = {
+        "Long": (text * (MAX_BYTES // len(text) + 1))[:MAX_BYTES],
+        "Open": text + "[a] " * MAX_OPEN,
+        "Deep": text + "{{" * MAX_DEPTH,
+    }
+    one_over = {"Longer": "a", "Opener": "<", "Deeper": "[["}
+    pages = dict(within)
+    for (name, more), markup in zip(one_over.items(), within.values(), strict=True):
+        pages[name] = markup + more
+    source = tmp_path / "budget.xml"
+    source.write_text("<mediawiki>\n" + "".join(map(xml_page, *zip(*pages.items(), strict=True))))
+    with source.open("a") as file:
+        file.write("</mediawiki>\n")
+    out = tmp_path / "out"
+    manifest, _ = build(source, out, tokenizer, "--workers=1", "--max-rejected=1", "--pairs=none")
+    assert (manifest.counts["documents"], manifest.counts["rejected"]) == (3, 3)
+    assert sorted(rejected(out)) == [
+        ("budget.xml: Deeper", "over the page budget: nesting_depth"),
+        ("budget.xml: Longer", "over the page budget: markup_bytes"),
+        ("budget.xml: Opener", "over the page budget: open_braces"),
+    ]
+
+
+def xml_page(title: str, markup: str) -> str:
+    text = markup.replace("<", "&lt;")
+    return f"<page><title>{title}</title><revision><text>{text}</text></revision></page>\n"
+
+
+@needs_data
+@pytest.mark.slow
+def test_of_the_paragraphs_that_strip_code_gives_all_but_the_named_ones_are_ours() -> None:
+    with bz2.open(DUMPS / SLICE) as stream:
+        markup = [page.text for page in read_pages(stream) if not page.redirect]
+    rows, remains = comparisons((text, strip_markup(text)) for text in markup)
+    last = rows[-1]
+    assert last.same / last.ours > 0.985
+    assert last.same / last.theirs > 0.97
+    others = [name for name in remains if name.startswith("other: ")]
+    assert len(others) <= 15, others  # `markup_speed.py --show 1` prints them
+
+
+@needs_data
+@pytest.mark.slow
+def test_differences_from_strip_code_are_seen() -> None:
+    with bz2.open(DUMPS / SLICE) as stream:
+        markup = [page.text for page in read_pages(stream) if not page.redirect][:4]
+    whole, _ = comparisons((text, strip_markup(text)) for text in markup)
+    halves, remains = comparisons((text, strip_markup(text)[::2]) for text in markup)
+    assert halves[-1].same < whole[-1].same // 10
+    assert any(name.startswith("other: ") for name in remains)
+
+
+def test_a_difference_is_shown_between_what_both_have() -> None:
+    theirs, ours = "The city<ref>a</ref> is", "The city is"
+    assert difference(theirs, ours) == "The city[-<ref>a</ref>-]{++} is"

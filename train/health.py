@@ -1,0 +1,318 @@
+"""What is wrong with a run, in words, told from its lines of metrics alone.
+
+    health = Health(unigram_loss=6.2, batch_size=128, total_steps=1000)
+    for warning in health.look(step, metrics):
+        print(warning)
+
+    step 300: NSP accuracy is 50.1% over the last 2,560 pairs, which is guessing. Look at ...
+
+A line of metrics is of one batch (the losses, the accuracies) or of the steps since the line before
+(speed, waiting), so each check looks at several lines and leaves room for chance. A cause is told
+once, and again only after it had gone.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+
+Line = Mapping[str, Any]
+
+FEW, SOME, MANY = 5, 20, 200  # lines of metrics: to notice, to judge, to remember
+GONE_AFTER = 10  # lines without it, and a cause has gone
+HELDOUT = "heldout/mlm_loss"
+
+#: When a run of a known number of steps must have got somewhere (shares of it), and one by the
+#: clock (steps).
+LEARNS_AFTER, LEARNS_AFTER_STEPS = 0.1, 500
+LEAVES_PLATEAU_AFTER, LEAVES_PLATEAU_AFTER_STEPS = 0.2, 1000
+FIRST_STEPS = 100  # in which nothing is expected of a run, however short
+LEARNS_PAIRS_AFTER, LEARNS_PAIRS_AFTER_STEPS, FIRST_STEPS_OF_PAIRS = 0.2, 1000, 300  # later
+
+PAIRS = 1000  # enough to judge NSP by
+SURE = 3.0  # standard deviations
+EASY_ERRORS = 0.001  # share of pairs; BERT ends at some 0.02
+NEAR_UNIGRAM = 0.02  # share of the unigram loss
+ABOVE_START = 1.05
+FALLEN = 0.99  # of the loss at the start
+SPIKE, SPIKE_DEVIATIONS = 1.2, 8.0  # of the loss, and both
+NORM_SPIKE = 10.0
+WAITING = 0.1
+SLOW = 0.5
+OVERFIT = 1.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthWarning:
+    """What is seen, as a number, and what to do: one line."""
+
+    step: int
+    cause: str  # a name; a run has each once at a time
+    words: str
+
+    def __str__(self) -> str:
+        return f"step {self.step:,}: {self.words}"
+
+
+class Past:
+    """What the checks know: what was expected, the first lines, and the newest ones."""
+
+    def __init__(
+        self, *, unigram_loss: float | None, batch_size: int, total_steps: int | None
+    ) -> None:
+        self.unigram_loss, self.batch_size = unigram_loss, batch_size
+        self.total_steps = total_steps
+        self.step = 0
+        self.first: list[Line] = []
+        self.lines: deque[Line] = deque(maxlen=MANY)  # the newest one last
+        self.heldout: list[tuple[int, float]] = []  # step, loss
+
+    def add(self, step: int, line: Line) -> None:
+        """A new line, of training or of held-out examples."""
+        self.step = step
+        if HELDOUT in line:
+            self.heldout.append((step, line[HELDOUT]))
+        if "mlm_loss" in line:
+            self.lines.append(line)
+            if len(self.first) < FEW:
+                self.first.append(line)
+
+    def last(self, name: str, number: int, *, skip: int = 0) -> list[float]:
+        """Up to so many of the newest numbers of that name, the newest first; `skip` newer ones."""
+        newest = islice(reversed(self.lines), skip, skip + number)
+        return [line[name] for line in newest if math.isfinite(line.get(name, math.nan))]
+
+    @property
+    def start_loss(self) -> float:
+        """Masked-LM loss of the first lines."""
+        return fmean(line["mlm_loss"] for line in self.first)
+
+    def is_after(self, share: float, steps: int, least: int = FIRST_STEPS) -> bool:
+        """Whether so much of the run is over."""
+        due = steps if self.total_steps is None else share * self.total_steps
+        return self.step >= max(due, least)
+
+
+class Health:
+    """Reads the lines of a run as they come, and tells what is wrong."""
+
+    def __init__(
+        self, *, unigram_loss: float | None, batch_size: int, total_steps: int | None
+    ) -> None:
+        """None: the unigram of the data is not known; the clock decides when the run is over."""
+        self._past = Past(unigram_loss=unigram_loss, batch_size=batch_size, total_steps=total_steps)
+        self._lines_since: dict[str, int] = {}  # causes that have been told of and have not gone
+
+    def look(self, step: int, metrics: Line) -> list[HealthWarning]:
+        """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
+        self._past.add(step, metrics)
+        checks = HELDOUT_CHECKS if HELDOUT in metrics else CHECKS
+        found = [(check.__name__, check(self._past)) for check in checks]
+        return [new for cause, words in found for new in self._news(step, cause, words)]
+
+    def _news(self, step: int, cause: str, words: str | None) -> Iterator[HealthWarning]:
+        if words:
+            if cause not in self._lines_since:
+                yield HealthWarning(step=step, cause=cause, words=words)
+            self._lines_since[cause] = 0
+        elif cause in self._lines_since:
+            self._lines_since[cause] += 1
+            if self._lines_since[cause] >= GONE_AFTER:
+                del self._lines_since[cause]
+
+
+def find_warnings(
+    lines: Sequence[Line], *, unigram_loss: float | None, batch_size: int, total_steps: int | None
+) -> list[HealthWarning]:
+    """All that a run was told of, or would have been."""
+    health = Health(unigram_loss=unigram_loss, batch_size=batch_size, total_steps=total_steps)
+    return [warning for line in lines for warning in health.look(line["step"], line)]
+
+
+def unigram_entropy(token_counts: Sequence[int]) -> float | None:
+    """Nats of a masked token to whoever has only counted tokens; None where there are no counts."""
+    counts = np.array(token_counts, dtype=np.float64)
+    shares = counts[counts > 0] / max(counts.sum(), 1.0)
+    return float(-(shares * np.log(shares)).sum()) if len(shares) else None
+
+
+def not_a_number(past: Past) -> str | None:
+    """A loss or a gradient norm that is infinite or NaN."""
+    line = past.lines[-1]
+    for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
+        if not math.isfinite(line.get(name, 0.0)):
+            return (
+                f"{name} is {line[name]}. Go on from a checkpoint before it, with a smaller "
+                "--learning-rate."
+            )
+    return None
+
+
+def learning_rate_zero(past: Past) -> str | None:
+    """The last step of a schedule may have it, two lines in the middle may not."""
+    rates = past.last("learning_rate", 2)
+    if rates != [0.0, 0.0] or past.step == past.total_steps:
+        return None
+    return (
+        "the learning rate is 0, so nothing is learned. Check --schedule, and --max-steps against "
+        "the step."
+    )
+
+
+def gradient_zero(past: Past) -> str | None:
+    """No gradient reaches the weights."""
+    if past.last("gradient_norm", 1) != [0.0]:
+        return None
+    return "the gradient norm is 0, so nothing is learned. Look at the data: `clozeline inspect`."
+
+
+def gradient_spike(past: Past) -> str | None:
+    """One norm far above those before it."""
+    newest, before = past.last("gradient_norm", 1), past.last("gradient_norm", SOME, skip=1)
+    if not newest or len(before) < SOME // 2 or newest[0] <= NORM_SPIKE * median(before):
+        return None
+    return (
+        f"the gradient norm is {newest[0]:.3g}, {newest[0] / max(median(before), 1e-12):,.0f} "
+        "times its median. If the loss follows, go on from a checkpoint with a smaller "
+        "--learning-rate or --clip."
+    )
+
+
+def loss_spike(past: Past) -> str | None:
+    """One loss far above those before it, by their own spread."""
+    newest, before = past.last("mlm_loss", 1), past.last("mlm_loss", SOME, skip=1)
+    if not newest or len(before) < SOME // 2:
+        return None
+    middle = median(before)
+    spread = 1.4826 * median(abs(loss - middle) for loss in before)  # as a standard deviation
+    if newest[0] <= max(SPIKE * middle, middle + SPIKE_DEVIATIONS * spread):
+        return None
+    return (
+        f"the masked-LM loss jumped to {newest[0]:.3f} from about {middle:.3f}. If it stays there, "
+        "go on from a checkpoint with a smaller --learning-rate or a longer --warmup."
+    )
+
+
+def diverging(past: Past) -> str | None:
+    """A loss that is worse than that of an untrained model."""
+    newest, start = past.last("mlm_loss", FEW), past.first[0]["mlm_loss"]
+    if len(past.lines) < 2 * FEW or not newest or fmean(newest) <= ABOVE_START * start:
+        return None
+    return (
+        f"the masked-LM loss is {fmean(newest):.3f}, above the {start:.3f} it started from: "
+        "training diverges. Begin again with a smaller --learning-rate or a longer --warmup."
+    )
+
+
+def not_falling(past: Past) -> str | None:
+    """A loss that stays where it began, unless that is the unigram: `parked_at_unigram`."""
+    newest, start = past.last("mlm_loss", SOME), past.start_loss
+    if len(newest) < SOME or not past.is_after(LEARNS_AFTER, LEARNS_AFTER_STEPS):
+        return None
+    level = fmean(newest)
+    near = past.unigram_loss is not None and level <= (1 + NEAR_UNIGRAM) * past.unigram_loss
+    if near or not FALLEN * start < level <= ABOVE_START * start:
+        return None
+    return (
+        f"the masked-LM loss is {level:.3f}, and it began at {start:.3f}: it does not fall. Give a "
+        "larger --learning-rate, or a shorter --warmup."
+    )
+
+
+def parked_at_unigram(past: Past) -> str | None:
+    """The plateau where a model has learned how often tokens are, and nothing else."""
+    newest, unigram = past.last("mlm_loss", SOME), past.unigram_loss
+    is_time = past.is_after(LEAVES_PLATEAU_AFTER, LEAVES_PLATEAU_AFTER_STEPS)
+    if unigram is None or len(newest) < SOME or not is_time:
+        return None
+    if abs(fmean(newest) - unigram) > NEAR_UNIGRAM * unigram:
+        return None
+    return (
+        f"the masked-LM loss is {fmean(newest):.3f} and counting tokens alone gives {unigram:.3f}: "
+        "the model knows how frequent tokens are, and no context. Give more steps, a larger "
+        "--learning-rate or --batch-size, or a model with a norm after its embeddings."
+    )
+
+
+def nsp_at_chance(past: Past) -> str | None:
+    """Accuracy within what guessing gives, by the binomial's bound."""
+    pairs, accuracy = _nsp(past)
+    is_time = past.is_after(LEARNS_PAIRS_AFTER, LEARNS_PAIRS_AFTER_STEPS, FIRST_STEPS_OF_PAIRS)
+    if not is_time or pairs < PAIRS or accuracy > 0.5 + SURE * math.sqrt(0.25 / pairs):
+        return None
+    return (
+        f"NSP accuracy is {accuracy:.1%} over {pairs:,} pairs, which is guessing. Look at the "
+        "pairs (`clozeline inspect`), or give a smaller --learning-rate or a longer --warmup."
+    )
+
+
+def nsp_too_easy(past: Past) -> str | None:
+    """As good as no mistake: the pairs give themselves away, or are known by heart."""
+    pairs, accuracy = _nsp(past)
+    if pairs < PAIRS or accuracy < 1 - EASY_ERRORS:
+        return None
+    return (
+        f"NSP accuracy is {accuracy:.1%} over {pairs:,} pairs: the pairs give themselves away, or "
+        "the model knows them by heart. Run `clozeline verify`, look at the pairs (`clozeline "
+        "inspect`), or give more text."
+    )
+
+
+def slow_loader(past: Past) -> str | None:
+    """The model waits for batches."""
+    shares = past.last("data_wait", FEW)
+    if len(past.lines) <= FEW or len(shares) < FEW or median(shares) <= WAITING:
+        return None
+    return (
+        f"{median(shares):.0%} of the time the model waits for data: the loader is slower than the "
+        "model. Put the shards on a local disk, uncompressed, and leave a core to the loader."
+    )
+
+
+def slowed_down(past: Past) -> str | None:
+    """Fewer tokens a second than this run is used to."""
+    newest = past.last("tokens_per_second", FEW)
+    usual = past.last("tokens_per_second", MANY, skip=FEW)
+    if len(newest) < FEW or len(usual) < 2 * FEW or median(newest) >= SLOW * median(usual):
+        return None
+    return (
+        f"{median(newest):,.0f} tokens/s, and {median(usual):,.0f} were usual. Look for another "
+        "job on this machine, heat, or slow storage."
+    )
+
+
+def overfitting(past: Past) -> str | None:
+    """Held-out loss rises from look to look while the training loss goes on falling."""
+    newest, before = past.last("mlm_loss", SOME), past.last("mlm_loss", SOME, skip=SOME)
+    if len(past.heldout) < 3 or len(before) < FEW or fmean(newest) >= fmean(before):
+        return None
+    (_, one), (_, two), (_, three) = past.heldout[-3:]
+    step, best = min(past.heldout, key=lambda look: look[1])
+    if not one < two < three or three <= OVERFIT * best:
+        return None
+    return (
+        f"the held-out loss rose from {best:.3f} (step {step:,}) to {three:.3f} while the training "
+        "loss fell: the model learns the examples by heart. Stop here (the best checkpoint is "
+        "kept), or give more text or --dropout."
+    )
+
+
+def _nsp(past: Past) -> tuple[int, float]:
+    """Pairs in the newest lines, and the share of them that was right."""
+    shares = past.last("nsp_accuracy", MANY)
+    enough = shares[: max(SOME, math.ceil(PAIRS / past.batch_size))]
+    return len(enough) * past.batch_size, fmean(enough) if enough else 0.0
+
+
+Check = Callable[[Past], str | None]
+CHECKS: tuple[Check, ...] = (
+    *(not_a_number, learning_rate_zero, gradient_zero, gradient_spike),
+    *(loss_spike, diverging, not_falling, parked_at_unigram),
+    *(nsp_at_chance, nsp_too_easy, slow_loader, slowed_down),
+)
+HELDOUT_CHECKS: tuple[Check, ...] = (overfitting,)
