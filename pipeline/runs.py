@@ -33,7 +33,7 @@ from pipeline.schema import id_type
 from pipeline.stopwatch import Stopwatch
 
 # Goes up whenever the same block would give another run: extraction, sentences, this layout.
-RUN_VERSION = 2
+RUN_VERSION = 3
 
 COUNTS = b"clozeline.counts"
 

@@ -38,7 +38,7 @@ def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
 
