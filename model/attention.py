@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.varlen import varlen_attn
 
 from model.dropout import dropout
 
@@ -67,6 +66,8 @@ def _attend_unpadded(qkv: Tensor, packing: Packing, dropout_prob: float) -> Tens
             f"attention_probs_dropout_prob is {dropout_prob}, but attention over unpadded rows "
             "has no dropout on CUDA; set it to 0, or train on padded rows."
         )
+    from torch.nn.attention.varlen import varlen_attn  # loads the compiler: seconds
+
     starts, longest = packing.cu_seqlens, packing.max_seqlen
     query, key, value = qkv.unbind(1)  # each [T, N, D]
     gathered = varlen_attn(query, key, value, starts, starts, longest, longest)
