@@ -154,14 +154,14 @@ def moments(number: int, seconds: float) -> list[float]:
     return draw.sample(parts, number)
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
-def test_a_job_killed_at_random_moments_loses_only_what_was_in_flight(
-    kills: int, undisturbed: tuple[Job, float], tools: Path, tmp_path: Path
+@pytest.mark.slow
+def test_a_job_killed_at_ten_random_moments_loses_only_what_was_in_flight(
+    undisturbed: tuple[Job, float], tools: Path, tmp_path: Path
 ) -> None:
     finished, seconds = undisturbed
     jobs = (Job(tmp_path / str(number), tools) for number in count())
     job, lives = next(jobs), []
-    for moment in moments(kills, seconds):
+    for moment in moments(10, seconds):
         while not job.is_killed_after(moment):  # it was done by then: another, sooner
             assert_same_bytes_and_little_lost([*lives, job.look()], job, finished)
             job, lives, moment = next(jobs), [], moment * 0.7
