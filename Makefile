@@ -75,12 +75,15 @@ wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
 
 # --- development ----------------------------------------------------------------------------------
 
+# Two at a time: many tests wait for processes that they started. Those of a file share what they set up.
+PARALLEL := -n 2 --dist loadfile
+
 .PHONY: test test-all lint types check bench clean
 test: $(READY)  ## the tests, without the slow ones
-	$(BIN)/python -m pytest -q -m "not slow and not gpu"
+	$(BIN)/python -m pytest -q -m "not slow and not gpu" $(PARALLEL)
 
 test-all: $(READY)  ## all tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(PARALLEL)
 
 lint: $(READY)  ## style
 	$(BIN)/ruff check .

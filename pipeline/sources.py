@@ -172,6 +172,12 @@ def _evenly(whole: Block, text_bytes: int, block_bytes: int) -> list[Block]:
     size = whole.stop - whole.start
     parts = min(size, max(1, round(text_bytes / block_bytes)))
     edges = [size * part // parts for part in range(parts + 1)] if size else [0]
+    return _cut(whole, edges, text_bytes)
+
+
+def _cut(whole: Block, edges: Sequence[int], text_bytes: int) -> list[Block]:
+    """The block cut at edges counted from its start; the text is spread evenly over it."""
+    size = edges[-1]
     return [
         replace(
             whole,
@@ -309,13 +315,4 @@ def _sample_blocks(source: str, block_bytes: int) -> list[Block]:
     )
     # Blocks of a fixed number of rows: a larger sample begins with the blocks of a smaller one.
     rows = spec.stop - spec.start
-    edges = [*range(0, rows, step), rows]
-    return [
-        replace(
-            whole,
-            start=spec.start + start,
-            stop=spec.start + stop,
-            text_bytes=text_bytes * stop // rows - text_bytes * start // rows,
-        )
-        for start, stop in pairwise(edges)
-    ]
+    return _cut(whole, [*range(0, rows, step), rows], text_bytes)

@@ -17,6 +17,21 @@ settings.register_profile("clozeline", deadline=None)
 settings.load_profile("clozeline")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need a GPU are skipped where there is none."""
+    on_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if on_gpu and not has_gpu():
+        for item in on_gpu:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def has_gpu() -> bool:
+    """Tests of the pipeline need not wait for torch."""
+    import torch
+
+    return torch.cuda.is_available()
+
+
 @pytest.fixture(scope="session")
 def small_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished data set: 57 training examples in 5 shards, one without rows; 23 to validate."""

@@ -193,7 +193,6 @@ def test_the_digest_never_changes():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_pinned_memory_reaches_the_device():
     batch = make(random_rows(4))
     moved = batch.pin_memory().to("cuda", non_blocking=True)

@@ -36,7 +36,6 @@ def refusal(folder, *beam_args):
         ["--flink_mster=host:8081"],
         ["--nonsense", "1", "--direct_num_workers=2"],
         [PORTABLE, "--job_endpoint=embed", "stray"],
-        ["--dask_client_address=host:8786"],  # without its runner
     ],
 )
 def test_an_option_that_nobody_knows_is_named(beam_args, tmp_path):

@@ -28,6 +28,8 @@ from train.pace import MOST_STEPS
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
+#: Batches of like length without padding, over two borders of epochs.
+FORMS = {"max_steps": 16, "length_bins": 3, "unpadded": True, "micro_batch_size": 2}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
 #: A run that begins as the first of these and goes on as the second, after step 40.
 CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
@@ -46,6 +48,7 @@ def runs(folder, tmp_path_factory):
     """A folder of the runs `one`, `ddp` and `fsdp`, and of `ddp-fsdp` and so on."""
     runs = tmp_path_factory.mktemp("runs")
     train(folder, runs / "one", model=MODEL, **OPTIONS)
+    train(folder, runs / "forms-one", model=MODEL, **FORMS)
     jobs = [
         {"out": runs / kind, "changes": {**OPTIONS, "parallel": kind}} for kind in ("ddp", "fsdp")
     ]
@@ -60,6 +63,12 @@ def runs(folder, tmp_path_factory):
         if after != "one"
     ]
     jobs.append({"out": runs / "ddp", "changes": {**OPTIONS, "max_steps": 3}})
+    jobs.append({"out": runs / "forms", "changes": FORMS})
+    for rank in (0, 1):
+        shutil.copytree(folder, runs / f"shards-{rank}")
+    (runs / "shards-1" / "train-00001-of-00005.arrow").unlink()
+    skipping = {"skip_bad_shards": True, "max_steps": 1}
+    jobs.append({"out": runs / "skips", "shards": runs / "shards-{rank}", "changes": skipping})
     endless = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
     jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
     run_jobs([{"shards": folder, **job} for job in jobs], runs)
@@ -96,6 +105,16 @@ def test_two_processes_train_as_one_does(kind, runs):
     lines = numbers(runs / "one")
     assert [line["step"] for line in lines if "mlm_loss" in line] == list(range(1, 51))
     assert_same_training(numbers(runs / kind), lines)
+
+
+def test_two_processes_train_as_one_does_on_unpadded_batches_of_like_length(runs):
+    assert_same_training(numbers(runs / "forms"), numbers(runs / "forms-one"))
+
+
+def test_processes_that_would_skip_different_shards_all_refuse(runs):
+    said = [(runs / f"skips.refused.{rank}").read_text() for rank in (0, 1)]
+    assert "process 1 skips train-00001-of-00005.arrow, process 0 no shard" in said[1]
+    assert all("all have to read the same shards" in each for each in said)
 
 
 def test_one_that_accumulates_trains_as_one_that_does_not(runs, folder, tmp_path):

@@ -100,8 +100,9 @@ def unpadded(batch):
         masked_lm_positions=(batch.masked_lm_positions + starts[:-1, None])[is_masked],
         masked_lm_labels=batch.masked_lm_labels[is_masked],
         masked_lm_weights=batch.masked_lm_weights[is_masked],
-        cu_predictions=F.pad(is_masked.sum(1).cumsum(0), (1, 0)).int(),
         next_sentence_labels=batch.next_sentence_labels,
+        token_offsets=starts.numpy(),
+        masked_offsets=F.pad(is_masked.sum(1).cumsum(0), (1, 0)).numpy(),
     )
 
 

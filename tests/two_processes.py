@@ -2,9 +2,9 @@
 
     torchrun ... tests/two_processes.py JOBS.json
 
-A job is a dictionary: `shards`, `out`, `changes` for `small_training.train`; with `copy_of` and
-`step` it goes on from that step of another run; `signal` reaches rank 1 in its first life. What
-rank r has to say of a refusal stands in `OUT.refused.r`.
+A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
+`small_training.train`; with `copy_of` and `step` it goes on from that step of another run; `signal`
+reaches rank 1 in its first life. What rank r has to say of a refusal stands in `OUT.refused.r`.
 """
 
 import json
@@ -52,7 +52,8 @@ def do(job: dict[str, Any]) -> None:
     handle = send(*job["signal"]) if "signal" in job and is_first_life else None
     try:
         resume = "copy_of" in job
-        train(Path(job["shards"]), out, model=MODEL, resume=resume, **job["changes"])
+        shards = Path(job["shards"].format(rank=rank))
+        train(shards, out, model=MODEL, resume=resume, **job["changes"])
     except (InputError, SystemExit) as refusal:
         Path(f"{out}.refused.{rank}").write_text(f"{type(refusal).__name__} {refusal}")
     if handle:

@@ -84,6 +84,8 @@ class Movable(Protocol):
 
     def pin_memory(self) -> Self: ...
 
+    def tensors(self) -> dict[str, Tensor]: ...
+
 
 AnyBatch = TypeVar("AnyBatch", bound=Movable)
 

@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ class TrainState:
     dataset_digest: str
     tokenizer_digest: str
     seed: int  # of the order of the data
+    skipped_shards: list[str] = field(default_factory=list)  # the order goes on without them
     heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were looked at
     elapsed: float = 0.0  # seconds of a run by the clock; such runs alone look at one
 

@@ -54,6 +54,14 @@ class PretrainConfig:
     parallel: Parallel = "ddp"
     #: Draw new masks from the second epoch on.
     remask: bool = True
+    #: Global batches whose rows are sorted by length, so that batches are narrow; 0: none are.
+    length_bins: int = 0
+    #: Train on rows without padding, one after the other.
+    unpadded: bool = False
+    #: Compare the sha256 of each shard with the manifest's when it is first read.
+    check_shards: bool = False
+    #: Go on without the shards that are bad; all are read once to know which.
+    skip_bad_shards: bool = False
     #: Steps between two lines of metrics.
     log_every: int = 10
     #: Steps between two looks at the validation shards; not given: before each checkpoint;
@@ -74,7 +82,7 @@ class PretrainConfig:
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
             if getattr(self, name) is not None:
                 _at_least(name, getattr(self, name), low)
-        for name in ("eval_examples", "save_every", "clip", "weight_decay", "seed"):
+        for name in ("eval_examples", "save_every", "clip", "weight_decay", "seed", "length_bins"):
             _at_least(name, getattr(self, name), 0)
         if self.learning_rate <= 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; give more than 0.")
@@ -82,6 +90,11 @@ class PretrainConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it lies in [0, 1).")
         self._check_choices()
+        if self.batch_ramp and self.length_bins:
+            raise ValueError(
+                "batch_ramp changes the size of the batch, which length_bins forbid: the order of "
+                "the data depends on it. Give one of the two."
+            )
         if self.batch_ramp and self.batch_size % RAMP[0]:
             raise ValueError(
                 f"batch_size {self.batch_size} has no whole eighth for batch_ramp to start with; "

@@ -23,7 +23,7 @@ PEAKS = {
 }
 
 
-def step_flops(config: BertConfig, *, batch_size: int, seq_len: int, predictions: int) -> int:
+def step_flops(config: BertConfig, *, batch_size: int, seq_len: float, predictions: float) -> float:
     """Operations of the forward and backward passes of one step, over all processes.
 
     `batch_size` rows of `seq_len` tokens with `predictions` places for masked words each. Padding

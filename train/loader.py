@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from pipeline.errors import InputError
@@ -28,6 +29,7 @@ from train.order import POOL_ROWS, Order
 from train.pools import ShardSet
 from train.prefetch import prefetched
 from train.reader import BatchReader, Form, Share
+from train.transfer import Transfer, received
 
 #: What the state of a plain sequence says, or leaves out, of what changes an order.
 PLAIN: dict[str, Any] = {"skipped_shards": [], "length_bins": 0, "batch_size": None}
@@ -43,6 +45,7 @@ class Loader(IterableDataset[LoadedBatch]):
     `length_bins` sorts the rows of so many global batches by length (`bins.py`): the rows of a
     batch, of all ranks, are of like length, and it is as wide as the longest needs. `unpadded`
     gives batches without padding (`unpadded.py`). `check_shards` and `skip_bad_shards`: `ShardSet`.
+    With a CUDA `device`, batches are there when they are handed out (`transfer.py`).
 
     Iterating goes on where the last iteration stopped. Raises InputError for a folder that is no
     finished data set (`ShardSet`), a batch that does not divide, and, while reading, a bad shard.
@@ -63,6 +66,7 @@ class Loader(IterableDataset[LoadedBatch]):
         unpadded: bool = False,
         check_shards: bool = False,
         skip_bad_shards: bool = False,
+        device: torch.device | str = "cpu",
         prefetch: int = 2,
         pool_rows: int = POOL_ROWS,
     ) -> None:
@@ -73,6 +77,7 @@ class Loader(IterableDataset[LoadedBatch]):
         self._form = Form(remask=remask, length_bins=length_bins, unpadded=unpadded)
         self._seed = seed
         self.next_position = self._fitting(start_position)
+        self._device = torch.device(device)
         self._prefetch = prefetch
         self._pool_rows = pool_rows
 
@@ -87,7 +92,12 @@ class Loader(IterableDataset[LoadedBatch]):
             for slab in slabs:
                 for loaded in slab:
                     self.next_position = loaded.next_position
-                    yield loaded
+                    yield received(loaded)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Of the next iteration. Raises InputError where it does not divide or, with bins, fit."""
+        self._share = Share(batch_size, self._share.rank, self._share.world_size)
+        self.next_position = self._fitting(self.next_position)
 
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
         """Where the sequence stands: after the last batch handed out, or at `next_position`.
@@ -151,9 +161,11 @@ class Loader(IterableDataset[LoadedBatch]):
         reader = BatchReader(self.shards, order, self._share, self._form)
         at_once = reader.batches_at_once
         begin = self.next_position
+        transfer = Transfer(self._device) if self._device.type == "cuda" else None
         for slab in count(0, at_once):
             numbers = first + step * np.arange(slab, slab + at_once)
-            yield reader.read(begin + self._share.batch_size * numbers)
+            loaded = reader.read(begin + self._share.batch_size * numbers)
+            yield list(map(transfer.send, loaded)) if transfer else loaded
 
 
 def evaluation_batches(

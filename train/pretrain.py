@@ -27,9 +27,10 @@ from train.checkpoint import load_moments, load_weights
 from train.config import PretrainConfig
 from train.distributed import World, is_restart, join_world, spread
 from train.evaluate import Evaluation, evaluate
+from train.feed import open_loader
 from train.flops import mfu, peak_flops, step_flops
 from train.health import Health, unigram_entropy
-from train.loader import Loader, evaluation_batches
+from train.loader import evaluation_batches
 from train.memory import keep_freed_memory
 from train.metrics import MetricsLog, Stopwatch
 from train.optim import build_optimizer, set_learning_rate
@@ -73,6 +74,7 @@ def pretrain(
         resume, overwrite = True, False  # what is there now is what failed a moment ago
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
+    _check_unpadded(model, training)
     config = RunConfig.of(model, training, manifest)
     with join_world() as world:
         for size in training.batch_sizes:
@@ -103,6 +105,16 @@ def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:
         )
 
 
+def _check_unpadded(model: BertConfig, training: PretrainConfig) -> None:
+    """Before anything is written; attention would say it in the first step."""
+    has_kernel = torch.cuda.is_available() and training.precision != "fp32"
+    if training.unpadded and has_kernel and model.attention_probs_dropout_prob:
+        raise InputError(
+            "--unpadded: attention over unpadded rows has no dropout on CUDA, and the model asks "
+            f"for {model.attention_probs_dropout_prob}; give --dropout 0, or padded rows."
+        )
+
+
 class _Life:
     """The training of one process, from a starting point until it ends."""
 
@@ -112,7 +124,7 @@ class _Life:
         self.shards, self.out, self.world = shards, out, world
         self.training = config.training
         self.manifest = read_manifest(shards)
-        self.state = start.state
+        self.loader, self.state = open_loader(shards, self.training, start.state, world)
         self.saved_step = start.state.step  # nothing new to save until there was a step
         self.model = BertForPretraining(config.model, seed=self.training.seed)
         if config.model.head_bias:
@@ -132,7 +144,7 @@ class _Life:
         if start.checkpoint and start.has_moments:
             restore_moments(self.model, self.optimizer, load_moments(start.checkpoint))
         self.watch = Stopwatch()
-        self.flops = 0  # since the last line of metrics
+        self.flops = 0.0  # since the last line of metrics
         self.peak_flops = peak_flops(world.device)
         self.heldout: Evaluation | None = None
 
@@ -181,16 +193,8 @@ class _Life:
         """From where the data stands; the size of each is asked for when it is needed."""
         while True:
             size = self._batch_size()
-            loader = Loader(
-                self.shards,
-                batch_size=size,
-                rank=self.world.rank,
-                world_size=self.world.size,
-                seed=self.training.seed,
-                start_position=self.state.next_position,
-                remask=self.training.remask,
-            )
-            with closing(iter(loader)) as batches:
+            self.loader.set_batch_size(size)
+            with closing(iter(self.loader)) as batches:
                 while size == self._batch_size():
                     yield next(batches)
 
@@ -200,7 +204,7 @@ class _Life:
     def _step(self, batches: Iterator[LoadedBatch], log: MetricsLog) -> None:
         training, step = self.training, self.state.step + 1
         with self.watch.waiting():
-            loaded = next(batches).to(self.world.device)
+            loaded = next(batches)
         seed_dropout(training.seed, step, self.world.rank)
         set_learning_rate(self.optimizer, learning_rate_at(training, step, self.pace.elapsed))
         is_logged = step % training.log_every == 0 or step == 1
@@ -218,15 +222,19 @@ class _Life:
             self.state, step=step, next_position=loaded.next_position, heldout_loss=None
         )
         self.watch.tokens += loaded.num_tokens
-        self.flops += step_flops(
-            self.model.config,
-            batch_size=len(loaded.batch) * self.world.size,
-            seq_len=loaded.batch.input_ids.shape[1],
-            predictions=loaded.batch.masked_lm_positions.shape[1],
-        )
+        self.flops += self._step_flops(loaded)
         if is_logged:
             log.write(step, self._metrics(loaded, sums, norm))
         log.advance()
+
+    def _step_flops(self, loaded: LoadedBatch) -> float:
+        batch, rows = loaded.batch, len(loaded.batch) * self.world.size
+        if self.training.unpadded:
+            tokens, words = loaded.num_tokens / rows, loaded.num_predictions / rows
+        else:
+            tokens, words = batch.input_ids.shape[1], batch.masked_lm_positions.shape[1]
+        config = self.model.config
+        return step_flops(config, batch_size=rows, seq_len=tokens, predictions=words)
 
     def _metrics(self, loaded: LoadedBatch, sums: Tensor, norm: Tensor) -> dict[str, Any]:
         digest = self.world.sum(torch.tensor(loaded.digest, device=self.world.device))
@@ -249,7 +257,7 @@ class _Life:
         share = mfu(self.flops, seconds=seconds, peak=self.peak_flops, devices=self.world.size)
         if share is not None:
             metrics["mfu"] = round(share, 4)
-        self.flops = 0
+        self.flops = 0.0
         if loaded.num_pairs:
             metrics["nsp_loss"] = nsp / loaded.num_pairs
             metrics["nsp_accuracy"] = pairs / loaded.num_pairs

@@ -12,6 +12,7 @@ from train.checkpoint import (
     set_aside,
     weights_digest,
 )
+from train.config import PretrainConfig
 from train.run import SUMMARY, RunConfig, read_run
 from train.schedule import is_over
 
@@ -89,11 +90,24 @@ def _check_same(out: Path, config: RunConfig, there: RunConfig, state: TrainStat
             f"{out} reads the data in the order of seed {state.seed}, not of "
             f"{config.training.seed}; give that seed, or another --out."
         )
+    _check_bins(out, config.training, there.training)
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
             f"{out} has the moments of --optimizer {there.training.optimizer}; give that one, or "
             f"another --out with --start-from {out}."
         )
+
+
+def _check_bins(out: Path, training: PretrainConfig, there: PretrainConfig) -> None:
+    if not training.length_bins and not there.length_bins:
+        return
+    for name in ("length_bins", "batch_size"):
+        ours, theirs = getattr(training, name), getattr(there, name)
+        if ours != theirs:
+            raise InputError(
+                f"{out} reads the data in the order of {name} {theirs}, not of {ours}; give that "
+                "one, or another --out. Without length bins any batch size goes on."
+            )
 
 
 def _check_asked_for(

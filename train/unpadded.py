@@ -5,9 +5,10 @@ B examples, T tokens and M masked tokens of all of them.
     rows                 [CLS] the [MASK] sat [SEP]    [CLS] it [MASK] [SEP]
     input_ids            2 7 4 9 3 2 8 4 3
     position_ids         0 1 2 3 4 0 1 2 3             cu_seqlens      0 5 9
-    masked_lm_positions  2 7 (among all tokens)        cu_predictions  0 1 2
+    masked_lm_positions  2 7 (among all tokens)
 
-T and M differ from batch to batch: what is compiled has to allow for that.
+T and M differ from batch to batch: what is compiled has to allow for that. Where the rows begin is
+known on the CPU too, so that a batch on a GPU is cut into parts without waiting for it.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -36,8 +37,9 @@ class UnpaddedBatch:
     masked_lm_positions: Tensor  # int64 [M], among the T tokens
     masked_lm_labels: Tensor  # int64 [M]
     masked_lm_weights: Tensor  # float32 [M], all 1
-    cu_predictions: Tensor  # int32 [B + 1], where the masked tokens of each row begin, and M
     next_sentence_labels: Tensor  # int64 [B], -1: there is no B
+    token_offsets: Offsets  # [B + 1], `cu_seqlens` on the CPU
+    masked_offsets: Offsets  # [B + 1], where the masked tokens of each row begin, and M
 
     def __len__(self) -> int:
         return len(self.next_sentence_labels)
@@ -65,20 +67,22 @@ class UnpaddedBatch:
         return replace(self, **pinned)
 
     def slice(self, start: int, stop: int) -> "UnpaddedBatch":
-        """Some rows; ids and labels are views. On CPU: it looks at where the rows begin."""
-        tokens, masks = self.cu_seqlens[start : stop + 1], self.cu_predictions[start : stop + 1]
+        """Some rows; ids and labels are views."""
+        tokens = self.token_offsets[start : stop + 1]
+        masks = self.masked_offsets[start : stop + 1]
         token, mask = slice(int(tokens[0]), int(tokens[-1])), slice(int(masks[0]), int(masks[-1]))
         return UnpaddedBatch(
             input_ids=self.input_ids[token],
             token_type_ids=self.token_type_ids[token],
             position_ids=self.position_ids[token],
-            cu_seqlens=tokens - token.start,
+            cu_seqlens=self.cu_seqlens[start : stop + 1] - token.start,
             max_seqlen=self.max_seqlen,
             masked_lm_positions=self.masked_lm_positions[mask] - token.start,
             masked_lm_labels=self.masked_lm_labels[mask],
             masked_lm_weights=self.masked_lm_weights[mask],
-            cu_predictions=masks - mask.start,
             next_sentence_labels=self.next_sentence_labels[start:stop],
+            token_offsets=tokens - token.start,
+            masked_offsets=masks - mask.start,
         )
 
 
@@ -104,8 +108,9 @@ def collate_unpadded(
         masked_lm_positions=torch.from_numpy(masked),
         masked_lm_labels=torch.from_numpy(labels.values.astype(np.int64)),
         masked_lm_weights=torch.ones(len(masked)),
-        cu_predictions=torch.from_numpy(positions.offsets.astype(np.int32)),
         next_sentence_labels=torch.from_numpy(examples.next_sentence_label[rows].astype(np.int64)),
+        token_offsets=ids.offsets,
+        masked_offsets=positions.offsets,
     )
 
 
@@ -119,9 +124,10 @@ def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
     before = offsets_of([part.num_tokens for part in parts]).tolist()
     moved = [part.masked_lm_positions + n for part, n in zip(parts, before, strict=False)]
     joined["masked_lm_positions"] = torch.cat(moved)
-    for name in ("cu_seqlens", "cu_predictions"):
-        lengths = torch.cat([part.tensors()[name].diff() for part in parts])
-        joined[name] = torch.from_numpy(offsets_of(lengths.numpy()).astype(np.int32))
+    for name in ("token_offsets", "masked_offsets"):
+        lengths = [np.diff(getattr(part, name)) for part in parts]
+        joined[name] = offsets_of(np.concatenate(lengths))
+    joined["cu_seqlens"] = torch.from_numpy(joined["token_offsets"].astype(np.int32))
     return replace(parts[0], **joined)
 
 
@@ -135,7 +141,7 @@ def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
 def unpadded_hashes(batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_id: int) -> Words:
     """What `example_hashes` gives for the same rows with padding, [B]."""
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
-    tokens, masks = (arrays[k].astype(np.int64) for k in ("cu_seqlens", "cu_predictions"))
+    tokens, masks = batch.token_offsets, batch.masked_offsets
     places, lengths = arrays["position_ids"], np.diff(tokens)
     in_row = arrays["masked_lm_positions"] - np.repeat(tokens[:-1], np.diff(masks))
     slots = slice_indices(np.zeros(len(batch), np.int64), np.diff(masks))
