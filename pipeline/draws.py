@@ -45,10 +45,20 @@ def stream_key(seed: int, name: str, *scope: ArrayLike) -> Words:
     return key
 
 
-@np.errstate(over="ignore")
 def random_words(key: ArrayLike, row: ArrayLike, lane: ArrayLike = 0) -> Words:
     """Uniform uint64 words at (row, lane) of a stream; the three arguments broadcast."""
-    row_key = mix64(_uint64(key) + _uint64(row) * GOLDEN)
+    return words_of_rows(row_keys(key, row), lane)
+
+
+@np.errstate(over="ignore")
+def row_keys(key: ArrayLike, row: ArrayLike) -> Words:
+    """The keys of rows of a stream, for whoever draws from many lanes of each; they broadcast."""
+    return mix64(_uint64(key) + _uint64(row) * GOLDEN)
+
+
+@np.errstate(over="ignore")
+def words_of_rows(row_key: Words, lane: ArrayLike) -> Words:
+    """What `random_words` gives at the lanes of the rows with these keys; they broadcast."""
     return mix64(row_key + _uint64(lane) * LANE)
 
 

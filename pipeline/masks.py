@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.config import DataConfig
-from pipeline.draws import Words, random_words, stream_key, uniform_below, with_probability
+from pipeline.draws import (
+    Words,
+    row_keys,
+    stream_key,
+    uniform_below,
+    with_probability,
+    words_of_rows,
+)
 from pipeline.ragged import Offsets, Ragged, offsets_of, slice_indices
 from pipeline.schema import Examples
 from pipeline.tokenizer import Tokenizer
@@ -74,8 +81,7 @@ def mask_examples(examples: Examples, *, keys: Words, rows: Offsets, rules: Mask
     parts = [
         _mask_slab(
             examples.input_ids.slice(start, min(start + SLAB, len(examples))),
-            keys[start : start + SLAB],
-            rows[start : start + SLAB],
+            row_keys(keys[start : start + SLAB], rows[start : start + SLAB]),
             rules,
         )
         for start in starts
@@ -106,54 +112,57 @@ class _MaskedSlab:
     counts: Offsets  # [R]
 
 
-def _mask_slab(ids: Ragged, keys: Words, rows: Offsets, rules: MaskRules) -> _MaskedSlab:
+def _mask_slab(ids: Ragged, keys: Words, rules: MaskRules) -> _MaskedSlab:
+    """The rows of `ids` with what their `keys` [R] draw."""
     choose = _choose_whole_words if rules.whole_word else _choose_tokens
-    hidden, counts = choose(ids, keys, rows, rules)  # flat places in ids.values, sorted
+    hidden, counts = choose(ids, keys, rules)  # flat places in ids.values, sorted
     row_of = np.repeat(np.arange(len(ids)), counts)
     labels = ids.values[hidden]
     masked = ids.values.copy()
-    masked[hidden] = _stand_ins(labels, keys[row_of], rows[row_of], _ordinals(counts), rules)
+    masked[hidden] = _stand_ins(labels, keys[row_of], _ordinals(counts), rules)
     positions = (hidden - ids.offsets[row_of]).astype(np.uint16)
     return _MaskedSlab(masked, positions, labels, counts)
 
 
 def _stand_ins(
-    labels: NDArray[np.integer], keys: Words, rows: Offsets, ordinals: Offsets, rules: MaskRules
+    labels: NDArray[np.integer], keys: Words, ordinals: Offsets, rules: MaskRules
 ) -> NDArray[np.integer]:
     """What stands at each masked place, [M]: [MASK], a random word, or the label itself."""
     stand_ins = labels.copy()
-    action = random_words(keys, rows, LANES * ordinals + ACTION)
+    action = words_of_rows(keys, LANES * ordinals + ACTION)
     hide = with_probability(action, rules.mask_rate)
     swap = np.flatnonzero(with_probability(action, rules.mask_rate + rules.random_rate) & ~hide)
     stand_ins[hide] = rules.mask_id
-    words = random_words(keys[swap], rows[swap], LANES * ordinals[swap] + REPLACEMENT)
+    words = words_of_rows(keys[swap], LANES * ordinals[swap] + REPLACEMENT)
     stand_ins[swap] = rules.replacement_ids[uniform_below(words, len(rules.replacement_ids))]
     return stand_ins
 
 
-def _choose_tokens(
-    ids: Ragged, keys: Words, rows: Offsets, rules: MaskRules
-) -> tuple[Offsets, Offsets]:
+def _choose_tokens(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets, Offsets]:
     """Exactly k of the n tokens that may be hidden, every set of k equally likely."""
     candidates, candidate_offsets = _candidates(ids, rules)
     totals = np.diff(candidate_offsets)
     counts = np.minimum(count_predictions(ids.lengths, rules), totals)
     most = int(counts.max(initial=0))
+    # Rows that hide the most come first: those that still choose are the first ones, a plain slice.
+    fullest = np.argsort(-counts, kind="stable")
+    choosing = len(counts) - np.searchsorted(counts[fullest[::-1]], np.arange(most), side="right")
+    keys, spare = keys[fullest], (totals - counts)[fullest]
     picks = np.full((most, len(ids)), np.iinfo(np.int32).max, dtype=np.int32)
-    for j in range(most):
-        alive = np.flatnonzero(counts > j)
-        last = totals[alive] - counts[alive] + j
-        pick = uniform_below(random_words(keys[alive], rows[alive], LANES * j + PICK), last + 1)
-        taken = (picks[:j, alive] == pick).any(axis=0)
-        picks[j, alive] = np.where(taken, last, pick)
+    for j, alive in enumerate(choosing.tolist()):
+        last = spare[:alive] + j
+        pick = uniform_below(words_of_rows(keys[:alive], LANES * j + PICK), last + 1)
+        pick = pick.astype(np.int32)
+        taken = (picks[:j, :alive] == pick).any(axis=0)
+        picks[j, :alive] = np.where(taken, last, pick)
     picks.sort(axis=0)
-    by_row = picks.T[np.arange(most) < counts[:, None]]  # [M], row after row, sorted in each
-    return candidates[np.repeat(candidate_offsets[:-1], counts) + by_row], counts
+    by_row = np.empty((len(ids), most), dtype=np.int32)
+    by_row[fullest] = picks.T
+    chosen = by_row[np.arange(most) < counts[:, None]]  # [M], row after row, sorted in each
+    return candidates[np.repeat(candidate_offsets[:-1], counts) + chosen], counts
 
 
-def _choose_whole_words(
-    ids: Ragged, keys: Words, rows: Offsets, rules: MaskRules
-) -> tuple[Offsets, Offsets]:
+def _choose_whole_words(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets, Offsets]:
     """Whole words in drawn order, each taken if it still fits into k tokens."""
     candidates, candidate_offsets = _candidates(ids, rules)
     budget = np.minimum(count_predictions(ids.lengths, rules), np.diff(candidate_offsets))
@@ -162,7 +171,7 @@ def _choose_whole_words(
     word_offsets = np.searchsorted(starts, candidate_offsets)  # words of row r, in starts
     words_in_row = np.diff(word_offsets)
     row_of = np.repeat(np.arange(len(ids)), words_in_row)
-    draws = random_words(keys[row_of], rows[row_of], LANES * _ordinals(words_in_row) + PICK)
+    draws = words_of_rows(keys[row_of], LANES * _ordinals(words_in_row) + PICK)
     drawn = np.lexsort((draws, row_of))  # the words of each row, in drawn order
     takes = np.zeros(len(starts), dtype=bool)
     for rank in range(int(words_in_row.max(initial=0))):

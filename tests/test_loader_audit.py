@@ -13,7 +13,7 @@ from train.loader_audit import audit_loader
 from train.order import Order
 
 
-@pytest.mark.parametrize("rows", [(1,), (13, 20, 0, 7, 17), (150, 151)])
+@pytest.mark.parametrize("rows", [(7,), (13, 20, 0, 7, 17), (150, 151)])
 def test_the_laws_hold_on_any_shards(tmp_path, rows):
     folder = write_data_set(tmp_path / "data", train=rows)
     assert audit_loader(folder).startswith(f"{sum(rows)} training examples are each read once")

@@ -1,0 +1,109 @@
+"""A run changes its processes, workers, passes and batch as often as it likes: the data go on.
+
+A leg of a walk is some steps in one setting; the next leg goes on from what the last one says of
+where it stands. What all legs have trained on, one after the other, is the sequence that a single
+process reads.
+"""
+
+from itertools import islice, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from tests.small_data import write_data_set
+from tests.test_loader import POOL_ROWS, load, originals, rows_of
+from train.batch import split
+from train.loader import Loader
+
+WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)
+#: Positions, a fifth of an epoch to three: more than any walk below goes.
+FAR = 1200
+
+
+@pytest.fixture(scope="module", params=[(13, 20, 0, 7, 17), (5,), (2, 0, 3)], ids=str)
+def folder(request, tmp_path_factory):
+    """Some epochs of several pools; sets that are smaller than a pool, and than most batches."""
+    return write_data_set(tmp_path_factory.mktemp("data"), train=request.param)
+
+
+@pytest.fixture(scope="module")
+def sequence(folder):
+    """The examples as one process reads them, masks and all."""
+    return rows_of(load(folder, 1, batch_size=FAR))
+
+
+def leg(folder, state, *, world_size, workers, accumulation, micro_batch_size, steps):
+    """The examples of some steps, in the order of ranks and passes; and the state after them."""
+    batch_size = world_size * accumulation * micro_batch_size
+    parts = []
+    for rank in range(world_size):
+        options = {"batch_size": batch_size, "rank": rank, "world_size": world_size, "seed": 3}
+        loader = Loader(folder, **options, pool_rows=POOL_ROWS, prefetch=rank % 2)
+        if state:
+            loader.load_state_dict(state)
+        batches = DataLoader(loader, batch_size=None, num_workers=workers) if workers else loader
+        parts.append(list(islice(batches, steps)))
+    state = loader.state_dict(parts[0][-1].next_position)
+    rows = []
+    for of_ranks in zip(*parts, strict=True):
+        for loaded in of_ranks:
+            assert loaded.next_position == of_ranks[0].next_position
+            pieces = split(loaded.batch, accumulation)
+            assert [len(piece) for piece in pieces] == [micro_batch_size] * accumulation
+            rows += rows_of([loaded])
+    return rows, state
+
+
+LEGS = st.fixed_dictionaries(
+    {
+        "world_size": st.sampled_from(WORLDS),
+        "workers": st.just(0),
+        "accumulation": st.sampled_from(ACCUMULATIONS),
+        "micro_batch_size": st.integers(1, 3),
+        "steps": st.integers(1, 3),
+    }
+)
+
+
+@settings(max_examples=25)
+@given(st.lists(LEGS, min_size=2, max_size=4))
+def test_stopped_at_any_step_it_goes_on_in_any_setting_with_the_next_example(
+    folder, sequence, legs
+):
+    found, state = [], None
+    for setting in legs:
+        rows, state = leg(folder, state, **setting)
+        found += rows
+    assert found == sequence[: len(found)]
+    assert state["next_position"] == len(found)
+
+
+def test_an_epoch_holds_each_example_once_however_it_is_read(folder):
+    n = sum(Loader(folder, batch_size=1, seed=3).shards.shard_rows)
+    everything = sorted(originals(load(folder, 1, batch_size=n)))
+    rows = originals(load(folder, FAR // 12))
+    for start in range(0, FAR - n, n):
+        assert sorted(rows[start : start + n]) == everything
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few cores
+def test_a_walk_through_all_settings_with_real_workers_reads_the_sequence(folder, sequence):
+    """Each of the 48 settings goes on where the one before it was stopped."""
+    found, state = [], None
+    for world_size, workers, accumulation in product(WORLDS, WORKERS, ACCUMULATIONS):
+        rows, state = leg(
+            folder,
+            state,
+            world_size=world_size,
+            workers=workers,
+            accumulation=accumulation,
+            micro_batch_size=1,
+            steps=2,
+        )
+        found += rows
+    assert len(found) == 2 * 10 * 4 * 7 <= FAR
+    assert found == sequence[: len(found)]
