@@ -216,3 +216,15 @@ def test_a_store_gives_the_batches_of_a_disk(tmp_path, store, format):
     with pytest.raises(InputError, match=f"{name} is missing"):
         Loader(str(remote), batch_size=4, seed=0)
     assert Loader(remote, batch_size=4, seed=0, skip_bad_shards=True).shards.lost_rows == 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("unpadded", [False, True])
+def test_batches_reach_the_device_as_they_are(small_folder, unpadded):
+    wanted = load(small_folder, 20, unpadded=unpadded)
+    found = load(small_folder, 20, unpadded=unpadded, device="cuda", prefetch=2)
+    for ours, theirs in zip(found, wanted, strict=True):
+        moved = ours.batch.tensors()
+        assert {tensor.device.type for tensor in moved.values()} == {"cuda"}
+        assert all(torch.equal(moved[k].cpu(), v) for k, v in theirs.batch.tensors().items())
+        assert ours.digest == theirs.digest

@@ -6,7 +6,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections import defaultdict
 from itertools import product
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
+from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 from pipeline import sentences
 from pipeline.errors import InputError
@@ -28,6 +27,7 @@ from pipeline.sentences import (
     find_punkt,
     train_punkt,
 )
+from tests.reference_chain import nltk_splitter
 
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
 LESSON = [
@@ -133,12 +133,7 @@ def splitter(parameters: PunktData) -> SentenceSplitter:
 
 @pytest.fixture(scope="module")
 def reference(parameters: PunktData) -> PunktSentenceTokenizer:
-    theirs = PunktParameters()
-    theirs.abbrev_types = set(parameters.abbrev_types)
-    theirs.collocations = {(first, second) for first, second in parameters.collocations}
-    theirs.sent_starters = set(parameters.sent_starters)
-    theirs.ortho_context = defaultdict(int, parameters.ortho_context)
-    return PunktSentenceTokenizer(theirs)
+    return nltk_splitter(parameters)
 
 
 # ---- The spans are NLTK's ----------------------------------------------------------------------

@@ -6,13 +6,12 @@ of `pipeline.sample` and parameters learned from them.
 
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from time import process_time
-from typing import Any
 
 from pipeline.sentences import PunktData, SentenceSplitter, find_punkt, train_punkt
+from tests.reference_chain import nltk_splitter
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it sees the beginning of what we see
 
@@ -49,17 +48,6 @@ def sample_text() -> tuple[list[str], PunktData]:
 
     texts = make_articles(0, 0, 5_000)
     return lines_of(texts), train_punkt(texts[:200], "english")
-
-
-def nltk_splitter(parameters: PunktData) -> Any:
-    from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
-
-    theirs = PunktParameters()
-    theirs.abbrev_types = set(parameters.abbrev_types)
-    theirs.collocations = {(first, second) for first, second in parameters.collocations}
-    theirs.sent_starters = set(parameters.sent_starters)
-    theirs.ortho_context = defaultdict(int, parameters.ortho_context)
-    return PunktSentenceTokenizer(theirs)
 
 
 def lines_of(texts: list[str]) -> list[str]:

@@ -185,7 +185,8 @@ def on_cuda(rounds: int) -> None:
     for name, (tokens, examples) in CUDA_CASES.items():
         with tempfile.TemporaryDirectory() as scratch:
             folder = data_set(Path(scratch), tokens, max(100_000, 8 * examples))
-            cuda_case(name, Loader(folder, batch_size=examples, seed=0), device, rounds)
+            loader = Loader(folder, batch_size=examples, seed=0, device=device)
+            cuda_case(name, loader, device, rounds)
 
 
 def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> None:
@@ -198,11 +199,11 @@ def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> N
 
     def ours() -> None:
         with watch.waiting():
-            loaded = next(batches).to(device)
+            loaded = next(batches)
         watch.tokens += loaded.num_tokens
         one_step(model, optimizer, loaded, "bf16")
 
-    fixed = next(batches).to(device)
+    fixed = next(batches)
     theirs = their_step(config, fixed, "bf16", fused=True)
     waited = spent = read = 0.0
     for turn in range(rounds + 1):
