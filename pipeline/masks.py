@@ -72,20 +72,16 @@ def mask_keys(seed: int, *, split: str, shard: ArrayLike, epoch: ArrayLike) -> W
 
 
 def mask_examples(examples: Examples, *, keys: Words, rows: Offsets, rules: MaskRules) -> Examples:
-    """Hide tokens of examples that have no masks yet.
+    """Hide tokens of examples; what was hidden before is shown first.
 
     `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: what is
     hidden in a row depends on nothing else. A row without a token that may be hidden keeps none.
     """
-    starts = range(0, len(examples), SLAB)
-    parts = [
-        _mask_slab(
-            examples.input_ids.slice(start, min(start + SLAB, len(examples))),
-            row_keys(keys[start : start + SLAB], rows[start : start + SLAB]),
-            rules,
-        )
-        for start in starts
-    ]
+    parts = []
+    for start in range(0, len(examples), SLAB):
+        slab = slice(start, min(start + SLAB, len(examples)))
+        shown = examples.slice(slab.start, slab.stop).unmasked().input_ids
+        parts.append(_mask_slab(shown, row_keys(keys[slab], rows[slab]), rules))
     ids = examples.input_ids
     counts = np.concatenate([part.counts for part in parts]) if parts else np.zeros(0, np.int64)
     offsets = offsets_of(counts)
@@ -113,15 +109,14 @@ class _MaskedSlab:
 
 
 def _mask_slab(ids: Ragged, keys: Words, rules: MaskRules) -> _MaskedSlab:
-    """The rows of `ids` with what their `keys` [R] draw."""
+    """Hide in `ids`, whose memory is used, what the `keys` [R] of its rows draw."""
     choose = _choose_whole_words if rules.whole_word else _choose_tokens
     hidden, counts = choose(ids, keys, rules)  # flat places in ids.values, sorted
     row_of = np.repeat(np.arange(len(ids)), counts)
     labels = ids.values[hidden]
-    masked = ids.values.copy()
-    masked[hidden] = _stand_ins(labels, keys[row_of], _ordinals(counts), rules)
+    ids.values[hidden] = _stand_ins(labels, keys[row_of], _ordinals(counts), rules)
     positions = (hidden - ids.offsets[row_of]).astype(np.uint16)
-    return _MaskedSlab(masked, positions, labels, counts)
+    return _MaskedSlab(ids.values, positions, labels, counts)
 
 
 def _stand_ins(
@@ -155,9 +150,9 @@ def _choose_tokens(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets,
         pick = pick.astype(np.int32)
         taken = (picks[:j, :alive] == pick).any(axis=0)
         picks[j, :alive] = np.where(taken, last, pick)
-    picks.sort(axis=0)
     by_row = np.empty((len(ids), most), dtype=np.int32)
     by_row[fullest] = picks.T
+    by_row.sort(axis=1)
     chosen = by_row[np.arange(most) < counts[:, None]]  # [M], row after row, sorted in each
     return candidates[np.repeat(candidate_offsets[:-1], counts) + chosen], counts
 
@@ -187,7 +182,7 @@ def _choose_whole_words(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Off
 
 def _candidates(ids: Ragged, rules: MaskRules) -> tuple[Offsets, Offsets]:
     """Flat places of the tokens that may be hidden, and where each row's begin, [R + 1]."""
-    places = np.flatnonzero(~rules.is_special[ids.values])
+    places = np.flatnonzero(~rules.is_special.take(ids.values, mode="clip"))  # no check of each id
     return places, np.searchsorted(places, ids.offsets)
 
 

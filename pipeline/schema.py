@@ -53,6 +53,15 @@ class Examples:
             columns[field.name] = column.take(rows) if isinstance(column, Ragged) else column[rows]
         return Examples(**columns)
 
+    def slice(self, start: int, stop: int) -> "Examples":
+        """Rows start to stop; the values are views."""
+        columns: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            is_ragged = isinstance(column, Ragged)
+            columns[field.name] = column.slice(start, stop) if is_ragged else column[start:stop]
+        return Examples(**columns)
+
     def unmasked(self) -> "Examples":
         """The labels put back at their positions, and no masks."""
         values = self.input_ids.values.copy()

@@ -92,7 +92,7 @@ class ShardSet:
             self.manifest.config.seed, split=self.split, shard=pool.shards, epoch=pool.epoch
         )
         return mask_examples(
-            examples.unmasked(),
+            examples,
             keys=np.repeat(keys, rows),
             rows=slice_indices(np.zeros_like(rows), rows),
             rules=self._rules,
