@@ -48,7 +48,7 @@ demo: $(READY)  ## text to a sentiment classifier on the built-in sample, offlin
 
 # --- one stage each -------------------------------------------------------------------------------
 
-.PHONY: tokenizer shards pretrain finetune evaluate wikipedia
+.PHONY: tokenizer shards pretrain finetune evaluate export wikipedia
 tokenizer: $(WORK)/tokenizer/tokenizer.json  ## learn a vocabulary of VOCAB pieces from SOURCE
 $(WORK)/tokenizer/tokenizer.json: | $(READY)
 	$(BIN)/clozeline tokenizer $(SOURCE) --vocab-size $(VOCAB) --out $(@D)
@@ -68,6 +68,10 @@ $(WORK)/classifier/report.json: $(RUN)/summary.json
 
 evaluate: $(RUN)/summary.json  ## RUN on the held-out examples
 	$(BIN)/clozeline evaluate $(RUN) $(WORK)/shards
+
+export: $(WORK)/huggingface/config.json  ## RUN to a folder that transformers reads (PRESET bert-*)
+$(WORK)/huggingface/config.json: $(RUN)/summary.json
+	$(BIN)/clozeline export $(RUN) --out $(@D)
 
 wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
 	$(MAKE) shards WORK=$(WORK)/wikipedia VOCAB=30522 LENGTH=128 \

@@ -12,8 +12,8 @@ at the price of a `cat` when weights come from elsewhere. Nothing here looks at 
 what to do, so `torch.compile` sees one graph.
 """
 
-import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -22,12 +22,20 @@ from torch import Tensor, nn
 from model.attention import Packing, attend
 from model.config import BertConfig
 from model.dropout import Dropout
+from model.positions import (
+    Turns,
+    first_positions,
+    fixed_positions,
+    look_at_neighbours,
+    rotary_turns,
+    rotate,
+)
 
-# How much a wave at the place looked for adds to a head's score, where positions start from
-# neighbours.
-NEIGHBOUR_SCORE = 0.6
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": F.gelu, "relu": F.relu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+}
 
 
 class Embeddings(nn.Module):
@@ -35,27 +43,48 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.word_embeddings = nn.Embedding(config.padded_vocab_size, config.hidden_size)
-        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.position_embeddings = (
+            nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            if config.has_position_table
+            else None
+        )
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.norm = layer_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, input_ids: Tensor, token_type_ids: Tensor, packing: Packing | None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, rows: Tensor | Packing | None
+    ) -> Tensor:
+        packing = rows if isinstance(rows, Packing) else None
         length = input_ids.shape[1] if packing is None else packing.max_seqlen
-        longest = self.position_embeddings.num_embeddings
+        longest = self.config.max_position_embeddings
         if length > longest:
             raise ValueError(
                 f"a sequence of {length} tokens, but the model has {longest} positions "
                 "(max_position_embeddings). Cut the text, or train a model with more."
             )
         x = self.word_embeddings(input_ids)  # [B, S, H]
-        x = x + self.token_type_embeddings(token_type_ids)
-        if packing is None:
-            x = x + self.position_embeddings.weight[:length]  # [S, H], the same for every row
-        else:
-            x = x + self.position_embeddings(packing.position_ids)  # [T, H]
+        x = x + self.token_type_embeddings(self._segments(token_type_ids, rows))
+        if self.config.positions != "rotary":  # those are the attention's
+            x = x + self._positions(length, packing, x.device).to(x.dtype)
         return self.dropout(self.norm(x))
+
+    def _segments(self, token_type_ids: Tensor, rows: Tensor | Packing | None) -> Tensor:
+        """As the table counts them: A from 0, or from 1 where 0 is padding."""
+        if not self.config.padding_segment:
+            return token_type_ids
+        is_token = rows.long() if isinstance(rows, Tensor) else 1  # else there is no padding
+        return (token_type_ids + 1) * is_token
+
+    def _positions(self, length: int, packing: Packing | None, device: torch.device) -> Tensor:
+        """[S, H], the same for every row; [T, H] of unpadded ones."""
+        table = self.position_embeddings
+        if table is None:
+            waves = fixed_positions(self.config, length, device=device)
+            return waves if packing is None else waves[packing.position_ids]
+        return table.weight[:length] if packing is None else table(packing.position_ids)
 
 
 class Attention(nn.Module):
@@ -65,27 +94,34 @@ class Attention(nn.Module):
         super().__init__()
         self.heads = config.num_attention_heads
         self.dropout_prob = config.attention_probs_dropout_prob
-        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
-        self.output = nn.Linear(config.hidden_size, config.hidden_size)
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.bias)
+        self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
-    def forward(self, x: Tensor, rows: Tensor | Packing | None) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | Packing | None, turns: Turns | None) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
+        if turns is not None:
+            qkv = rotate(qkv, turns)
         dropout_prob = self.dropout_prob if self.training else 0.0
         gathered = attend(qkv, rows, dropout_prob=dropout_prob)
         return self.output(gathered.flatten(-2))  # [B, S, H]
 
 
 class FeedForward(nn.Module):
-    """Every token by itself: H -> F -> H."""
+    """Every token by itself: H -> F -> H. Gated, one half of the way up decides on the other."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.gated = config.gated
+        width = config.intermediate_size
+        self.up = nn.Linear(config.hidden_size, width * (1 + config.gated), bias=config.bias)
+        self.down = nn.Linear(width, config.hidden_size, bias=config.bias)
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.activation(self.up(x)))
+        if not self.gated:
+            return self.down(self.activation(self.up(x)))
+        gate, up = self.up(x).chunk(2, -1)  # each [B, S, F]
+        return self.down(self.activation(gate) * up)
 
 
 class Layer(nn.Module):
@@ -100,11 +136,11 @@ class Layer(nn.Module):
         self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, rows: Tensor | Packing | None) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | Packing | None, turns: Turns | None) -> Tensor:
         if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), rows))
+            x = x + self.dropout(self.attention(self.attention_norm(x), rows, turns))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, rows)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, rows, turns)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
@@ -120,7 +156,8 @@ class BertEncoder(nn.Module):
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.final_norm = layer_norm(config) if config.final_norm else nn.Identity()
-        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if config.pooler else None
+        size = config.hidden_size
+        self.pooler = nn.Linear(size, size, bias=config.bias) if config.pooler else None
 
     def forward(
         self,
@@ -136,18 +173,29 @@ class BertEncoder(nn.Module):
         With a `packing`, rows stand one after another without padding: ids and types are [T], the
         hidden states [T, H], and there is no mask.
         """
-        x = self.embeddings(input_ids, token_type_ids, packing)  # [B, S, H]
         rows = attention_mask if packing is None else packing
+        x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
+        turns = self._turns(x, packing)
         for layer in self.layers:
-            x = layer(x, rows)
+            x = layer(x, rows, turns)
         hidden = self.final_norm(x)
         first = hidden[:, 0] if packing is None else hidden[packing.cu_seqlens[:-1].long()]  # [CLS]
         return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
 
+    def _turns(self, x: Tensor, packing: Packing | None) -> Turns | None:
+        """Those of rotary positions: made once, for all layers."""
+        if self.config.positions != "rotary":
+            return None
+        if packing is None:
+            places = torch.arange(x.shape[1], device=x.device)
+        else:
+            places = packing.position_ids
+        return rotary_turns(places, self.config.head_size)
+
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:
     """The one kind of norm there is, over H."""
-    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+    return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.bias)
 
 
 @torch.no_grad()
@@ -160,79 +208,36 @@ def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            # Packed queries, keys and values are three matrices: Xavier looks at their shapes.
-            for matrix in module.weight.chunk(3 if name.endswith("qkv") else 1):
-                _draw_matrix(matrix, config, generator)
+            _draw_matrices(name, module.weight, config, generator)
             if module.bias is not None:
                 module.bias.zero_()
         elif isinstance(module, nn.Embedding):
             if name.endswith("position_embeddings") and config.positions != "learned":
-                module.weight.copy_(_position_waves(config) * config.initializer_range)
+                module.weight.copy_(first_positions(config))
             else:
-                _draw_normal(module.weight, config, generator)
+                _draw_normal(module.weight, config.initializer_range, generator)
         if name.endswith(("word_embeddings", "decoder")):
             module.get_parameter("weight")[config.vocab_size :].zero_()
     if config.positions == "learned-from-neighbours":
         for module in model.modules():
             if isinstance(module, Attention):
-                _look_at_neighbours(module, config)
+                look_at_neighbours(module.qkv.weight, config)
 
 
-def sinusoids(length: int, size: int) -> Tensor:
-    """Float32 [length, size]: sines at even places, cosines at odd (Vaswani et al. 2017, 3.5)."""
-    position = torch.arange(length, dtype=torch.float32)[:, None]
-    rate = torch.exp(torch.arange(0, size, 2) * (-math.log(10_000.0) / size))
-    return torch.stack([torch.sin(position * rate), torch.cos(position * rate)], -1).flatten(1)
-
-
-def neighbour_rates(config: BertConfig) -> Tensor:
-    """Float32 [H / 2]: rates of the waves, from half a turn a word to half a turn a sequence."""
-    steps = torch.linspace(0, 1, config.hidden_size // 2)
-    return math.pi * (1 / config.max_position_embeddings) ** steps
-
-
-def _position_waves(config: BertConfig) -> Tensor:
-    """Float32 [S, H], of a root mean square of 1 (a sine's is 1/√2), or 2 where heads need them."""
-    length = config.max_position_embeddings
-    if config.positions == "learned-from-sinusoids":
-        return sinusoids(length, config.hidden_size) * math.sqrt(2)
-    turned = torch.arange(length, dtype=torch.float32)[:, None] * neighbour_rates(config)
-    # Twice as loud as the words: a word is most like itself, and would be looked at first.
-    return torch.stack([turned.sin(), turned.cos()], -1).flatten(1) * (2 * math.sqrt(2))
-
-
-def _look_at_neighbours(attention: Attention, config: BertConfig) -> None:
-    """Add to queries and keys what makes half of the heads look 1, -1, 2, -2, ... words away.
-
-    A wave shifted by d words is the same wave turned by its rate times d. So a head whose keys are
-    some of the waves, and whose queries are those waves turned, scores highest d words away. It is
-    only where training starts: everything here is learned. The other heads stay free, for whether B
-    follows A is not told by neighbours.
-    """
-    heads, size = config.num_attention_heads, config.head_size
-    query, key, _ = attention.qkv.weight.chunk(3)
-    strength = math.sqrt(NEIGHBOUR_SCORE * math.sqrt(size))
-    for head in range(heads // 2):
-        offset = (head // 2 + 1) * (1 if head % 2 == 0 else -1)
-        waves = torch.arange(head, config.hidden_size // 2, heads)[: size // 2]
-        turn = neighbour_rates(config)[waves] * offset
-        rows = head * size + 2 * torch.arange(size // 2)
-        sine, cosine = 2 * waves, 2 * waves + 1
-        key[rows, sine] += strength
-        key[rows + 1, cosine] += strength
-        query[rows, sine] += strength * turn.cos()
-        query[rows, cosine] += strength * turn.sin()
-        query[rows + 1, cosine] += strength * turn.cos()
-        query[rows + 1, sine] -= strength * turn.sin()
-
-
-def _draw_matrix(weight: Tensor, config: BertConfig, generator: torch.Generator) -> None:
-    if config.init == "xavier":
-        nn.init.xavier_uniform_(weight, generator=generator)
-    else:
-        _draw_normal(weight, config, generator)
-
-
-def _draw_normal(weight: Tensor, config: BertConfig, generator: torch.Generator) -> None:
+def _draw_matrices(
+    name: str, weight: Tensor, config: BertConfig, generator: torch.Generator
+) -> None:
+    """A layer's matrix, or those that are packed in it: Xavier looks at their shapes."""
+    packed = 3 if name.endswith("qkv") else 2 if config.gated and name.endswith("up") else 1
     std = config.initializer_range
+    if config.init == "normal-residual" and name.endswith(("attention.output", "down")):
+        std /= (2 * config.num_hidden_layers) ** 0.5
+    for matrix in weight.chunk(packed):
+        if config.init == "xavier":
+            nn.init.xavier_uniform_(matrix, generator=generator)
+        else:
+            _draw_normal(matrix, std, generator)
+
+
+def _draw_normal(weight: Tensor, std: float, generator: torch.Generator) -> None:
     nn.init.trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)

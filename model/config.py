@@ -15,10 +15,13 @@ from typing import Any
 VOCAB_MULTIPLE = 64  # tensor cores want round matrices; 30,522 columns become 30,528
 
 CHOICES = {
-    "hidden_act": ("gelu", "relu"),
+    "hidden_act": ("gelu", "gelu-tanh", "relu"),
     "norm_position": ("post", "pre"),
-    "positions": ("learned", "learned-from-sinusoids", "learned-from-neighbours"),
-    "init": ("normal", "xavier"),
+    "positions": (
+        *("learned", "learned-from-sinusoids", "learned-from-neighbours"),
+        *("sinusoids", "rotary"),
+    ),
+    "init": ("normal", "normal-residual", "xavier"),
 }
 SIZES = (
     "vocab_size",
@@ -30,8 +33,11 @@ SIZES = (
     "type_vocab_size",
 )
 SWITCHES = (
+    "padding_segment",
     "embedding_norm",
     "final_norm",
+    "gated",
+    "bias",
     "pooler",
     "mlm_transform",
     "head_bias",
@@ -55,7 +61,7 @@ class BertConfig:
     max_position_embeddings: int = 512
     #: sentence A, sentence B
     type_vocab_size: int = 2
-    #: "gelu" (exact) or "relu"
+    #: "gelu" (exact), "gelu-tanh" (near it; Hendrycks & Gimpel 2016, 2) or "relu"
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
@@ -63,22 +69,34 @@ class BertConfig:
     #: standard deviation of embeddings, and of matrices where init is "normal"
     initializer_range: float = 0.02
 
-    #: "post": normalize after adding (Devlin et al.); "pre": before a sublayer (Xiong et al. 2020)
+    #: segment ids are 0 for padding, 1 and 2 for A and B (BERT-pytorch)
+    padding_segment: bool = False
+    #: "post": normalize after adding (Devlin et al.); "pre": before a sublayer, which keeps
+    #: gradients even over the layers, so warm-up matters less (Xiong et al. 2020)
     norm_position: str = "post"
     #: normalize the sum of the embeddings; without it a small model stays longer at the unigram
     embedding_norm: bool = True
     #: normalize the last hidden states; for "pre" only, "post" has just done it
     final_norm: bool = False
     #: "learned" from random numbers, "learned-from-sinusoids" (Vaswani et al. 2017, 3.5), or
-    #: "learned-from-neighbours": from waves, with each head looking a few words ahead or back
+    #: "learned-from-neighbours": from waves, with each head looking a few words ahead or back;
+    #: "sinusoids" stay what they are, as loud as fresh words; "rotary": queries and keys turn with
+    #: their place, so scores know distances and no weights are spent on places (Su et al. 2021)
     positions: str = "learned"
-    #: "normal": cut at two standard deviations (Devlin et al.); "xavier": uniform (Glorot 2010)
+    #: "normal": cut at two standard deviations (Devlin et al.); "xavier": uniform (Glorot 2010);
+    #: "normal-residual": the last matrix of a sublayer smaller by the root of 2 * layers, so what
+    #: they all add up to does not grow with depth (Radford et al. 2019, 2.3)
     init: str = "normal"
+    #: the feed-forward layer is GELU(x W) * (x V), better for as many weights (Shazeer 2020); its
+    #: third matrix is paid for by 2/3 of the width
+    gated: bool = False
+    #: biases of linear layers and norms; without, weights go to matrices (Warner et al. 2024, 2.1)
+    bias: bool = True
     #: dense + tanh on [CLS]; without it the heads read the hidden state of [CLS] itself
     pooler: bool = True
     #: dense + activation + norm before the decoder
     mlm_transform: bool = True
-    #: biases of the decoder and of the next-sentence head
+    #: biases of the decoder and of the next-sentence head; the decoder's starts at the unigram
     head_bias: bool = True
     #: the decoder is the table of word embeddings
     tie_word_embeddings: bool = True
@@ -90,11 +108,17 @@ class BertConfig:
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
                 f"{self.num_attention_heads}: every head gets an equal part. Change one of them."
             )
-        width = self.head_size if self.positions == "learned-from-neighbours" else self.hidden_size
+        by_head = self.positions in ("learned-from-neighbours", "rotary")
+        width = self.head_size if by_head else self.hidden_size
         if self.positions != "learned" and width % 2:
             raise ValueError(
                 f"positions {self.positions!r} come in pairs of a sine and a cosine, but "
                 f"{width} places are odd. Change hidden_size or num_attention_heads."
+            )
+        if self.padding_segment and self.type_vocab_size < 3:
+            raise ValueError(
+                f"padding_segment is on, but type_vocab_size {self.type_vocab_size} has no room "
+                "for padding, A and B. Set it to 3, or turn padding_segment off."
             )
         if self.final_norm and self.norm_position == "post":
             raise ValueError(
@@ -124,6 +148,11 @@ class BertConfig:
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def has_position_table(self) -> bool:
+        """Whether there is a weight for each place; otherwise places are computed."""
+        return self.positions.startswith("learned")
 
     @property
     def padded_vocab_size(self) -> int:
@@ -161,6 +190,55 @@ def _miniature(layers: int, hidden: int) -> BertConfig:
     )
 
 
+def _bert_pytorch(layers: int, hidden: int) -> BertConfig:
+    """A size of BERT-pytorch (codertimo 2018): pre-norm throughout, linear heads on what is left.
+
+    Its next-sentence loss passed over class 0, the random pairs there, for it was the words' loss
+    with `ignore_index=0`; here both classes count. Its norm divided by (deviation + eps), and a
+    layer's output was dropped out once more; here both are as everywhere else.
+    """
+    return BertConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+        type_vocab_size=3,
+        padding_segment=True,
+        hidden_act="gelu-tanh",
+        layer_norm_eps=1e-6,
+        norm_position="pre",
+        embedding_norm=False,
+        positions="sinusoids",
+        pooler=False,
+        mlm_transform=False,
+        tie_word_embeddings=False,
+    )
+
+
+def _modern(layers: int, hidden: int) -> BertConfig:
+    """What was found out since 2018, each choice by its own switch; heads of 64 as ever.
+
+    The feed-forward layer is 8/3 hidden wide, in whole 64s: with three matrices the arithmetic of
+    4 hidden with two. A norm after the embeddings, because small models leave the unigram plateau
+    early only with it. No dropout: a text is seldom seen twice (Geiping & Goldstein 2022, 4.3).
+    """
+    return BertConfig(
+        num_hidden_layers=layers,
+        hidden_size=hidden,
+        num_attention_heads=hidden // 64,
+        intermediate_size=-(-8 * hidden // (3 * 64)) * 64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        layer_norm_eps=1e-5,
+        norm_position="pre",
+        final_norm=True,
+        positions="rotary",
+        init="normal-residual",
+        gated=True,
+        bias=False,
+    )
+
+
 # The 17M notebook model. Its count of 17,224,448 parameters at 30,522 words is
 #     word embeddings 30,522 x 256 and an untied decoder 256 x 30,522    15,627,264
 #     two layers of 789,760                                               1,579,520
@@ -185,6 +263,23 @@ _NANO = BertConfig(
     tie_word_embeddings=False,
 )
 
+# The model of "Dive into Deep Learning" (Zhang et al. 2021, 15.8 to 15.10), as the chapter trains
+# it. There positions were read past autograd and stayed random; here they learn. And here the
+# embeddings see dropout too, as in every other preset.
+_D2L = BertConfig(
+    num_hidden_layers=2,
+    hidden_size=128,
+    num_attention_heads=2,
+    intermediate_size=256,
+    max_position_embeddings=1000,
+    hidden_act="relu",
+    hidden_dropout_prob=0.2,
+    attention_probs_dropout_prob=0.2,
+    layer_norm_eps=1e-5,
+    embedding_norm=False,
+    tie_word_embeddings=False,
+)
+
 PRESETS: dict[str, BertConfig] = {
     "nano": _NANO,
     "bert-tiny": _miniature(2, 128),
@@ -193,6 +288,13 @@ PRESETS: dict[str, BertConfig] = {
     "bert-medium": _miniature(8, 512),
     "bert-base": _miniature(12, 768),
     "bert-large": _miniature(24, 1024),
+    "bert-pytorch-base": _bert_pytorch(12, 768),
+    "bert-pytorch-large": _bert_pytorch(24, 1024),
+    "d2l": _D2L,
+    "modern-nano": _modern(6, 320),
+    "modern-mini": _modern(4, 256),
+    "modern-small": _modern(4, 512),
+    "modern-base": _modern(12, 768),
 }
 
 

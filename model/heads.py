@@ -31,7 +31,7 @@ class MaskedLMTransform(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = layer_norm(config)
 

@@ -126,6 +126,7 @@ import sys
 for name in {ONLY_INSIDE_FUNCTIONS!r}:
     sys.modules[name] = None  # importing it fails, as where it is not installed
 import train.cli, train.pretrain, train.finetune, train.predict, train.fill, train.evaluate
+import train.export
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

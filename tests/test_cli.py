@@ -16,7 +16,7 @@ from train.cli import main
 
 COMMANDS = (
     *("tokenizer", "shards", "inspect", "verify", "report"),
-    *("pretrain", "evaluate", "finetune", "baseline", "predict", "fill"),
+    *("pretrain", "evaluate", "finetune", "baseline", "predict", "fill", "export"),
 )
 HELP = """\
 Usage: clozeline [OPTIONS] COMMAND [ARGS]...
@@ -39,6 +39,7 @@ Commands:
   baseline   Bag-of-words: what a classifier has to beat.
   predict    Classify texts, files, or standard input.
   fill       Fill each [MASK] of a text.
+  export     A run or a classifier to a folder that transformers reads.
 """
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 # What takes seconds to import, and what a machine that only trains need not have.

@@ -24,10 +24,13 @@ from model.config import PRESETS, BertConfig, preset
         ("layer_norm_eps", 0.0, "layer_norm_eps is 0.0; give a number above 0"),
         ("initializer_range", float("nan"), "initializer_range is nan"),
         ("norm_position", "middle", "norm_position is 'middle'; known: post, pre"),
-        ("hidden_act", "swish", "hidden_act is 'swish'; known: gelu, relu"),
-        ("positions", "rotary", "positions is 'rotary'; known: learned"),
-        ("init", "zeros", "init is 'zeros'; known: normal, xavier"),
+        ("hidden_act", "swish", "hidden_act is 'swish'; known: gelu, gelu-tanh, relu"),
+        ("positions", "alibi", "positions is 'alibi'; known: learned, .*sinusoids, rotary"),
+        ("init", "zeros", "init is 'zeros'; known: normal, normal-residual, xavier"),
         ("pooler", 1, "pooler is 1; give true or false"),
+        ("gated", "yes", "gated is 'yes'; give true or false"),
+        ("bias", None, "bias is None; give true or false"),
+        ("padding_segment", True, "padding_segment is on, but type_vocab_size 2 has no room"),
         ("final_norm", True, "final_norm is on, but norm_position 'post'"),
     ],
 )
@@ -41,6 +44,8 @@ def test_sinusoids_need_an_even_width():
         ValueError, match=r"27 places are odd\. Change hidden_size or num_attention_heads"
     ):
         BertConfig(hidden_size=27, num_attention_heads=3, positions="learned-from-sinusoids")
+    with pytest.raises(ValueError, match=r"positions 'rotary' come in pairs .* 9 places"):
+        BertConfig(hidden_size=18, num_attention_heads=2, positions="rotary")
 
 
 @given(st.integers(1, 300_000))
@@ -80,6 +85,13 @@ def test_a_config_does_not_change():
         ("bert-medium", 8, 512, 8, 2048),
         ("bert-base", 12, 768, 12, 3072),
         ("bert-large", 24, 1024, 16, 4096),
+        ("bert-pytorch-base", 12, 768, 12, 3072),
+        ("bert-pytorch-large", 24, 1024, 16, 4096),
+        ("d2l", 2, 128, 2, 256),
+        ("modern-nano", 6, 320, 5, 896),  # 8/3 hidden, rounded up to a multiple of 64
+        ("modern-mini", 4, 256, 4, 704),
+        ("modern-small", 4, 512, 8, 1408),
+        ("modern-base", 12, 768, 12, 2048),
     ],
 )
 def test_presets_have_the_published_sizes(name, layers, hidden, heads, feed_forward):
@@ -93,6 +105,19 @@ def test_a_short_name_finds_the_preset_of_google():
     assert preset("base") == preset("bert-base") == BertConfig()
 
 
+@pytest.mark.parametrize(
+    ("name", "dropout", "places"),
+    [
+        *(("nano", 0.1, 64), ("bert-base", 0.1, 512), ("bert-pytorch-large", 0.1, 512)),
+        *(("d2l", 0.2, 1000), ("modern-base", 0.0, 512)),
+    ],
+)
+def test_presets_drop_and_reach_as_far_as_they_say(name, dropout, places):
+    config = preset(name)
+    assert config.hidden_dropout_prob == config.attention_probs_dropout_prob == dropout
+    assert config.max_position_embeddings == places
+
+
 def test_a_preset_takes_changes_and_stays_as_it_was():
     changed = preset("nano", vocab_size=8192, max_position_embeddings=128)
     assert (changed.vocab_size, changed.max_position_embeddings) == (8192, 128)
@@ -101,7 +126,7 @@ def test_a_preset_takes_changes_and_stays_as_it_was():
 
 
 def test_an_unknown_preset_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"unknown preset 'huge'; known: nano, bert-tiny, .*large"):
+    with pytest.raises(ValueError, match=f"'huge'; known: {', '.join(PRESETS)}"):
         preset("huge")
 
 

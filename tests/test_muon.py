@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from model.config import preset
 from model.heads import BertForPretraining
 from tests.small_training import STILL, TINY, assert_same_run, go_back, train
 from train.checkpoint import latest_checkpoint, load_moments
@@ -11,6 +12,7 @@ from train.muon import is_hidden_matrix
 from train.optim import build_optimizer, set_learning_rate
 
 MUON = PretrainConfig(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
+MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)
 
 
 def updated(training):
@@ -25,8 +27,9 @@ def updated(training):
     return before, dict(model.named_parameters()), optimizer
 
 
-def test_only_matrices_of_the_layers_are_muons():
-    model = BertForPretraining(TINY)
+@pytest.mark.parametrize("config", [TINY, MODERN], ids=["bert", "modern"])
+def test_only_matrices_of_the_layers_are_muons(config):
+    model = BertForPretraining(config)
     names = {name for name, p in model.named_parameters() if is_hidden_matrix(name, p)}
     assert names == {
         f"encoder.layers.0.{part}.weight"

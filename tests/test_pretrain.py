@@ -197,6 +197,17 @@ def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
     assert weights(run) == weights(tmp_path / "new")
 
 
+def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
+    before = weights(run)
+    for start_from, reason in ((run, "both"), (tmp_path, "is no run")):
+        with pytest.raises(InputError, match=reason):
+            train(small_folder, run, overwrite=True, start_from=start_from)
+    deep = replace(TINY, num_hidden_layers=2)
+    with pytest.raises(InputError, match="has another model"):
+        train(small_folder, run, model=deep, overwrite=True, start_from=finished)
+    assert weights(run) == before
+
+
 def test_a_run_without_a_checkpoint_starts_again(run, small_folder):
     go_back(run, 0)
     assert train(small_folder, run, max_steps=3).is_complete

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from model.config import PRESETS
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.errors import InputError
 from pipeline.options import config_or_usage_error, options_of
@@ -104,13 +105,14 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
 @main.command()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
 @click.option("--out", required=True, type=LOCAL, help="Folder of the run.")
-@click.option("--preset", default="nano", show_default=True, help="nano, bert-tiny ... bert-large.")
+@click.option("--preset", default="nano", show_default=True, help=f"One of {', '.join(PRESETS)}.")
 @click.option("--dropout", type=float, help="Instead of the preset's.")
 @click.option("--resume", is_flag=True, help="Go on from the newest checkpoint, if there is one.")
 @click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
 @click.option(
     "--start-from", type=LOCAL, help="Begin with the weights and moments of this other run."
 )
+@click.option("--init", type=LOCAL, help="Begin with the weights of this Hugging Face folder.")
 @options_of(PretrainConfig)
 def pretrain(
     folder: Path,
@@ -120,12 +122,16 @@ def pretrain(
     resume: bool,
     overwrite: bool,
     start_from: Path | None,
+    init: Path | None,
     **options: Any,
 ) -> None:
     """Train a model on shards: alone, or under torchrun.
 
-    With --start-from and without --preset the model is that of the other run.
+    With --start-from and without --preset the model is that of the other run, and with --init that
+    of the folder.
     """
+    if start_from and init:
+        raise click.UsageError("give one of --start-from RUN and --init HF_DIR.")
     training = config_or_usage_error(PretrainConfig, options)
     from pipeline.manifest import read_manifest
     from train.distributed import is_main_process
@@ -134,7 +140,12 @@ def pretrain(
     from train.run import model_config, model_of
 
     asked = click.get_current_context().get_parameter_source("preset")
-    if start_from and asked is ParameterSource.DEFAULT:
+    if init:
+        from train.initial import initial_config
+
+        named = None if asked is ParameterSource.DEFAULT else preset
+        model = initial_config(init, preset_name=named, dropout=dropout)
+    elif start_from and asked is ParameterSource.DEFAULT:
         model = model_of(start_from, dropout=dropout)
     else:
         model = model_config(preset, read_manifest(folder), dropout=dropout)
@@ -146,6 +157,7 @@ def pretrain(
         resume=resume,
         overwrite=overwrite,
         start_from=start_from,
+        init=init,
     )
     if not is_main_process():
         return
@@ -180,7 +192,7 @@ def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | 
 
 
 @main.command()
-@click.argument("run", type=LOCAL)
+@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("train", metavar="TRAIN")
 @click.option("--out", required=True, type=LOCAL, help="Folder of the classifier.")
 @click.option("--test", help="Labelled rows to test on; not given: a share of TRAIN.")
@@ -191,6 +203,7 @@ def finetune(
 ) -> None:
     """A pretrained RUN and labelled rows to a classifier.
 
+    HF_DIR is a BERT in Hugging Face's format, with its tokenizer.
     TRAIN and --test are Parquet, JSON lines, CSV or TSV files, hf://DATASET or sample:reviews.
     """
     config = config_or_usage_error(FinetuneConfig, options)
@@ -224,7 +237,7 @@ def baseline(train: str, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("folder", metavar="CLASSIFIER", type=LOCAL)
+@click.argument("folder", metavar="CLASSIFIER|HF_DIR", type=LOCAL)
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
     "--file", "files", multiple=True, help="Texts a line, or a table; - is standard input."
@@ -241,7 +254,8 @@ def baseline(train: str, **options: Any) -> None:
 def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files, or standard input.
 
-    A line for each text: the class, its probability, the text, with tabs between.
+    A line for each text: the class, its probability, the text, with tabs between. HF_DIR is a
+    BertForSequenceClassification; it reads pairs where there is a --text-pair.
     """
     from train.predict import predict as run_prediction
 
@@ -252,7 +266,7 @@ def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
 
 
 @main.command()
-@click.argument("run", type=LOCAL)
+@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("text")
 @click.option("--top", default=5, show_default=True, help="Guesses for each mask.")
 def fill(run: Path, text: str, top: int) -> None:
@@ -264,3 +278,16 @@ def fill(run: Path, text: str, top: int) -> None:
     for number, guesses in enumerate(filled.guesses, start=1):
         shown = "   ".join(f"{guess.piece} {guess.probability:.1%}" for guess in guesses)
         click.echo(f"  {number}  {shown}")
+
+
+@main.command()
+@click.argument("folder", metavar="RUN|CLASSIFIER", type=LOCAL)
+@click.option("--out", required=True, type=LOCAL, help="Folder for transformers.")
+@click.option("--overwrite", is_flag=True, help="Replace the export that is there.")
+def export(folder: Path, out: Path, overwrite: bool) -> None:
+    """A run or a classifier to a folder that transformers reads."""
+    from train.export import export as run_export
+
+    exported = run_export(folder, out=out, overwrite=overwrite)
+    done = "" if exported.is_new else "already complete: "
+    click.echo(f"{done}{exported.architecture} of {exported.parameters:,} parameters: {out}")

@@ -17,7 +17,7 @@ from pipeline.errors import InputError
 from pipeline.texts import mended
 from pipeline.tokenizer import CONTINUATION, Tokenizer
 from train.distributed import join_world
-from train.run import load_run
+from train.pretrained import load_pretrained
 
 MASK = "[MASK]"
 
@@ -39,19 +39,23 @@ class Filled:
 
 
 def fill(run: Path, text: str, *, top: int = 5) -> Filled:
-    """Fill the masks of a text with the newest weights of a run.
+    """Fill the masks of a text with the newest weights of a run, or those of somebody else's model.
 
-    Raises InputError for a folder that is no run, a text without a mask, one that is longer than
-    the examples of the run, and a `top` that is no number of guesses.
+    Raises InputError for a folder that is neither, or has no masked-word head; for a text without a
+    mask, one that is longer than the model reads, and a `top` that is no number of guesses.
     """
-    config, tokenizer, weights = load_run(run)
-    text = mended(text)
-    ids = mask_ids(text, tokenizer, max_seq_length=config.data.max_seq_length)
+    found = load_pretrained(run)
+    if "mlm_head" in found.absent:
+        raise InputError(
+            f"{run} has no masked-word head, so it cannot fill a {MASK}; give a model that has one."
+        )
+    tokenizer, text = found.tokenizer, mended(text)
+    ids = mask_ids(text, tokenizer, max_seq_length=found.max_seq_length)
     if not 1 <= top <= tokenizer.vocab_size:
         raise InputError(f"top is {top}; it lies between 1 and {tokenizer.vocab_size:,}.")
     with join_world() as world:
-        model = BertForPretraining(config.model)
-        model.load_state_dict(weights)
+        model = BertForPretraining(found.model)
+        model.load_state_dict(found.weights)
         probabilities = masked_probabilities(model.to(world.device), ids, tokenizer.mask_id)
     best, pieces = probabilities.topk(top)  # each [P, top]
     guesses = [

@@ -29,8 +29,9 @@ from train.distributed import join_world
 from train.finetune_config import FinetuneConfig
 from train.finetune_report import FinetuneReport
 from train.labelled import Labelled, class_names, draw, hold_out, read_labelled
-from train.rivals import Pretrained, Rivals
-from train.run import load_run
+from train.pretrained import Pretrained, load_pretrained
+from train.rivals import Rivals
+from train.run import with_dropout
 
 NO_SKLEARN = (
     "bag-of-words was not measured: scikit-learn is not installed; "
@@ -47,13 +48,13 @@ def finetune(
     config: FinetuneConfig,
     overwrite: bool = False,
 ) -> FinetuneReport:
-    """Make a classifier of a run's newest weights, or report on the one that is there already.
+    """Make a classifier of pretrained weights, or report on the one that is there already.
 
-    A finished folder made of the same rows, weights and config is left as it is. Raises InputError
-    for all that the user can mend.
+    `run` may also be a Hugging Face folder. A finished classifier made of the same rows, weights
+    and config is left as it is. Raises InputError for all that the user can mend.
     """
     check_room(out)
-    start = load_pretrained(run, config)
+    start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
     curve = _curve_rows(train, config)
     job = _job(start, train, test, config)
@@ -69,7 +70,7 @@ def finetune(
             is_new=True,
             standing=standing,
             label_efficiency=tuple(rivals.compare(rows)[0] for rows in curve),
-            notes=() if has_sklearn() or not config.baseline else (NO_SKLEARN,),
+            notes=_notes(run, start, config),
             sources={"run": str(run), "train": train_source, "test": test_source},
         )
     classifier = Classifier(
@@ -84,23 +85,17 @@ def finetune(
     return report
 
 
-def load_pretrained(run: Path, config: FinetuneConfig) -> Pretrained:
-    """The newest weights of a run, with the dropout and the length that the config asks for."""
-    found, tokenizer, weights = load_run(run)
-    model = found.model
-    if config.dropout is not None:
-        model = replace(
-            model, hidden_dropout_prob=config.dropout, attention_probs_dropout_prob=config.dropout
-        )
-    max_seq_length = config.max_seq_length or found.data.max_seq_length
+def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
+    """What to begin with, of the dropout and the length that the config asks for."""
+    found = load_pretrained(run, seed=config.seed)
+    model = with_dropout(found.model, config.dropout)
+    max_seq_length = config.max_seq_length or found.max_seq_length
     if max_seq_length > model.max_position_embeddings:
         raise InputError(
             f"max_seq_length is {max_seq_length}, and the model of {run} reads "
             f"{model.max_position_embeddings} tokens at most; give that or less."
         )
-    return Pretrained(
-        model=model, tokenizer=tokenizer, weights=weights, max_seq_length=max_seq_length
-    )
+    return replace(found, model=model, max_seq_length=max_seq_length)
 
 
 def read_rows(
@@ -116,6 +111,15 @@ def read_rows(
     if config.max_examples is not None:
         train = draw(train, config.max_examples, seed=config.seed)
     return train, test
+
+
+def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, ...]:
+    notes = []
+    if "pooler" in start.absent:
+        notes.append(f"{run} has no pooler; it was drawn from the seed.")
+    if config.baseline and not has_sklearn():
+        notes.append(NO_SKLEARN)
+    return tuple(notes)
 
 
 def _curve_rows(train: Labelled, config: FinetuneConfig) -> list[Labelled]:

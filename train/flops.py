@@ -30,8 +30,8 @@ def step_flops(config: BertConfig, *, batch_size: int, seq_len: float, predictio
     counts as tokens do. Rows without padding: their mean length, and `predictions` of a row.
     """
     hidden, inner = config.hidden_size, config.intermediate_size
-    # The attention's four matrices and the feed-forward layer's two, then Q K^T and A V.
-    layer = 2 * (4 * hidden**2 + 2 * hidden * inner) + 4 * seq_len * hidden
+    # The attention's four matrices and the feed-forward layer's two or three, then Q K^T and A V.
+    layer = 2 * (4 * hidden**2 + (2 + config.gated) * hidden * inner) + 4 * seq_len * hidden
     word = 2 * hidden * config.padded_vocab_size
     if config.mlm_transform:
         word += 2 * hidden**2

@@ -12,7 +12,8 @@ def keep_freed_memory() -> bool:
 
     A step on CPU frees and allocates again all of its gradients, weights in bfloat16 and logits.
     glibc gives tensors of this size back at once, and each of their pages is then fetched anew:
-    up to a quarter of the step of a small model.
+    up to a quarter of the step of a small model. Beside a GPU it is the batches, a sixth of their
+    making.
     """
     if sys.platform != "linux":
         return False

@@ -3,7 +3,8 @@
 Muon's step is an orthogonal matrix. It is scaled to the root mean square of AdamW's steps (Liu et
 al. 2025, "Muon is scalable", section 2.2), so both go by one learning rate and one weight decay.
 Embeddings and heads are matrices too, but their rows are words and classes: those stay with AdamW,
-as do vectors. Packed queries, keys and values count as one matrix.
+as do vectors. Packed queries, keys and values count as one matrix, and so do a gate and what it
+is on.
 """
 
 from collections.abc import Callable

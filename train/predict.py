@@ -11,6 +11,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pipeline.errors import InputError
 from pipeline.files import bare_name, compression_by_name, damage, find_files, open_unpacked
@@ -18,7 +19,9 @@ from pipeline.specs import HUB, SAMPLE
 from pipeline.texts import mended
 from train.classifier import Classifier, load_classifier
 from train.distributed import join_world
+from train.huggingface import load_their_classifier
 from train.labelled import Texts, read_texts
+from train.pretrained import kind_of
 
 STANDARD_INPUT = "-"
 TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is lines
@@ -44,13 +47,16 @@ def predict(
 ) -> Iterator[Prediction]:
     """The class of each text, then of each row of the files, in order.
 
+    The folder is one of `clozeline finetune`, or of a Hugging Face classifier, which reads pairs
+    where there is a `text_pair`.
+
     A file is a table (by its name: Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`), whose
     columns are named as in training unless given here, or else a text a line, and "-" is standard
     input. An empty line is a text, so that answer i is that of line i. Raises InputError: at once
     for a folder that is no classifier, on the way for a file that cannot be read.
     """
     with join_world() as world:
-        classifier = load_classifier(folder, device=world.device)
+        classifier = _load(folder, text_pair, device=world.device)
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
     if text_pair and not classifier.text_pair:
         raise InputError(f"{folder} was trained on single texts; leave --text-pair out.")
@@ -60,6 +66,18 @@ def predict(
         *(_batches_of_file(file, text, text_pair, batch_size) for file in files),
     )
     return _answers(classifier, batches)
+
+
+def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:
+    kind = kind_of(folder)
+    if kind == "run":
+        raise InputError(
+            f"{folder} is a run and no classifier; `clozeline finetune {folder} TRAIN --out DIR` "
+            "makes one of it."
+        )
+    if kind == "hugging face":
+        return load_their_classifier(folder, text_pair=text_pair, device=device)
+    return load_classifier(folder, device=device)
 
 
 def _answers(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:

@@ -30,6 +30,7 @@ from train.evaluate import Evaluation, evaluate
 from train.feed import open_loader
 from train.flops import mfu, peak_flops, step_flops
 from train.health import Health, unigram_entropy
+from train.initial import load_initial
 from train.loader import evaluation_batches
 from train.memory import keep_freed_memory
 from train.metrics import MetricsLog, Stopwatch
@@ -64,11 +65,12 @@ def pretrain(
     resume: bool = False,
     overwrite: bool = False,
     start_from: Path | None = None,
+    init: Path | None = None,
 ) -> Outcome:
     """Train a model on a data set, from the start or from the newest checkpoint of `out`.
 
-    `start_from`: another run, whose weights and moments a new run begins with. Raises InputError
-    for all that the user can mend.
+    `start_from`: another run, whose weights and moments a new run begins with; `init`: a Hugging
+    Face folder, whose weights it begins with. Raises InputError for all that the user can mend.
     """
     if is_restart():
         resume, overwrite = True, False  # what is there now is what failed a moment ago
@@ -81,9 +83,17 @@ def pretrain(
             training.accumulation(world.size, size)
 
         def prepare() -> Start:
-            if overwrite:
+            start = find_start(
+                out,
+                config,
+                shards=shards,
+                resume=resume,
+                overwrite=overwrite,
+                start_from=start_from,
+                init=init,
+            )
+            if overwrite:  # now that the new run is known to be one
                 remove_run(out)
-            start = find_start(out, config, resume=resume, start_from=start_from)
             if not start.is_complete:
                 begun = replace(config, started_from=start.started_from)
                 write_run(out, begun, load_tokenizer(shards / TOKENIZER))
@@ -131,9 +141,10 @@ class _Life:
             start_decoder_at_unigram(self.model, torch.tensor(self.manifest.token_counts))
         if start.checkpoint:
             self.model.load_state_dict(load_weights(start.checkpoint))
+        elif start.init:
+            load_initial(self.model, start.init)
         is_cuda = world.device.type == "cuda"
-        if not is_cuda:
-            keep_freed_memory()
+        keep_freed_memory()
         self.wrapped = spread(
             self.model,
             world,

@@ -6,16 +6,14 @@ started from random weights, bag-of-words.
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from model.config import BertConfig
 from model.heads import BertForClassification, load_encoder
-from pipeline.tokenizer import Tokenizer
 from train.baseline import bag_of_words, has_sklearn
 from train.classifier import class_probabilities
 from train.encoded import Encoded, Encoder, training_batches
@@ -23,19 +21,10 @@ from train.finetune_config import FinetuneConfig
 from train.finetune_report import Standing
 from train.labelled import Labelled, Rows, class_ids
 from train.optim import adamw, set_learning_rate
+from train.pretrained import Pretrained
 from train.schedule import schedule_factor
 from train.scores import Scores
 from train.step import autocast, seed_dropout
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pretrained:
-    """What fine-tuning starts from."""
-
-    model: BertConfig
-    tokenizer: Tokenizer
-    weights: Mapping[str, Tensor]
-    max_seq_length: int
 
 
 def train_classifier(

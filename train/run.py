@@ -29,7 +29,7 @@ class RunConfig:
     data: DataConfig
     dataset_digest: str
     tokenizer_digest: str
-    started_from: str | None = None  # sha256 of the weights of another run that it began with
+    started_from: str | None = None  # sha256 of the weights it began with, if they are not its own
 
     @classmethod
     def of(cls, model: BertConfig, training: PretrainConfig, manifest: Manifest) -> Self:
@@ -79,7 +79,7 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
     try:
         config = preset(name, vocab_size=manifest.vocab_size)
         positions = max(config.max_position_embeddings, manifest.config.max_seq_length)
-        return _with_dropout(replace(config, max_position_embeddings=positions), dropout)
+        return with_dropout(replace(config, max_position_embeddings=positions), dropout)
     except ValueError as error:
         raise InputError(str(error)) from error
 
@@ -87,9 +87,16 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
 def model_of(run: Path, *, dropout: float | None = None) -> BertConfig:
     """The model of a run. Raises InputError for no run or an impossible dropout."""
     try:
-        return _with_dropout(read_run(run).model, dropout)
+        return with_dropout(read_run(run).model, dropout)
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
+    """With another dropout everywhere; None: as it is."""
+    if dropout is None:
+        return config
+    return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
@@ -145,12 +152,6 @@ def remove_run(run: Path) -> None:
         shutil.rmtree(run / name, ignore_errors=True)
     for name in (RUN, SUMMARY, "metrics.jsonl"):
         (run / name).unlink(missing_ok=True)
-
-
-def _with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
-    if dropout is None:
-        return config
-    return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
 def _differences(part: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:

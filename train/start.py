@@ -1,4 +1,4 @@
-"""Where a life begins: at nothing, at a checkpoint of its own run, or at one of another."""
+"""Where a life begins: at nothing, at a checkpoint of its own run, or at the weights of another."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -13,6 +13,7 @@ from train.checkpoint import (
     weights_digest,
 )
 from train.config import PretrainConfig
+from train.initial import check_initial
 from train.run import SUMMARY, RunConfig, read_run
 from train.schedule import is_over
 
@@ -23,21 +24,34 @@ class Start:
 
     state: TrainState
     checkpoint: Path | None = None  # where the weights come from; None: from the seed
+    init: Path | None = None  # or from this Hugging Face folder
     has_moments: bool = True  # that fit, in this checkpoint
     is_complete: bool = False  # there is nothing left to do
     started_from: str | None = None  # see RunConfig
 
 
 def find_start(
-    out: Path, config: RunConfig, *, resume: bool, start_from: Path | None = None
+    out: Path,
+    config: RunConfig,
+    *,
+    shards: Path,
+    resume: bool,
+    overwrite: bool = False,
+    start_from: Path | None = None,
+    init: Path | None = None,
 ) -> Start:
-    """Look at what is in `out`; its own checkpoints come before those of `start_from`.
+    """Look at what is in `out`; its own checkpoints come before those of another run or folder.
+
+    With `overwrite` it has none. `start_from` is a run, and `init` a Hugging Face folder, whose
+    tokenizer `shards` must have.
 
     A damaged checkpoint is set aside, said so on standard error, and the one before it is taken:
     training repeats some steps and comes to the same. Raises InputError rather than spoil what is
     there.
     """
-    if (out / "run.json").exists():
+    if start_from and start_from.resolve() == out.resolve():
+        raise InputError(f"--start-from and --out are both {out}; give the new run a folder.")
+    if not overwrite and (out / "run.json").exists():
         there = read_run(out)
         if found := _newest_whole(out):
             checkpoint, state = found
@@ -50,7 +64,12 @@ def find_start(
                 is_complete=over and (out / SUMMARY).exists(),
                 started_from=there.started_from,
             )
-    return _other_start(start_from, config) if start_from else Start(state=_fresh(config))
+    if start_from:
+        return _other_start(start_from, config)
+    if init:
+        digest = check_initial(init, config.model, shards)
+        return Start(state=_fresh(config), init=init, started_from=digest)
+    return Start(state=_fresh(config))
 
 
 def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:

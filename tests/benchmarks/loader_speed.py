@@ -7,7 +7,7 @@ tokens. Epoch 1 of the loader, with stored and with redrawn masks, no workers an
 thread, from Arrow and WebDataset shards; beside `datasets` (map style and iterable, torch format,
 columns stored padded) under a torch `DataLoader`, and `webdataset` with a member for each example.
 The others read fewer examples, for they take long. One thread each, in turns; the median of three
-runs, with the processor time of all threads.
+runs, with the processor time of all threads; freed memory is kept, as `pretrain` keeps it.
 """
 
 import io
@@ -27,6 +27,7 @@ import torch
 from pipeline.config import DataConfig
 from tests.small_data import write_data_set
 from train.loader import Loader
+from train.memory import keep_freed_memory
 from train.reader import SLAB_ROWS
 
 BATCH = 256
@@ -122,6 +123,7 @@ def main() -> None:
     examples = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     few = min(FEW, examples)
     torch.set_num_threads(1)
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         sizes: dict[str, tuple[Source, int]] = {

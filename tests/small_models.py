@@ -1,0 +1,93 @@
+"""Models small enough to check by hand, and a batch with padding for them."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from model.attention import Packing
+from model.config import PRESETS, BertConfig
+from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+
+VOCAB = 100  # padded to 128
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+SMALL = {"vocab_size": VOCAB, "max_position_embeddings": 32, **NO_DROPOUT}
+
+
+def numbers(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def narrow(name: str) -> BertConfig:
+    """A preset with all of its switches and heads, but heads of 16 places, and two layers."""
+    full = PRESETS[name]
+    return replace(
+        full,
+        num_hidden_layers=2,
+        hidden_size=16 * full.num_attention_heads,
+        intermediate_size=full.intermediate_size * 16 // full.head_size,
+        **SMALL,
+    )
+
+
+def shaken(config: BertConfig) -> BertForPretraining:
+    """A model of which no weight is left at 0 or 1, where mistakes hide."""
+    model, generator = BertForPretraining(config), numbers(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+            if name.endswith(("word_embeddings.weight", "decoder.weight")):
+                parameter[config.vocab_size :] = 0
+    return model
+
+
+def inputs_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
+    """What an encoder reads: rows of 24, 19, 14, 9 real tokens; the second half is sentence B."""
+    lengths = length - 5 * (torch.arange(rows)[:, None] % 4)
+    mask = torch.arange(length) < lengths
+    return {
+        "input_ids": torch.randint(5, VOCAB, (rows, length), generator=numbers(2)) * mask,
+        "token_type_ids": ((torch.arange(length) >= lengths // 2) & mask).long(),
+        "attention_mask": mask,
+    }
+
+
+def batch_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
+    """What a pretraining model reads: 3, 2, 1, 3 words of the rows are masked."""
+    positions = torch.tensor([[3, 7, 11], [2, 5, 0], [1, 0, 0], [4, 6, 8]])
+    return {**inputs_of(rows, length), "masked_lm_positions": positions.repeat(rows // 4, 1)}
+
+
+def packed(batch: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor | Packing | None]:
+    """The same batch without padding; `weights` [B, P] tell which positions are in use."""
+    mask = batch["attention_mask"]
+    starts = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+    positions = batch["masked_lm_positions"] + starts[:-1, None]
+    return {
+        "input_ids": batch["input_ids"][mask],
+        "token_type_ids": batch["token_type_ids"][mask],
+        "attention_mask": None,
+        "masked_lm_positions": positions[weights > 0],
+        "packing": Packing(mask.nonzero()[:, 1], starts.int(), mask.shape[1]),
+    }
+
+
+def answers(rows: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    """(masked_lm_labels [B, 3], weights [B, 3], next_sentence_label [B])."""
+    weights = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]).repeat(rows // 4, 1)
+    labels = torch.randint(5, VOCAB, (rows, 3), generator=numbers(3)) * weights
+    return labels, weights, torch.arange(rows) % 2
+
+
+def loss_of(model: BertForPretraining, rows: int = 4) -> tuple[Tensor, Tensor]:
+    """Means over words and over pairs."""
+    labels, weights, follows = answers(rows)
+    mlm_logits, nsp_logits = model(**batch_of(rows))
+    return (
+        masked_lm_loss_sum(mlm_logits, labels, weights) / weights.sum(),
+        next_sentence_loss_sum(nsp_logits, follows) / rows,
+    )
+
+
+def gradients(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}

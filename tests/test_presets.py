@@ -1,0 +1,270 @@
+"""Each preset against the model that it is meant to be, written out in plain algebra.
+
+The references know nothing of `model/`: they read a state dict in float64 and one row without its
+padding, and give hidden states [n, H], what the heads pool [H], scores of the words [n, V] and of
+(follows, is random) [2]. The `bert-*` have `transformers` for a reference, in test_bert.py.
+"""
+
+import cmath
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from model.attention import Packing
+from model.config import PRESETS, preset
+from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from tests.small_models import (
+    NO_DROPOUT,
+    VOCAB,
+    answers,
+    batch_of,
+    gradients,
+    inputs_of,
+    loss_of,
+    narrow,
+    numbers,
+    packed,
+    shaken,
+)
+
+Weights = dict[str, Tensor]
+Answers = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def normalized(x: Tensor, eps: float) -> Tensor:
+    centred = x - x.sum(1, keepdim=True) / x.shape[1]
+    return centred / (centred.pow(2).sum(1, keepdim=True) / x.shape[1] + eps) ** 0.5
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
+    """Of a row [n, H], head by head."""
+    size = query.shape[1] // heads
+    gathered = []
+    for head in range(heads):
+        part = slice(head * size, head * size + size)
+        scores = torch.exp(query[:, part] @ key[:, part].T / math.sqrt(size))
+        gathered.append(scores / scores.sum(1, keepdim=True) @ value[:, part])
+    return torch.cat(gathered, 1)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def nano(w: Weights, ids: Tensor, types: Tensor) -> Answers:
+    """Learned positions, a norm at the start, before each sublayer and at the end; 4 heads."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return normalized(x, 1e-12) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def dense(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    start = "encoder.embeddings"
+    x = w[f"{start}.word_embeddings.weight"][ids]
+    x = x + w[f"{start}.token_type_embeddings.weight"][types]
+    x = x + w[f"{start}.position_embeddings.weight"][: len(ids)]
+    x = norm(x, f"{start}.norm")
+    for layer in ("encoder.layers.0", "encoder.layers.1"):
+        qkv = dense(norm(x, f"{layer}.attention_norm"), f"{layer}.attention.qkv")
+        x = x + dense(attended(*qkv.chunk(3, 1), heads=4), f"{layer}.attention.output")
+        inner = dense(norm(x, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward.up")
+        x = x + dense(gelu(inner), f"{layer}.feed_forward.down")
+    x = norm(x, "encoder.final_norm")
+    words = x @ w["mlm_head.decoder.weight"][:VOCAB].T + w["mlm_head.bias"]
+    return x, x[0], words, dense(x[0], "nsp_head")
+
+
+def bert_pytorch(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
+    """Sinusoids that nobody learns, segments 1 and 2, norms before sublayers only."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return normalized(x, 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def dense(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    start = "encoder.embeddings"
+    x = w[f"{start}.word_embeddings.weight"][ids]
+    x = x + w[f"{start}.token_type_embeddings.weight"][types + 1]
+    hidden = x.shape[1]
+    for place in range(len(ids)):
+        for i in range(0, hidden, 2):
+            angle = place / 10_000 ** (i / hidden)
+            x[place, i] += 0.02 * math.sqrt(2) * math.sin(angle)
+            x[place, i + 1] += 0.02 * math.sqrt(2) * math.cos(angle)
+    for layer in ("encoder.layers.0", "encoder.layers.1"):
+        qkv = dense(norm(x, f"{layer}.attention_norm"), f"{layer}.attention.qkv")
+        x = x + dense(attended(*qkv.chunk(3, 1), heads=heads), f"{layer}.attention.output")
+        inner = dense(norm(x, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward.up")
+        cubed = math.sqrt(2 / math.pi) * (inner + 0.044715 * inner**3)
+        x = x + dense(inner / 2 * (1 + torch.tanh(cubed)), f"{layer}.feed_forward.down")
+    words = x @ w["mlm_head.decoder.weight"][:VOCAB].T + w["mlm_head.bias"]
+    return x, x[0], words, dense(x[0], "nsp_head")
+
+
+def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
+    """Norms after sums, ReLU, heads with a layer of their own: ReLU and norm, and tanh; 2 heads."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return normalized(x, 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+    def dense(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    start = "encoder.embeddings"
+    x = w[f"{start}.word_embeddings.weight"][ids]
+    x = x + w[f"{start}.token_type_embeddings.weight"][types]
+    x = x + w[f"{start}.position_embeddings.weight"][: len(ids)]
+    for layer in ("encoder.layers.0", "encoder.layers.1"):
+        gathered = attended(*dense(x, f"{layer}.attention.qkv").chunk(3, 1), heads=2)
+        x = norm(x + dense(gathered, f"{layer}.attention.output"), f"{layer}.attention_norm")
+        inner = dense(x, f"{layer}.feed_forward.up").clamp(min=0)
+        x = norm(x + dense(inner, f"{layer}.feed_forward.down"), f"{layer}.feed_forward_norm")
+    words = dense(x, "mlm_head.transform.dense").clamp(min=0)
+    words = norm(words, "mlm_head.transform.norm")
+    words = words @ w["mlm_head.decoder.weight"][:VOCAB].T + w["mlm_head.bias"]
+    pooled = torch.tanh(dense(x[0], "encoder.pooler"))
+    return x, pooled, words, dense(pooled, "nsp_head")
+
+
+def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
+    """No bias before the heads, queries and keys turned as complex numbers, gated GELU, tied."""
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return normalized(x, 1e-5) * w[f"{name}.weight"]
+
+    def dense(x: Tensor, name: str) -> Tensor:
+        return x @ w[f"{name}.weight"].T
+
+    def turned(x: Tensor) -> Tensor:
+        size = x.shape[1] // heads
+        x = x.clone()
+        for head in range(0, x.shape[1], size):
+            for i in range(size // 2):
+                left, right = head + i, head + i + size // 2
+                rate = 10_000 ** (-2 * i / size)
+                turns = [cmath.exp(1j * place * rate) for place in range(len(x))]
+                pair = torch.complex(x[:, left], x[:, right])
+                pair = pair * torch.tensor(turns, dtype=torch.complex128)
+                x[:, left], x[:, right] = pair.real, pair.imag
+        return x
+
+    table = w["encoder.embeddings.word_embeddings.weight"]
+    x = table[ids] + w["encoder.embeddings.token_type_embeddings.weight"][types]
+    x = norm(x, "encoder.embeddings.norm")
+    for layer in ("encoder.layers.0", "encoder.layers.1"):
+        qkv = dense(norm(x, f"{layer}.attention_norm"), f"{layer}.attention.qkv")
+        query, key, value = qkv.chunk(3, 1)
+        gathered = attended(turned(query), turned(key), value, heads)
+        x = x + dense(gathered, f"{layer}.attention.output")
+        inner = dense(norm(x, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward.up")
+        width = inner.shape[1] // 2
+        inner = gelu(inner[:, :width]) * inner[:, width:]
+        x = x + dense(inner, f"{layer}.feed_forward.down")
+    x = norm(x, "encoder.final_norm")
+    words = norm(gelu(dense(x, "mlm_head.transform.dense")), "mlm_head.transform.norm")
+    pooled = torch.tanh(dense(x[0], "encoder.pooler"))
+    pairs = dense(pooled, "nsp_head") + w["nsp_head.bias"]
+    return x, pooled, words @ table[:VOCAB].T + w["mlm_head.bias"], pairs
+
+
+REFERENCES = {
+    "nano": (nano, {}),
+    "bert-pytorch-base": (bert_pytorch, {"heads": 12}),
+    "bert-pytorch-large": (bert_pytorch, {"heads": 16}),
+    "d2l": (d2l, {}),
+    "modern-nano": (modern, {"heads": 5}),
+    "modern-mini": (modern, {"heads": 4}),
+    "modern-small": (modern, {"heads": 8}),
+    "modern-base": (modern, {"heads": 12}),
+}
+OF_GOOGLE = {f"bert-{size}" for size in ("tiny", "mini", "small", "medium", "base", "large")}
+
+
+def test_every_preset_has_a_reference():
+    assert set(PRESETS) == {*REFERENCES, *OF_GOOGLE}
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_preset_is_the_model_of_its_description(name):
+    reference, options = REFERENCES[name]
+    model, batch = shaken(narrow(name)), inputs_of()
+    everywhere = torch.arange(24).expand(4, -1)
+    with torch.no_grad():
+        hidden, pooled = model.encoder(**batch)
+        words, pairs = model(**batch, masked_lm_positions=everywhere)
+    weights = {key: value.double() for key, value in model.state_dict().items()}
+    for row, length in enumerate((24, 19, 14, 9)):
+        ids, types = batch["input_ids"][row, :length], batch["token_type_ids"][row, :length]
+        wanted = reference(weights, ids, types, **options)
+        found = (hidden[row, :length], pooled[row], words[row, :length, :VOCAB], pairs[row])
+        for ours, theirs in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours.double(), theirs, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_without_padding_logits_and_gradients_are_the_same(name):
+    padded, unpadded = shaken(narrow(name)), shaken(narrow(name))
+    batch, (labels, weights, follows) = batch_of(), answers()
+    words, pairs = padded(**batch)
+    packed_words, packed_pairs = unpadded(**packed(batch, weights))
+    torch.testing.assert_close(packed_words, words[weights > 0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed_pairs, pairs, atol=1e-5, rtol=1e-5)
+
+    (masked_lm_loss_sum(words, labels, weights) + next_sentence_loss_sum(pairs, follows)).backward()
+    used = weights > 0
+    loss = masked_lm_loss_sum(packed_words, labels[used], weights[used])
+    (loss + next_sentence_loss_sum(packed_pairs, follows)).backward()
+    torch.testing.assert_close(gradients(unpadded), gradients(padded), atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_weight_of_a_preset_learns(name):
+    model = shaken(narrow(name))
+    mlm, nsp = loss_of(model)
+    (mlm + nsp).backward()
+    found = gradients(model)
+    assert set(found) == {key for key, _ in model.named_parameters()}
+    assert all(gradient.isfinite().all() for gradient in found.values())
+    assert [key for key, gradient in found.items() if not gradient.any()] == []
+
+
+def test_segments_of_padding_are_0_and_of_a_and_b_1_and_2():
+    config, batch = narrow("bert-pytorch-base"), inputs_of()
+    embeddings = shaken(config).encoder.embeddings
+    with torch.no_grad():
+        embeddings.token_type_embeddings.weight.copy_(torch.eye(3, 192) * 100)
+    ids, types, mask = batch.values()
+    wanted = torch.where(mask, types + 1, 0)
+    assert torch.equal(embeddings(ids, types, mask)[..., :3].argmax(-1), wanted)
+    assert torch.equal(embeddings(ids, types, None)[..., :3].argmax(-1), types + 1)
+    rows = Packing(mask.nonzero()[:, 1], torch.tensor([0, 24, 43, 57, 66]).int(), 24)
+    assert torch.equal(embeddings(ids[mask], types[mask], rows)[:, :3].argmax(-1), wanted[mask])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PRESETS)
+def test_one_batch_is_learned_by_heart(name):
+    """At full depth and width: the masked words below 0.05 nats, all pairs right."""
+    config = preset(name, vocab_size=256, **NO_DROPOUT)
+    model = BertForPretraining(config)
+    ids = torch.randint(5, 256, (4, 12), generator=numbers(0))
+    types = (torch.arange(12) > 6).long().expand(4, -1)
+    positions = torch.tensor([[2, 5], [1, 9], [4, 8], [3, 10]])
+    labels = torch.randint(5, 256, positions.shape, generator=numbers(1))
+    follows = torch.tensor([0, 1, 1, 0])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.256 / config.hidden_size, fused=True)
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.1, total_iters=10)
+    for _ in range(150):
+        words, pairs = model(ids, types, None, positions)
+        mlm = masked_lm_loss_sum(words, labels, torch.ones(4, 2)) / 8
+        if mlm < 0.05 and torch.equal(pairs.argmax(-1), follows):
+            return
+        (mlm + next_sentence_loss_sum(pairs, follows) / 4).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        warm_up.step()
+    pytest.fail(f"after 150 steps the masked words are at {mlm:.3f} nats, pairs at {pairs}")
