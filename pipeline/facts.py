@@ -86,9 +86,7 @@ def read_job(folder: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); delete it."
-        ) from error
+        raise InputError(f"{path} cannot be read ({error}); delete it.") from error
 
 
 def _rejected(folder: Path) -> Iterator[dict[str, str]]:
