@@ -1,6 +1,5 @@
-"""The encoder against `transformers`, and its laws. Small vocabularies and few layers: seconds."""
+"""The laws of the encoder. Against `transformers` it stands in test_huggingface.py."""
 
-import os
 from dataclasses import replace
 
 import pytest
@@ -8,11 +7,9 @@ import torch
 from torch import Tensor
 
 from model.bert import BertEncoder, initialize
-from model.config import BertConfig, preset
-from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from tests.small_models import SMALL, VOCAB, gradients, inputs_of, narrow, numbers, shaken
-
-os.environ["HF_HUB_OFFLINE"] = "1"
+from model.config import preset
+from model.heads import BertForPretraining
+from tests.small_models import SMALL, inputs_of, narrow, shaken
 
 TINY = preset("tiny", **SMALL)
 NANO = preset("nano", **SMALL)
@@ -20,116 +17,8 @@ NANO = preset("nano", **SMALL)
 KINDS = pytest.mark.parametrize("name", ["bert-tiny", "nano", "bert-pytorch-base", "modern-nano"])
 
 
-def hugging_face_names(ours: dict[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
-    """Weights or gradients by our names -> by the names of `transformers`, unpadded."""
-    theirs = {}
-    for name, tensor in ours.items():
-        parts = name.split(".")
-        match parts:
-            case ["encoder", "embeddings", "norm", kind]:
-                theirs[f"bert.embeddings.LayerNorm.{kind}"] = tensor
-            case ["encoder", "embeddings", "word_embeddings", _]:
-                table = tensor[: config.vocab_size]
-                theirs["bert.embeddings.word_embeddings.weight"] = table
-                theirs["cls.predictions.decoder.weight"] = table
-            case ["encoder", "embeddings", table_name, _]:
-                theirs[f"bert.embeddings.{table_name}.weight"] = tensor
-            case ["encoder", "layers", number, *rest, kind]:
-                layer = f"bert.encoder.layer.{number}"
-                if rest == ["attention", "qkv"]:
-                    blocks = zip(("query", "key", "value"), tensor.chunk(3), strict=True)
-                    for role, block in blocks:
-                        theirs[f"{layer}.attention.self.{role}.{kind}"] = block
-                else:
-                    theirs[f"{layer}.{LAYER_NAMES['.'.join(rest)]}.{kind}"] = tensor
-            case ["encoder", "pooler", kind]:
-                theirs[f"bert.pooler.dense.{kind}"] = tensor
-            case ["mlm_head", "bias"]:
-                theirs["cls.predictions.bias"] = tensor
-                theirs["cls.predictions.decoder.bias"] = tensor
-            case ["mlm_head", "transform", part, kind]:
-                part = {"dense": "dense", "norm": "LayerNorm"}[part]
-                theirs[f"cls.predictions.transform.{part}.{kind}"] = tensor
-            case ["nsp_head", kind]:
-                theirs[f"cls.seq_relationship.{kind}"] = tensor
-            case _:
-                raise AssertionError(name)
-    return theirs
-
-
-LAYER_NAMES = {
-    "attention.output": "attention.output.dense",
-    "attention_norm": "attention.output.LayerNorm",
-    "feed_forward.up": "intermediate.dense",
-    "feed_forward.down": "output.dense",
-    "feed_forward_norm": "output.LayerNorm",
-}
-
-
-def reference(model: BertForPretraining):
-    """The same weights in `transformers.BertForPreTraining`, with its plain eager attention."""
-    import transformers
-
-    config = model.config
-    acts = {"gelu-tanh": "gelu_new"}
-    keys = transformers.BertConfig().to_dict().keys() & config.to_dict().keys()
-    hf_config = transformers.BertConfig(
-        **{key: value for key, value in config.to_dict().items() if key in keys},
-        attn_implementation="eager",
-    )
-    hf_config.hidden_act = acts.get(config.hidden_act, config.hidden_act)
-    theirs = transformers.BertForPreTraining(hf_config).eval()
-    theirs.load_state_dict(hugging_face_names(model.state_dict(), config))
-    return theirs
-
-
 def assert_close(ours: Tensor, theirs: Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        *(
-            pytest.param(narrow(f"bert-{size}"), id=size)
-            for size in ("tiny", "mini", "small", "medium", "base", "large")
-        ),
-        pytest.param(replace(TINY, hidden_act="relu", type_vocab_size=3), id="relu"),
-        pytest.param(replace(TINY, hidden_act="gelu-tanh"), id="gelu-tanh"),
-    ],
-)
-def test_states_logits_losses_and_gradients_are_those_of_transformers(config):
-    model, batch = shaken(config), inputs_of()
-    theirs = reference(model)
-
-    positions = torch.tensor([[3, 7, 11], [2, 5, 0], [1, 0, 0], [4, 6, 8]])
-    weights = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]])
-    labels = torch.randint(0, VOCAB, positions.shape, generator=numbers(3))
-    nsp_labels = torch.tensor([0, 1, 0, 1])
-    dense_labels = torch.full(batch["input_ids"].shape, -100)
-    rows, slots = weights.nonzero(as_tuple=True)
-    dense_labels[rows, positions[rows, slots]] = labels[rows, slots]
-
-    expected = theirs(
-        **batch, labels=dense_labels, next_sentence_label=nsp_labels, output_hidden_states=True
-    )
-    hidden, pooled = model.encoder(**batch)
-    mlm_logits, nsp_logits = model(**batch, masked_lm_positions=positions)
-    loss = masked_lm_loss_sum(mlm_logits, labels, weights) / weights.sum()
-    loss = loss + next_sentence_loss_sum(nsp_logits, nsp_labels) / len(nsp_labels)
-
-    assert_close(hidden, expected.hidden_states[-1])
-    assert_close(pooled, theirs.bert(**batch).pooler_output)
-    assert_close(nsp_logits, expected.seq_relationship_logits)
-    their_logits = expected.prediction_logits[torch.arange(4)[:, None], positions]
-    assert_close(mlm_logits[..., :VOCAB], their_logits)
-    assert_close(loss, expected.loss)
-
-    loss.backward()
-    expected.loss.backward()
-    ours = hugging_face_names(gradients(model), model.config)
-    for name, parameter in theirs.named_parameters():
-        assert_close(ours[name], parameter.grad)
 
 
 @KINDS

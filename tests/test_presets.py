@@ -2,7 +2,7 @@
 
 The references know nothing of `model/`: they read a state dict in float64 and one row without its
 padding, and give hidden states [n, H], what the heads pool [H], scores of the words [n, V] and of
-(follows, is random) [2]. The `bert-*` have `transformers` for a reference, in test_bert.py.
+(follows, is random) [2]. The `bert-*` have `transformers` for a reference, in test_huggingface.py.
 """
 
 import cmath
