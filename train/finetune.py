@@ -29,6 +29,7 @@ from train.distributed import join_world
 from train.finetune_config import FinetuneConfig
 from train.finetune_report import FinetuneReport
 from train.labelled import Labelled, class_names, draw, hold_out, read_labelled
+from train.memory import keep_freed_memory
 from train.pretrained import Pretrained, load_pretrained
 from train.rivals import Rivals
 from train.run import with_dropout
@@ -61,6 +62,7 @@ def finetune(
     if is_classifier(out) and not overwrite:
         _check_same(out, job)
         return FinetuneReport.from_dict(read_report(out))
+    keep_freed_memory()
     with join_world() as world:
         if world.size > 1:
             raise InputError("fine-tuning runs in one process; start it without torchrun.")
