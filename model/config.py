@@ -32,6 +32,12 @@ SIZES = (
     "max_position_embeddings",
     "type_vocab_size",
 )
+RATES = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "layer_norm_eps",
+    "initializer_range",
+)
 SWITCHES = (
     "padding_segment",
     "embedding_norm",
@@ -137,6 +143,9 @@ class BertConfig:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; known: {', '.join(known)}.")
+        for name in RATES:
+            if type(getattr(self, name)) not in (int, float):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give a number.")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more, below 1.")

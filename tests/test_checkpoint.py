@@ -260,3 +260,22 @@ def test_a_full_disk_leaves_what_was_there(size, tmp_path):
     assert steps_of(tmp_path) == [5]
     save(tmp_path, step=7)
     assert steps_of(tmp_path) == [5, 7]
+
+
+def test_weights_that_are_not_finite_are_not_written(tmp_path):
+    save(tmp_path)
+    model = make_model()
+    with torch.no_grad():
+        model[2].bias.fill_(float("nan"))
+    with pytest.raises(InputError, match=r"2\.bias is not finite after step 8, so no checkpoint"):
+        save_checkpoint(
+            tmp_path, take_snapshot(model, make_optimizer(model)), replace(STATE, step=8)
+        )
+    assert steps_of(tmp_path) == [7]
+
+
+def test_a_state_that_is_no_object_is_damage(tmp_path):
+    folder = save(tmp_path)
+    (folder / "state.json").write_text("[1]")
+    with pytest.raises(InputError, match=r"state\.json cannot be read"):
+        read_state(folder)

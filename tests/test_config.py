@@ -23,6 +23,7 @@ from model.config import PRESETS, BertConfig, preset
         ("attention_probs_dropout_prob", -0.1, "attention_probs_dropout_prob is -0.1"),
         ("layer_norm_eps", 0.0, "layer_norm_eps is 0.0; give a number above 0"),
         ("initializer_range", float("nan"), "initializer_range is nan"),
+        ("layer_norm_eps", "1e-12", "layer_norm_eps is '1e-12'; give a number"),
         ("norm_position", "middle", "norm_position is 'middle'; known: post, pre"),
         ("hidden_act", "swish", "hidden_act is 'swish'; known: gelu, gelu-tanh, relu"),
         ("positions", "alibi", "positions is 'alibi'; known: learned, .*sinusoids, rotary"),

@@ -113,6 +113,7 @@ def test_two_processes_train_as_one_does_on_unpadded_batches_of_like_length(runs
 
 def test_processes_that_would_skip_different_shards_all_refuse(runs):
     said = [(runs / f"skips.refused.{rank}").read_text() for rank in (0, 1)]
+    assert "process 0 skips no shard, and another process others" in said[0]
     assert "process 1 skips train-00001-of-00005.arrow, process 0 no shard" in said[1]
     assert all("all have to read the same shards" in each for each in said)
 

@@ -4,8 +4,11 @@ import shutil
 from dataclasses import replace
 
 import pytest
+import torch
 from click.testing import CliRunner
+from torch.nn.modules.module import register_module_forward_hook
 
+from model.heads import BertForPretraining
 from pipeline.errors import InputError
 from tests.small_data import SMALL, write_data_set
 from tests.small_training import STILL, assert_same_run, command_line, go_back, numbers, train
@@ -42,6 +45,21 @@ def test_without_padding_the_same_is_learned_of_the_same_rows(bins, folder, tmp_
     assert losses(found) == pytest.approx(losses(wanted), rel=1e-5)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
+@pytest.mark.parametrize(
+    "form", [{}, {"length_bins": 3}, {"unpadded": True}, {"batch_ramp": 0.5}], ids=str
+)
+def test_compiled_it_learns_the_same_whatever_the_form_of_the_batches(form, folder, tmp_path):
+    if not shutil.which("g++"):
+        pytest.skip("torch.compile needs a C++ compiler")
+    torch.compiler.reset()
+    options = {"model": LONG, "micro_batch_size": 4 if "batch_ramp" not in form else None, **form}
+    for compiled in (False, True):
+        train(folder, tmp_path / str(compiled), compile=compiled, **options)
+    assert losses(tmp_path / "True") == pytest.approx(losses(tmp_path / "False"), rel=1e-4)
+
+
 def test_with_bins_other_batches_are_trained_on(folder, tmp_path):
     train(folder, tmp_path / "plain", model=LONG)
     train(folder, tmp_path / "bins", model=LONG, length_bins=3)
@@ -71,6 +89,40 @@ def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, tmp_path
 def test_a_batch_that_grows_has_no_bins():
     with pytest.raises(ValueError, match="Give one of the two"):
         PretrainConfig(length_bins=3, batch_ramp=0.5)
+
+
+@pytest.mark.parametrize("micro", [None, 2])
+def test_a_look_takes_no_more_rows_at_once_than_training_does(micro, tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
+    rows = []
+    hook = register_module_forward_hook(
+        lambda module, inputs, _: (
+            rows.append(len(inputs[0])) if isinstance(module, BertForPretraining) else None
+        )
+    )
+    try:
+        train(shards, tmp_path / "run", max_steps=1, micro_batch_size=micro)
+    finally:
+        hook.remove()
+    assert set(rows) == {micro or 8}
+    assert len(rows) == (1 + 2 if micro is None else 4 + 5)
+
+
+def test_a_missing_validation_shard_is_named_before_the_first_step(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
+    (shards / "validation-00000-of-00001.arrow").unlink()
+    with pytest.raises(InputError, match=r"validation-00000-of-00001.arrow is missing"):
+        train(shards, tmp_path / "run")
+    assert not list_checkpoints(tmp_path / "run")
+
+
+def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
+    path = shards / "validation-00000-of-00001.arrow"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    with pytest.raises(InputError, match=r"validation-00000-of-00001.arrow is damaged"):
+        train(shards, tmp_path / "run", max_steps=3, save_every=0)
+    assert read_state(latest_checkpoint(tmp_path / "run")).step == 3
 
 
 @pytest.fixture

@@ -48,7 +48,12 @@ class TrainState:
 
 
 def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
-    """Write a checkpoint beside the others; a full disk leaves those as they are."""
+    """Write a checkpoint beside the others; a full disk leaves those as they are.
+
+    Raises InputError where it cannot be written, and for weights that are not finite: nothing could
+    go on from them.
+    """
+    _check_finite(snapshot, state.step)
     folder = checkpoint_folder(run, state.step)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -143,6 +148,15 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step:08d}"
 
 
+def _check_finite(snapshot: Snapshot, step: int) -> None:
+    for name, weight in snapshot.weights.items():
+        if not weight.isfinite().all():
+            raise InputError(
+                f"{name} is not finite after step {step}, so no checkpoint was written. Go on from "
+                "the one before it, with --resume and a smaller --learning-rate."
+            )
+
+
 def _heldout_loss(folder: Path) -> float | None:
     """None also where the state is damaged: such a checkpoint is not the best one."""
     try:
@@ -159,7 +173,7 @@ def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
         facts.pop("sha256")
         sums = facts.pop("files")
         return TrainState(**facts), sums
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damage(folder, STATE, error) from error
 
 

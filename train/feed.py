@@ -18,8 +18,9 @@ def open_loader(
     """A process's part of the global batches from where the state stands; and the state, in which
     a new run notes the shards that are skipped.
 
-    Raises InputError for bad shards, and where others are skipped than in another process or in an
-    earlier life: the order of the data depends on them.
+    Raises InputError for bad shards, also those to look at held-out examples in that are missing,
+    and where others are skipped than in another process or in an earlier life: the order of the
+    data depends on them.
     """
     loader = Loader(
         shards,
@@ -35,12 +36,16 @@ def open_loader(
         device=world.device,
         start_position=state.next_position,
     )
+    if loader.shards.manifest.num_examples("validation"):
+        ShardSet(shards, "validation")  # now, and not at the first look at them
     skipped = sorted(loader.shards.skipped)
     of_main = world.of_main(lambda: skipped)
     if world.any(skipped != of_main):
+        said = f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(of_main)}"
+        if world.is_main:
+            said = f"process 0 skips {_listed(skipped)}, and another process others"
         raise InputError(
-            f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(of_main)}; all "
-            "have to read the same shards. Copy them anew to where they differ."
+            f"{said}; all have to read the same shards. Copy them anew to where they differ."
         )
     if state.step == 0:
         state = replace(state, skipped_shards=skipped)

@@ -72,13 +72,13 @@ def pretrain(
     `start_from`: another run, whose weights and moments a new run begins with; `init`: a Hugging
     Face folder, whose weights it begins with. Raises InputError for all that the user can mend.
     """
-    if is_restart():
-        resume, overwrite = True, False  # what is there now is what failed a moment ago
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     _check_unpadded(model, training)
     config = RunConfig.of(model, training, manifest)
     with join_world() as world:
+        if world.any(is_restart()):  # a machine's agent counts the failures of its own processes
+            resume, overwrite = True, False  # what is there now is what failed a moment ago
         for size in training.batch_sizes:
             training.accumulation(world.size, size)
 
@@ -250,10 +250,10 @@ class _Life:
     def _metrics(self, loaded: LoadedBatch, sums: Tensor, norm: Tensor) -> dict[str, Any]:
         digest = self.world.sum(torch.tensor(loaded.digest, device=self.world.device))
         mlm, nsp, words, pairs = self.world.sum(sums.double()).tolist()
-        if not math.isfinite(mlm + nsp):
+        if not math.isfinite(mlm + nsp + norm.item()):
             raise InputError(
-                f"the loss of step {self.state.step} is not a number. Go on from the newest "
-                "checkpoint, with --resume and a smaller --learning-rate."
+                f"the loss or the gradient of step {self.state.step} is not a number. Go on from "
+                "the newest checkpoint, with --resume and a smaller --learning-rate."
             )
         seconds, waited, tokens = self.watch.look()
         metrics = {
@@ -280,7 +280,11 @@ class _Life:
         looks = saves if training.eval_every is None else _is_due(step, training.eval_every)
         # Whoever asked to stop may not wait for long: saving does not wait for a look.
         if (looks or self._is_over()) and not self.pace.is_stopped:
-            self._look(log)
+            try:
+                self._look(log)
+            except InputError:  # of a validation shard: what was trained is not lost by it
+                self._save()
+                raise
         if saves or self._is_over() or self.pace.is_stopped:
             self._save()
 
@@ -299,19 +303,21 @@ class _Life:
         """Measure on held-out examples, if there are any; cut short, it measures nothing."""
         if not self.manifest.num_examples("validation"):
             return
+        training = self.training
+        rows = training.micro_batch_size or training.batch_size // self.world.size
         batches = evaluation_batches(
             self.shards,
-            batch_size=self.training.batch_size,
+            batch_size=rows * self.world.size,  # so many fit into memory
             rank=self.world.rank,
             world_size=self.world.size,
-            limit=self.training.eval_examples or None,
+            limit=training.eval_examples or None,
         )
         heldout = evaluate(
             self.model,
             self._until_stopped(batches),
             token_counts=self.manifest.token_counts,
             world=self.world,
-            precision=self.training.precision,
+            precision=training.precision,
         )
         if self.pace.is_stopped:
             return
