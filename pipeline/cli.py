@@ -95,9 +95,10 @@ def shards(
     if rejected:
         click.echo(f"warning: {rejected} rejected, see {out / 'rejected.jsonl'}", err=True)
     done = "" if is_new else "already complete: "
+    number = len(manifest.of_split("train"))
     click.echo(
-        f"{done}{manifest.num_examples('train'):,} training examples in "
-        f"{len(manifest.shards)} shards: {out}"
+        f"{done}{manifest.num_examples('train'):,} training examples in {number} "
+        f"shard{'' if number == 1 else 's'}: {out}"
     )
 
 

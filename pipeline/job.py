@@ -77,6 +77,8 @@ def build_shards(
     started = time.time()
     blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
     tokenizer = load_tokenizer(tokenizer_dir)
+    if (out_dir / "run.json").exists():
+        raise InputError(f"{out_dir} is a run of `clozeline pretrain`; give another --out.")
     place = workplace(blocks, tokenizer, out_dir, config, options)
     if not options.overwrite and (done := _already_complete(out_dir, config, tokenizer, blocks)):
         _tidy(place, options)

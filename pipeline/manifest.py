@@ -94,6 +94,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise InputError(
             f"{folder} is no directory; make it with `clozeline shards --out {folder}`."
         )
+    if not path.is_file() and (folder / "run.json").exists():
+        raise InputError(f"{folder} is a run of `clozeline pretrain`; give the folder of shards.")
     if not path.is_file():
         raise InputError(
             f"{folder} has no {MANIFEST}: the shards there are not finished. Run the "

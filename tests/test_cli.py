@@ -34,7 +34,7 @@ Commands:
   verify     Check every byte and every example against the manifest.
   report     Draw what a data set holds, or how runs went.
   pretrain   Train a model on shards: alone, or under torchrun.
-  evaluate   Measure a run on the held-out examples of a data set.
+  evaluate   Measure a run on examples of a data set.
   finetune   A pretrained RUN and labelled rows to a classifier.
   baseline   Bag-of-words: what a classifier has to beat.
   predict    Classify texts, files, or standard input.
@@ -113,7 +113,7 @@ def test_a_job_says_one_line_and_shows_its_progress_beside_it(tmp_path: Path) ->
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
     done = clozeline("shards", source, "--tokenizer", tokenizer, "--out", out, "--workers=1")
     rows = read_manifest(out).num_examples("train")
-    assert done.stdout == f"{rows:,} training examples in 2 shards: {out}\n"
+    assert done.stdout == f"{rows:,} training examples in 1 shard: {out}\n"
     assert "tokenizing: 100%" in done.stderr
     assert "2/2" in done.stderr
     assert "INFO" not in done.stderr  # what Beam logs is in job.log

@@ -47,7 +47,7 @@ def road(tmp_path_factory):
 def test_every_stage_says_in_its_last_line_what_it_made(road):
     folder, said = road
     assert f"1,000 pieces, Punkt trained on the sources: {folder}/tokenizer" in said["tokenizer"]
-    assert f"training examples in 3 shards: {folder}/shards" in said["shards"]
+    assert f"training examples in 2 shards: {folder}/shards" in said["shards"]
     assert "3 shards and" in said["verify"]
     assert "are sound" in said["verify"]
     assert f"step 30 of 30: {folder}/run" in said["pretrain"]

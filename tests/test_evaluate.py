@@ -144,7 +144,7 @@ def test_the_table_sets_each_number_beside_its_yardstick():
     )  # fmt: skip
     assert list(as_table(evaluation)) == [
         "2,048 held-out examples",
-        "masked-LM loss       5.500   unigram 6.750: +1.250 nats",
+        "masked-LM loss       5.500   unigram 6.750: 1.250 nats better",
         "masked-LM accuracy   25.0%   always the most frequent token 6.2%",
         "NSP loss             0.500",
         "NSP accuracy         75.0%   chance 50 %",

@@ -22,6 +22,7 @@ from tests.small import small_tokenizer
 from tests.small_huggingface import quiet_transformers
 from tests.small_runs import write_small_run
 from tests.small_training import TINY
+from tests.test_checkpoint import no_file_longer_than
 from train.checkpoint import list_checkpoints, load_weights
 from train.cli import main
 from train.huggingface_tokenizer import read_tokenizer, save_tokenizer
@@ -242,6 +243,13 @@ def test_what_transformers_cannot_express_leaves_no_folder(tmp_path: Path) -> No
     line = refused("export", run, "--out", tmp_path / "out")
     assert "the BERT of transformers has no norm_position 'pre', final_norm True;" in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_full_disk_leaves_no_half_of_an_export(run: Path, tmp_path: Path) -> None:
+    with no_file_longer_than(20_000):
+        line = refused("export", run, "--out", tmp_path / "out")
+    assert "out cannot be written (" in line
+    assert list(tmp_path.iterdir()) == []
 
 
 PRETRAIN = ("--batch-size=8", "--log-every=1", "--eval-every=0", "--save-every=2")

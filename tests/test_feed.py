@@ -125,6 +125,14 @@ def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(tmp_path):
     assert read_state(latest_checkpoint(tmp_path / "run")).step == 3
 
 
+def test_a_batch_of_more_than_there_is_is_told_of(tmp_path, capsys):
+    shards = write_data_set(tmp_path / "shards", train=(5,))
+    train(shards, tmp_path / "run", max_steps=1)
+    assert "a batch of 8 examples is more than all of the 5 there are" in capsys.readouterr().err
+    train(shards, tmp_path / "small", max_steps=1, batch_size=5)
+    assert "more than all" not in capsys.readouterr().err
+
+
 @pytest.fixture
 def harmed(tmp_path):
     """A data set of 40 examples, 20 of them in a shard with another id than it was written with."""

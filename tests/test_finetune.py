@@ -21,6 +21,7 @@ from model.heads import BertForPretraining
 from pipeline.errors import InputError
 from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.small_runs import write_small_run
+from tests.test_checkpoint import no_file_longer_than
 from train.classifier import load_classifier
 from train.finetune import finetune
 from train.finetune_config import FinetuneConfig
@@ -255,6 +256,23 @@ def test_a_folder_of_something_else_is_not_touched(
     with pytest.raises(InputError, match="is no classifier's folder"):
         finetune(run, rows[0], out=tmp_path, config=CONFIG, overwrite=overwrite)
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_where_nothing_can_be_written_nothing_is_trained(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"nothing can be written into .*file; give"):
+        finetune(run, rows[0], out=tmp_path / "file" / "out", config=CONFIG)
+
+
+def test_a_full_disk_leaves_no_half_of_a_classifier(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    config = FinetuneConfig(max_examples=16, baseline=False)
+    with no_file_longer_than(20_000), pytest.raises(InputError, match="make room and run the same"):
+        finetune(run, rows[0], out=tmp_path / "out", config=config)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_gives_back_the_model(classifier: Path) -> None:

@@ -88,6 +88,14 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
+def test_a_run_is_no_place_for_shards(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").touch()
+    with pytest.raises(InputError, match="is a run of `clozeline pretrain`; give another --out"):
+        shards(tmp_path)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
+
+
 def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
     shards(tmp_path)
     out = tmp_path / "out"

@@ -134,6 +134,9 @@ def test_a_folder_that_is_no_data_set_is_named(tmp_path):
         read_manifest(tmp_path / "nowhere")
     with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*goes on where it"):
         read_manifest(tmp_path)
+    (tmp_path / "run.json").touch()
+    with pytest.raises(InputError, match="is a run of `clozeline pretrain`; give the folder of"):
+        read_manifest(tmp_path)
 
 
 def facts_of(tmp_path):

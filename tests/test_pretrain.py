@@ -372,6 +372,13 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
     assert "Traceback" not in result.stderr
 
 
+def test_a_file_is_no_folder_for_a_run(small_folder, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="file is a file; give the run a folder"):
+        train(small_folder, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_folder_without_a_manifest_is_no_data_set(tmp_path):
     result = invoke(tmp_path, "--out", tmp_path / "run")
     assert result.exit_code == 2

@@ -9,6 +9,7 @@ The folder is whole or absent: it is written under another name and renamed.
 """
 
 import json
+import os
 import shutil
 import uuid
 from dataclasses import dataclass, field
@@ -98,6 +99,10 @@ def save_classifier(
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
+    except SafetensorError as error:  # its word for a full disk
+        raise InputError(
+            f"{folder} cannot be written ({error}); make room and run the same again."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -149,11 +154,13 @@ def is_classifier(folder: Path) -> bool:
 
 
 def check_room(folder: Path) -> None:
-    """Raises InputError where writing the folder would remove what is not ours."""
-    if not folder.exists() or is_classifier(folder):
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
+    """Raises InputError where the folder cannot be written, or holds what is not ours."""
+    is_strange = folder.exists() and not is_classifier(folder)
+    if is_strange and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is no classifier's folder; give another --out.")
+    above = next(parent for parent in folder.absolute().parents if parent.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise InputError(f"nothing can be written into {above}; give another --out.")
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:

@@ -172,7 +172,13 @@ def pretrain(
 @main.command()
 @click.argument("run", type=LOCAL)
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option("--split", default="validation", show_default=True, help="Or train.")
+@click.option(
+    "--split",
+    default="validation",
+    show_default=True,
+    type=click.Choice(["validation", "train"]),
+    help="Held-out examples, or those to train on.",
+)
 @click.option(
     "--batch-size",
     default=64,
@@ -182,12 +188,12 @@ def pretrain(
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Examples at most.")
 def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
-    """Measure a run on the held-out examples of a data set."""
+    """Measure a run on examples of a data set."""
     from train.distributed import is_main_process
     from train.evaluate import as_table, evaluate_run
 
     result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
-    for line in as_table(result) if is_main_process() else ():
+    for line in as_table(result, split=split) if is_main_process() else ():
         click.echo(line)
 
 
@@ -232,8 +238,10 @@ def baseline(train: str, **options: Any) -> None:
     """Bag-of-words: what a classifier has to beat."""
     from train.baseline import baseline as run_baseline
 
-    for line in run_baseline(train, options.pop("test"), **options).table():
+    scores = run_baseline(train, options.pop("test"), **options)
+    for line in scores.table():
         click.echo(line)
+    click.echo(f"accuracy {scores.accuracy:.4f}")
 
 
 @main.command()

@@ -153,11 +153,16 @@ def evaluate_run(
         )
 
 
-def as_table(evaluation: Evaluation) -> Iterator[str]:
+def as_table(evaluation: Evaluation, *, split: str = "validation") -> Iterator[str]:
     """The numbers as lines of text, each beside its yardstick."""
+    what = "held-out" if split == "validation" else "training"
     loss, unigram = evaluation.mlm_loss, evaluation.unigram_loss
-    yield f"{evaluation.examples:,} held-out examples"
-    yield f"masked-LM loss      {loss:6.3f}   unigram {unigram:.3f}: {unigram - loss:+.3f} nats"
+    better = "better" if loss <= unigram else "worse"
+    yield f"{evaluation.examples:,} {what} examples"
+    yield (
+        f"masked-LM loss      {loss:6.3f}   unigram {unigram:.3f}: "
+        f"{abs(unigram - loss):.3f} nats {better}"
+    )
     yield (
         f"masked-LM accuracy  {evaluation.mlm_accuracy:6.1%}   "
         f"always the most frequent token {evaluation.most_frequent_share:.1%}"

@@ -14,6 +14,8 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from model.config import BertConfig
 from model.heads import count_parameters
 from model.huggingface import save_huggingface
@@ -60,6 +62,10 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
             _replace(partial, out, overwrite=overwrite)
+    except SafetensorError as error:  # its word for a full disk
+        raise InputError(
+            f"{out} cannot be written ({error}); make room and run the same again."
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return Exported(is_new=is_new, architecture=architecture, parameters=parameters)

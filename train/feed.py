@@ -57,6 +57,13 @@ def open_loader(
         )
     if world.is_main and skipped:
         print(_warning(loader.shards), file=sys.stderr)
+    examples = sum(loader.shards.shard_rows)
+    if world.is_main and training.batch_size > examples:
+        print(
+            f"Warning: a batch of {training.batch_size:,} examples is more than all of the "
+            f"{examples:,} there are; each step reads some of them again.",
+            file=sys.stderr,
+        )
     return loader, state
 
 

@@ -49,6 +49,8 @@ def find_start(
     training repeats some steps and comes to the same. Raises InputError rather than spoil what is
     there.
     """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; give the run a folder of its own.")
     if start_from and start_from.resolve() == out.resolve():
         raise InputError(f"--start-from and --out are both {out}; give the new run a folder.")
     if not overwrite and (out / "run.json").exists():
