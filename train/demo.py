@@ -89,7 +89,11 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
         ("sentiment accuracy, held out", f"{report['finetuned']['accuracy']:.1%}",
          _rivals(report)),
     ]  # fmt: skip
-    lines = ["", *(f"{name:<30} {value:>7}   {beside}" for name, value, beside in rows), ""]
+    lines = [
+        "",
+        *(f"{name:<30} {value:>7}   {beside}".rstrip() for name, value, beside in rows),
+        "",
+    ]
     lines += [
         f"{text}   {guesses.split('   ')[0].split(maxsplit=1)[1]}" for text, guesses in filled
     ]
