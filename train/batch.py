@@ -69,12 +69,14 @@ class Batch:
     def padded(self, rows: int, *, pad_id: int) -> "Batch":
         """Rows of padding at the end, of weight 0, so that there are `rows` of them."""
         missing = rows - len(self)
+        if not missing:
+            return self
         blank = {k: v.new_zeros((missing, *v.shape[1:])) for k, v in self.tensors().items()}
         blank["input_ids"].fill_(pad_id)
         blank["next_sentence_labels"].fill_(NO_PAIR)
         # A row that attends to nothing has no softmax: let it see its first token.
         blank["attention_mask"][:, :1] = True
-        return concatenate([self, Batch(**blank)]) if missing else self
+        return concatenate([self, Batch(**blank)])
 
 
 class Movable(Protocol):
