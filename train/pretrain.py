@@ -77,7 +77,7 @@ def pretrain(
     _check_unpadded(model, training)
     config = RunConfig.of(model, training, manifest)
     with join_world() as world:
-        if world.any(is_restart()):  # a machine's agent counts the failures of its own processes
+        if world.any(is_restart()):  # torchrun counts those of this machine only
             resume, overwrite = True, False  # what is there now is what failed a moment ago
         for size in training.batch_sizes:
             training.accumulation(world.size, size)
