@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from model.config import BertConfig
+from model.config import RATES, SIZES, BertConfig
 from model.weight_files import read_json, refuse_tensorflow
 
 CONFIG = "config.json"
@@ -21,20 +21,7 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertModel": (),
 }
 PRETRAINING, MASKED_LM, CLASSIFICATION, BARE = ARCHITECTURES
-CARRIED = (  # by the same name on both sides
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "hidden_act",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "layer_norm_eps",
-    "initializer_range",
-)
+CARRIED = (*SIZES, "hidden_act", *RATES)  # by the same name on both sides
 # Theirs -> ours; of two names of one function the last one is written.
 ACTIVATIONS = {
     "gelu": "gelu",

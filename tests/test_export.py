@@ -314,7 +314,7 @@ def test_what_a_folder_lacks_is_said_and_drawn_from_the_seed(
     bare = write_folder(tmp_path / "bare", architecture="BertModel")
     line = ("pretrain", small_folder, *PRETRAIN, "--max-steps=1", "--out", tmp_path / "run")
     said = told(*line, "--init", masked)
-    assert f"Note: {masked} has no pooler and no next-sentence head; drawn from the seed." in said
+    assert f"note: {masked} has no pooler and no next-sentence head; drawn from the seed." in said
     assert "note: " + f"{masked} has no pooler; it was drawn" in finetuned(
         masked, rows, tmp_path / "classifier"
     )

@@ -157,7 +157,7 @@ def test_what_is_skipped_is_counted_and_stays_skipped(harmed, tmp_path, capsys):
     run = tmp_path / "run"
     train(harmed, run, max_steps=4, **options)
     warning = capsys.readouterr().err
-    said = "Warning: 1 of 3 shards are skipped, and with them 20 of 40 training examples."
+    said = "warning: 1 of 3 shards are skipped, and with them 20 of 40 training examples."
     assert said in warning
     assert "train-00001-of-00003.arrow is damaged" in warning
     assert read_state(latest_checkpoint(run)).skipped_shards == ["train-00001-of-00003.arrow"]
@@ -167,7 +167,7 @@ def test_what_is_skipped_is_counted_and_stays_skipped(harmed, tmp_path, capsys):
         train(harmed, run, resume=True)  # unchecked, it is a shard like the others
 
 
-def test_a_growing_batch_opens_the_shards_once(harmed, tmp_path):
+def test_a_growing_batch_goes_on_without_the_skipped_shard(harmed, tmp_path):
     """The second size reads on where the first one ended, without the shard that was skipped."""
     options = {"check_shards": True, "skip_bad_shards": True, "batch_size": 16}
     train(harmed, tmp_path / "run", batch_ramp=0.9, **options)

@@ -11,7 +11,6 @@ The folder is whole or absent: it is written under another name and renamed.
 import json
 import os
 import shutil
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from pipeline.errors import InputError
 from pipeline.tokenizer import Tokenizer, load_tokenizer
 from train.encoded import Encoded, Encoder, reading_batches
 from train.labelled import Texts
+from train.partial_folder import partial_folder
 
 CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "classifier.json",
@@ -89,9 +89,7 @@ def save_classifier(
         "job": job,
     }
     weights = {k: v.detach().contiguous() for k, v in classifier.model.state_dict().items()}
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir(parents=True)
-    try:
+    with partial_folder(folder) as partial:
         classifier.tokenizer.save(partial / TOKENIZER)
         save_file(weights, partial / MODEL)
         _write_json(partial / REPORT, report)
@@ -99,12 +97,6 @@ def save_classifier(
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
-    except SafetensorError as error:  # its word for a full disk
-        raise InputError(
-            f"{folder} cannot be written ({error}); make room and run the same again."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Classifier:

@@ -7,7 +7,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from model.config import PRESETS
+from model.config import PRESETS, BertConfig
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.errors import InputError
 from pipeline.options import config_or_usage_error, options_of
@@ -133,22 +133,11 @@ def pretrain(
     if start_from and init:
         raise click.UsageError("give one of --start-from RUN and --init HF_DIR.")
     training = config_or_usage_error(PretrainConfig, options)
-    from pipeline.manifest import read_manifest
     from train.distributed import is_main_process
     from train.evaluate import as_table
     from train.pretrain import pretrain as run_pretraining
-    from train.run import model_config, model_of
 
-    asked = click.get_current_context().get_parameter_source("preset")
-    if init:
-        from train.initial import initial_config
-
-        named = None if asked is ParameterSource.DEFAULT else preset
-        model = initial_config(init, preset_name=named, dropout=dropout)
-    elif start_from and asked is ParameterSource.DEFAULT:
-        model = model_of(start_from, dropout=dropout)
-    else:
-        model = model_config(preset, read_manifest(folder), dropout=dropout)
+    model = _chosen_model(folder, preset, dropout=dropout, start_from=start_from, init=init)
     outcome = run_pretraining(
         folder,
         out=out,
@@ -167,6 +156,28 @@ def pretrain(
     how = how if outcome.is_complete else "stopped on request, --resume goes on: "
     end = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
     click.echo(f"{how}step {outcome.step} {end}: {out}")
+
+
+def _chosen_model(
+    folder: Path,
+    preset: str,
+    *,
+    dropout: float | None,
+    start_from: Path | None,
+    init: Path | None,
+) -> BertConfig:
+    """The preset, or the model of what training begins with, where no preset is asked for."""
+    from pipeline.manifest import read_manifest
+    from train.initial import initial_config
+    from train.run import model_config, model_of
+
+    asked = click.get_current_context().get_parameter_source("preset")
+    is_asked = asked is not ParameterSource.DEFAULT
+    if init:
+        return initial_config(init, preset_name=preset if is_asked else None, dropout=dropout)
+    if start_from and not is_asked:
+        return model_of(start_from, dropout=dropout)
+    return model_config(preset, read_manifest(folder), dropout=dropout)
 
 
 @main.command()

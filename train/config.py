@@ -60,7 +60,7 @@ class PretrainConfig:
     unpadded: bool = False
     #: Compare the sha256 of each shard with the manifest's when it is first read.
     check_shards: bool = False
-    #: Go on without the shards that are bad; all are read once to know which.
+    #: Go on without the training shards that are bad; all are read once to know which.
     skip_bad_shards: bool = False
     #: Steps between two lines of metrics.
     log_every: int = 10

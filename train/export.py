@@ -10,11 +10,8 @@ The folder is whole or absent: it is written under another name and renamed.
 import filecmp
 import json
 import shutil
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
-
-from safetensors import SafetensorError
 
 from model.config import BertConfig
 from model.heads import count_parameters
@@ -27,6 +24,7 @@ from train.checkpoint import latest_checkpoint, read_state
 from train.classifier import load_classifier, read_facts, read_report
 from train.huggingface_tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, save_tokenizer
 from train.model_card import classifier_card, run_card
+from train.partial_folder import partial_folder
 from train.pretrained import kind_of
 from train.run import SUMMARY, load_run
 
@@ -54,20 +52,12 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
     if kind == "hugging face":
         raise InputError(f"{source} is a Hugging Face folder already; copy it.")
     _check_room(out)
-    partial = out.with_name(f".{out.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir(parents=True)
-    try:
+    with partial_folder(out) as partial:
         write = _write_run if kind == "run" else _write_classifier
         architecture, parameters = write(source, partial, folder=out.name)
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
             _replace(partial, out, overwrite=overwrite)
-    except SafetensorError as error:  # its word for a full disk
-        raise InputError(
-            f"{out} cannot be written ({error}); make room and run the same again."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Exported(is_new=is_new, architecture=architecture, parameters=parameters)
 
 

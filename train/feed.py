@@ -1,6 +1,7 @@
 """What a run reads: its loader, where training stands, and the same shards in every process."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,14 +40,7 @@ def open_loader(
     if loader.shards.manifest.num_examples("validation"):
         ShardSet(shards, "validation")  # now, and not at the first look at them
     skipped = sorted(loader.shards.skipped)
-    of_main = world.of_main(lambda: skipped)
-    if world.any(skipped != of_main):
-        said = f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(of_main)}"
-        if world.is_main:
-            said = f"process 0 skips {_listed(skipped)}, and another process others"
-        raise InputError(
-            f"{said}; all have to read the same shards. Copy them anew to where they differ."
-        )
+    _check_same_for_all(skipped, world)
     if state.step == 0:
         state = replace(state, skipped_shards=skipped)
     if state.skipped_shards != skipped:
@@ -55,25 +49,38 @@ def open_loader(
             f"{_listed(state.skipped_shards)}, and the order of the data depends on it. Put the "
             "shards back as they were, or give another --out with --start-from."
         )
-    if world.is_main and skipped:
-        print(_warning(loader.shards), file=sys.stderr)
-    examples = sum(loader.shards.shard_rows)
-    if world.is_main and training.batch_size > examples:
-        print(
-            f"Warning: a batch of {training.batch_size:,} examples is more than all of the "
-            f"{examples:,} there are; each step reads some of them again.",
-            file=sys.stderr,
-        )
+    if world.is_main:
+        for warning in _warnings(loader.shards, training.batch_size):
+            print(f"warning: {warning}", file=sys.stderr)
     return loader, state
 
 
-def _warning(shards: ShardSet) -> str:
-    total = sum(entry.rows for entry in shards.entries)
-    reasons = " ".join(shards.skipped.values())
-    return (
-        f"Warning: {len(shards.skipped)} of {len(shards.entries)} shards are skipped, and with "
-        f"them {shards.lost_rows:,} of {total:,} training examples. {reasons}"
+def _check_same_for_all(skipped: list[str], world: World) -> None:
+    of_main = world.of_main(lambda: skipped)
+    if not world.any(skipped != of_main):
+        return
+    said = f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(of_main)}"
+    if world.is_main:
+        said = f"process 0 skips {_listed(skipped)}, and another process others"
+    raise InputError(
+        f"{said}; all have to read the same shards. Copy them anew to where they differ."
     )
+
+
+def _warnings(shards: ShardSet, batch_size: int) -> Iterator[str]:
+    if shards.skipped:
+        total = sum(entry.rows for entry in shards.entries)
+        reasons = " ".join(shards.skipped.values())
+        yield (
+            f"{len(shards.skipped)} of {len(shards.entries)} shards are skipped, and with them "
+            f"{shards.lost_rows:,} of {total:,} training examples. {reasons}"
+        )
+    examples = sum(shards.shard_rows)
+    if batch_size > examples:
+        yield (
+            f"a batch of {batch_size:,} examples is more than all of the {examples:,} there are; "
+            "each step reads some of them again."
+        )
 
 
 def _listed(names: list[str]) -> str:

@@ -64,7 +64,7 @@ def check_initial(init: Path, model: BertConfig, shards: Path) -> str:
         )
     if absent := [PARTS[part] for part in PARTS if part in found.absent]:
         print(
-            f"Note: {init} has no {' and no '.join(absent)}; drawn from the seed.", file=sys.stderr
+            f"note: {init} has no {' and no '.join(absent)}; drawn from the seed.", file=sys.stderr
         )
     return weights_sha256(init)
 

@@ -86,7 +86,7 @@ def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:
         for damaged, damage in zip(reversed(checkpoints), damages, strict=False):
             aside = set_aside(damaged)
             print(
-                f"Warning: {damage} It is set aside as {aside.name}, and training goes on from "
+                f"warning: {damage} It is set aside as {aside.name}, and training goes on from "
                 f"step {state.step}.",
                 file=sys.stderr,
             )
