@@ -95,7 +95,8 @@ def list_blocks(
             for file in found:
                 blocks += _file_blocks(file, block_bytes, text_columns)
     if not blocks:
-        raise InputError(f"nothing to read in {', '.join(sources) or 'no source'}")
+        named = ", ".join(sources) or "no source"
+        raise InputError(f"nothing to read in {named}; give a source that is not empty.")
     return [replace(block, index=index) for index, block in enumerate(blocks)]
 
 
