@@ -1,1 +1,7 @@
-"""BERT in plain torch. Imports nothing of ours."""
+"""BERT in plain torch. Imports torch and nothing else of this project.
+
+    BertForPretraining(config)(input_ids, token_type_ids, attention_mask, positions)
+    ->  masked-LM logits [B, P, V], next-sentence logits [B, 2]
+
+A preset is values of `BertConfig`; there is one encoder for all of them.
+"""

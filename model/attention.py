@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.dropout import dropout
+from model.cpu_kernels import dropout
 
 
 class Packing(NamedTuple):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from model.attention import Packing, attend
 from model.config import BertConfig
-from model.dropout import Dropout
+from model.cpu_kernels import Dropout
 from model.positions import (
     Turns,
     first_positions,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from model.attention import Packing
 from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
 from model.config import BertConfig
-from model.dropout import Dropout
+from model.cpu_kernels import Dropout
 
 CACHED_ROWS = 16  # of logits; 30,528 float32 columns of them fit a core's cache
 

@@ -1,1 +1,15 @@
-"""Text to shards of tokenized, paired, pre-masked examples. Never imports torch."""
+"""Raw text to shards of tokenized, sentence-paired, masked examples. Never imports torch.
+
+    "articles/*.parquet"  ->  train-00003-of-00064.arrow, validation-..., manifest.json, tokenizer/
+
+The rooms, in the order in which they may import each other:
+
+    common        errors, paths, ragged columns, counter-based random numbers
+    dataset       what a finished folder holds: schema, shards, manifest, buckets
+    sources       files and URLs to documents
+    tokenization  documents to sentences to token ids
+    examples      bucketed documents to masked pairs
+    job           the Beam graph that runs the steps, and what it needs to survive a crash
+    report        a finished data set drawn on a page
+    verify        a finished data set checked, row by row
+"""

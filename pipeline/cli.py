@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
+from pipeline.common.config_options import Place, config_or_usage_error, options_of
 from pipeline.config import DataConfig
-from pipeline.job import JobOptions
-from pipeline.options import Place, config_or_usage_error, options_of
+from pipeline.job.job import JobOptions
 
 FOLDER = Place()
 
@@ -39,7 +39,7 @@ def tokenizer(sources: tuple[str, ...], out: Path, vocab: Path | None, **options
     Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Where nltk
     has no punkt_tab for the language, Punkt is trained on the sources.
     """
-    from pipeline.learn import make_tokenizer
+    from pipeline.tokenization.train_tokenizer import make_tokenizer
 
     if (vocab is None) == (options["vocab_size"] is None):
         raise click.UsageError("give one of --vocab FILE and --vocab-size N.")
@@ -79,7 +79,7 @@ def shards(
     dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000. URLs of
     any store that fsspec knows will do, also for --out, --runs and --tokenizer: s3://bucket/shards.
     """
-    from pipeline.job import build_shards, plan_shards
+    from pipeline.job.job import build_shards, plan_shards
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
@@ -114,7 +114,7 @@ def inspect(folder: Path, number: int, seed: int) -> None:
     """Show examples as a person reads them."""
     import shutil
 
-    from pipeline.show import show_data_set
+    from pipeline.report.inspect import show_data_set
 
     width = min(shutil.get_terminal_size().columns, 100)
     for line in show_data_set(folder, number=number, seed=seed, width=width):
@@ -135,10 +135,10 @@ def verify(folder: Path, sources: tuple[str, ...]) -> None:
     With --source also against the text. That needs room for its tokens, about as much as the
     shards take, in the temporary folder (TMPDIR).
     """
-    from pipeline.errors import InputError
-    from pipeline.manifest import read_manifest
-    from pipeline.verify import summary
-    from pipeline.verify import verify as find_faults
+    from pipeline.common.errors import InputError
+    from pipeline.dataset.manifest import read_manifest
+    from pipeline.verify.verify import summary
+    from pipeline.verify.verify import verify as find_faults
 
     faults = list(find_faults(folder, sources))
     for fault in faults:

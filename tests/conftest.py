@@ -10,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-from tests.small_data import write_data_set
+from tests.support.small_data import write_data_set
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("clozeline", deadline=None)

@@ -73,14 +73,14 @@ def test_imports_point_one_way(path):
 
 def test_only_the_graph_imports_beam():
     assert [module(path) for path in SOURCES if "apache_beam" in roots(everywhere(path))] == [
-        "pipeline.build"
+        "pipeline.job.beam_graph"
     ]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=module)
 def test_what_only_some_need_is_imported_where_it_is_needed(path):
     at_the_top = roots(imported(tree(path).body))
-    allowed = {"apache_beam"} if module(path) == "pipeline.build" else set()
+    allowed = {"apache_beam"} if module(path) == "pipeline.job.beam_graph" else set()
     assert not at_the_top & set(ONLY_INSIDE_FUNCTIONS) - allowed
 
 
@@ -125,8 +125,8 @@ def test_training_from_arrow_shards_needs_none_of_the_pipelines_libraries():
 import sys
 for name in {ONLY_INSIDE_FUNCTIONS!r}:
     sys.modules[name] = None  # importing it fails, as where it is not installed
-import train.cli, train.pretrain, train.finetune, train.predict, train.fill, train.evaluate
-import train.export
+import train.cli, train.pretraining.pretrain, train.pretraining.evaluate, train.export
+import train.finetuning.finetune, train.predict, train.fill
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 

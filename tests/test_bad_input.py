@@ -20,10 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.manifest import MANIFEST, Manifest, read_manifest
-from pipeline.steps import REJECTED
-from pipeline.tokenizer import SPECIAL_TOKENS
-from tests.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from pipeline.job.steps import REJECTED
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS
+from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 from train.cli import main
 
 DATA = os.environ.get("CLOZELINE_DATA")

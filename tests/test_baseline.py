@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from train.baseline import bag_of_words, baseline, has_sklearn
-from train.labelled import Labelled, Texts
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from train.finetuning.baseline import bag_of_words, baseline, has_sklearn
+from train.finetuning.labelled import Labelled, Texts
 
 pytest.importorskip("sklearn")
 

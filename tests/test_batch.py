@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.ragged import Ragged, offsets_of
-from pipeline.schema import Examples
-from train.batch import batch_digest, collate, concatenate, digest_text, split
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.dataset.schema import Examples
+from train.data.batch import batch_digest, collate, concatenate, digest_text, split
 
 S, P, PAD = 9, 3, 5
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from model.bert import BertEncoder, initialize
 from model.config import preset
 from model.heads import BertForPretraining
-from tests.small_models import SMALL, inputs_of, narrow, shaken
+from tests.support.small_models import SMALL, inputs_of, narrow, shaken
 
 TINY = preset("tiny", **SMALL)
 NANO = preset("nano", **SMALL)

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from pipeline.errors import InputError
-from train.checkpoint import (
+from pipeline.common.errors import InputError
+from train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
     latest_checkpoint,
@@ -25,8 +25,8 @@ from train.checkpoint import (
     save_checkpoint,
     set_aside,
 )
-from train.snapshot import restore_moments, take_snapshot
-from train.writer import CheckpointWriter
+from train.artifacts.checkpoint_writer import CheckpointWriter
+from train.artifacts.snapshot import restore_moments, take_snapshot
 
 STATE = TrainState(
     step=7, next_position=56, dataset_digest="ab", tokenizer_digest="cd", seed=3, heldout_loss=1.5

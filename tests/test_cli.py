@@ -10,8 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.manifest import read_manifest
-from tests.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from pipeline.dataset.manifest import read_manifest
+from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 from train.cli import main
 
 COMMANDS = (

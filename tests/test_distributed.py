@@ -12,19 +12,19 @@ from itertools import islice, permutations
 import pytest
 import torch
 
-from tests.small_data import SMALL, write_data_set
-from tests.small_training import go_back, numbers, train
-from tests.two_processes import MODEL, run_jobs
-from train.checkpoint import (
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_training import go_back, numbers, train
+from tests.support.two_processes import MODEL, run_jobs
+from train.artifacts.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_moments,
     load_weights,
     read_state,
 )
-from train.distributed import World, is_main_process, is_restart, join_world
-from train.loader import Loader
-from train.pace import MOST_STEPS
+from train.data.loader import Loader
+from train.engine.distributed import World, is_main_process, is_restart, join_world
+from train.pretraining.stop_and_budget import MOST_STEPS
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pipeline.schema import example_schema
+from pipeline.dataset.schema import example_schema
 from train.cli import main
 
 ROOT = Path(__file__).parent.parent

@@ -4,10 +4,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.buckets import hash_documents
-from pipeline.documents import tokenize_documents
-from pipeline.tokens import ColumnTokenizer
-from tests.small import WORDS, small_splitter, small_tokenizer
+from pipeline.dataset.buckets import hash_documents
+from pipeline.tokenization.documents import tokenize_documents
+from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from tests.support.small import WORDS, small_splitter, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 COLUMNS = ColumnTokenizer(TOKENIZER)

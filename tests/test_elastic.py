@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from tests.small_data import write_data_set
+from tests.support.small_data import write_data_set
 from tests.test_loader import POOL_ROWS, load, originals, rows_of
-from train.batch import split
-from train.loader import Loader
+from train.data.batch import split
+from train.data.loader import Loader
 
 WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)
 #: Positions, a fifth of an epoch to three: more than any walk below goes.

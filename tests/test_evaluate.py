@@ -9,17 +9,17 @@ import torch
 
 from model.config import BertConfig
 from model.heads import BertForPretraining
+from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
-from pipeline.errors import InputError
-from pipeline.manifest import read_manifest
-from tests.small import small_tokenizer
-from tests.small_data import write_data_set
-from tests.small_runs import write_small_run
-from tests.small_training import TINY
-from train.batch import Batch, LoadedBatch
-from train.distributed import World
-from train.evaluate import Evaluation, as_table, evaluate, evaluate_run
-from train.loader import evaluation_batches
+from pipeline.dataset.manifest import read_manifest
+from tests.support.small import small_tokenizer
+from tests.support.small_data import write_data_set
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
+from train.data.batch import Batch, LoadedBatch
+from train.data.loader import evaluation_batches
+from train.engine.distributed import World
+from train.pretraining.evaluate import Evaluation, as_table, evaluate, evaluate_run
 
 ALONE = World(0, 1, torch.device("cpu"))
 COUNTS = list(range(TINY.vocab_size))

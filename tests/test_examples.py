@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.common.counter_rng import stream_key
 from pipeline.config import DataConfig
-from pipeline.draws import stream_key
-from pipeline.examples import SLAB, make_examples
-from pipeline.masks import MaskRules, mask_examples, mask_keys
-from pipeline.pairs import make_pairs
-from pipeline.shards import rows_sha256
-from tests.small import make_documents, small_tokenizer
+from pipeline.dataset.shards import rows_sha256
+from pipeline.examples.examples import SLAB, make_examples
+from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from pipeline.examples.pairs import make_pairs
+from tests.support.small import make_documents, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 CLS, SEP, UNK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.unk_id

@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 
 from model.config import BertConfig
 from model.heads import BertForPretraining
-from model.huggingface import load_huggingface, save_huggingface
-from model.weight_files import weights_sha256
-from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from tests.small import small_tokenizer
-from tests.small_huggingface import quiet_transformers
-from tests.small_runs import write_small_run
-from tests.small_training import TINY
+from model.huggingface.convert import load_huggingface, save_huggingface
+from model.huggingface.weight_files import weights_sha256
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from tests.support.small import small_tokenizer
+from tests.support.small_huggingface import quiet_transformers
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
 from tests.test_checkpoint import no_file_longer_than
-from train.checkpoint import list_checkpoints, load_weights
+from train.artifacts.checkpoint import list_checkpoints, load_weights
+from train.artifacts.huggingface_tokenizer import read_tokenizer, save_tokenizer
 from train.cli import main
-from train.huggingface_tokenizer import read_tokenizer, save_tokenizer
 from train.predict import predict
 
 os.environ["HF_HUB_OFFLINE"] = "1"

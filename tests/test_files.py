@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.draws import random_words
-from pipeline.errors import InputError
-from pipeline.files import CHUNK, bare_name, damage, find_files, open_file, open_unpacked
+from pipeline.common.counter_rng import random_words
+from pipeline.common.errors import InputError
+from pipeline.sources.files import CHUNK, bare_name, damage, find_files, open_file, open_unpacked
 
 
 def zstd(data: bytes) -> bytes:

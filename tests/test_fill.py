@@ -9,9 +9,9 @@ import torch
 
 from model.config import BertConfig
 from model.heads import BertForPretraining
-from pipeline.errors import InputError
-from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from tests.small_runs import write_small_run
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from tests.support.small_runs import write_small_run
 from train.fill import Guess, fill, mask_ids, masked_probabilities, write_in
 
 TOKENIZER = Tokenizer(

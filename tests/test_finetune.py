@@ -18,14 +18,14 @@ from safetensors.torch import load_file
 
 from model.config import BertConfig
 from model.heads import BertForPretraining
-from pipeline.errors import InputError
-from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from tests.small_runs import write_small_run
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from tests.support.small_runs import write_small_run
 from tests.test_checkpoint import no_file_longer_than
-from train.classifier import load_classifier
-from train.finetune import finetune
-from train.finetune_config import FinetuneConfig
-from train.labelled import Texts
+from train.finetuning.classifier import load_classifier
+from train.finetuning.config import FinetuneConfig
+from train.finetuning.finetune import finetune
+from train.finetuning.labelled import Texts
 from train.predict import Prediction, predict
 
 FILLERS = [f"w{i}" for i in range(30)]
@@ -193,8 +193,8 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(
 ) -> None:
     code = (
         "import sys, torch; from pathlib import Path\n"
-        "from train.finetune import finetune\n"
-        "from train.finetune_config import FinetuneConfig\n"
+        "from train.finetuning.finetune import finetune\n"
+        "from train.finetuning.config import FinetuneConfig\n"
         "torch.set_num_threads(1)\n"
         "run, train, out = sys.argv[1:]\n"
         "config = FinetuneConfig(max_examples=64, baseline=False, seed=5)\n"

@@ -8,11 +8,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import PRESETS, preset
 from model.heads import BertForPretraining
-from tests.small_models import narrow
-from train.batch import Batch, LoadedBatch
-from train.distributed import World
-from train.flops import PEAKS, mfu, peak_flops, peak_of, step_flops
-from train.step import train_step
+from tests.support.small_models import narrow
+from train.data.batch import Batch, LoadedBatch
+from train.engine.distributed import World
+from train.engine.flops import PEAKS, mfu, peak_flops, peak_of, step_flops
+from train.pretraining.step import train_step
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
 

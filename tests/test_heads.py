@@ -17,7 +17,7 @@ from model.heads import (
     next_sentence_loss_sum,
     start_decoder_at_unigram,
 )
-from tests.small_models import (
+from tests.support.small_models import (
     SMALL,
     VOCAB,
     answers,

@@ -18,10 +18,10 @@ from model.heads import (
     masked_lm_loss_sum,
     next_sentence_loss_sum,
 )
-from model.huggingface import load_huggingface, save_huggingface, their_names
-from model.huggingface_config import ARCHITECTURES, CARRIED, huggingface_config
-from tests.small_huggingface import SMALL, quiet_transformers, save_folder, shaken
-from tests.small_models import VOCAB, answers, batch_of, inputs_of
+from model.huggingface.config import ARCHITECTURES, CARRIED, huggingface_config
+from model.huggingface.convert import load_huggingface, save_huggingface, their_names
+from tests.support.small_huggingface import SMALL, quiet_transformers, save_folder, shaken
+from tests.support.small_models import VOCAB, answers, batch_of, inputs_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

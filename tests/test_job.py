@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.errors import InputError
-from pipeline.job import JobOptions, build_shards, local_runner
-from pipeline.manifest import MANIFEST, read_manifest
-from pipeline.tokenizer import Normalization, Tokenizer
-from pipeline.verify import verify
-from tests.small import PUNKT, small_tokenizer
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import MANIFEST, read_manifest
+from pipeline.job.job import JobOptions, build_shards, local_runner
+from pipeline.tokenization.tokenizer import Normalization, Tokenizer
+from pipeline.verify.verify import verify
+from tests.support.small import PUNKT, small_tokenizer
 from tests.test_steps import CONFIG, TEXT, build, work
 
 OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process

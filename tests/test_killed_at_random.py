@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.manifest import MANIFEST
-from tests.small_jobs import (
+from pipeline.dataset.manifest import MANIFEST
+from tests.support.small_jobs import (
     COMMAND,
     ROOT,
     articles,

@@ -13,8 +13,8 @@ import subprocess
 
 import pytest
 
-from tests.small_jobs import COMMAND, ROOT
-from tests.small_training import (
+from tests.support.small_jobs import COMMAND, ROOT
+from tests.support.small_training import (
     assert_same_run,
     command_line,
     numbers,

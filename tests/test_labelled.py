@@ -11,15 +11,15 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import InputError
-from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from train.encoded import (
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from train.finetuning.encoding import (
     Encoder,
     longest_first,
     reading_batches,
     training_batches,
 )
-from train.labelled import (
+from train.finetuning.labelled import (
     Labelled,
     Texts,
     class_ids,

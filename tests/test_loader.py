@@ -13,18 +13,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline.errors import InputError
-from pipeline.manifest import read_manifest, write_manifest
-from pipeline.masks import MaskRules, mask_examples, mask_keys
-from pipeline.shards import read_shard
-from pipeline.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer, load_tokenizer
-from tests.small import WORDS, small_tokenizer
-from tests.small_data import SMALL, write_data_set
-from train.batch import batch_digest, collate, concatenate, digest_text, split
-from train.loader import Loader, evaluation_batches
-from train.order import Order
-from train.prefetch import prefetched
-from train.reader import SLAB_ROWS
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import read_manifest, write_manifest
+from pipeline.dataset.shards import read_shard
+from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer, load_tokenizer
+from tests.support.small import WORDS, small_tokenizer
+from tests.support.small_data import SMALL, write_data_set
+from train.data.batch import batch_digest, collate, concatenate, digest_text, split
+from train.data.batch_reader import SLAB_ROWS
+from train.data.loader import Loader, evaluation_batches
+from train.data.order import Order
+from train.data.prefetch import prefetched
 
 N = 57  # training examples of small_folder
 POOL_ROWS = 20  # three pools or so an epoch
@@ -240,7 +240,7 @@ def test_slabs_of_many_batches_and_batches_of_many_slabs_agree(small_folder):
 
 def test_another_process_reads_the_same_data(small_folder, whole):
     code = (
-        "import sys; from itertools import islice; from train.loader import Loader\n"
+        "import sys; from itertools import islice; from train.data.loader import Loader\n"
         f"loader = Loader(sys.argv[1], batch_size={GLOBAL}, seed=3, pool_rows={POOL_ROWS})\n"
         f"print(*(loaded.digest for loaded in islice(loader, {STEPS})))\n"
         "forgotten = iter(loader); next(forgotten)\n"  # its thread is alive when Python exits

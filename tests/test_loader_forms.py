@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.errors import InputError
-from pipeline.manifest import read_manifest
-from pipeline.paths import path_of
-from tests.small_data import SMALL, write_data_set
+from pipeline.common.errors import InputError
+from pipeline.common.paths import path_of
+from pipeline.dataset.manifest import read_manifest
+from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import GLOBAL, POOL_ROWS, N, load, originals, rows_of
-from train.batch import digest_text
-from train.bins import binned_places
-from train.loader import Loader
-from train.unpadded import concatenate_unpadded, split_unpadded
+from train.data.batch import digest_text
+from train.data.length_bins import binned_places
+from train.data.loader import Loader
+from train.data.unpadded import concatenate_unpadded, split_unpadded
 
 BINS = 4
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.common.ragged import Ragged
 from pipeline.config import DataConfig
-from pipeline.masks import MaskRules, count_predictions, mask_examples, mask_keys
-from pipeline.ragged import Ragged
-from pipeline.schema import Examples
-from tests.small import make_examples, small_tokenizer
+from pipeline.dataset.schema import Examples
+from pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
+from tests.support.small import make_examples, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id

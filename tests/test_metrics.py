@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipeline.errors import InputError
-from train.health import Health
-from train.metrics import MetricsLog, Stopwatch, read_metrics
+from pipeline.common.errors import InputError
+from train.monitoring.health import Health
+from train.monitoring.metrics import MetricsLog, Stopwatch, read_metrics
 
 
 def write(run: Path, steps, *, after=0, health=None, **values) -> None:
@@ -65,7 +65,7 @@ def test_a_killed_process_leaves_all_it_wrote_to_file_and_tensorboard(tmp_path):
     code = """
 import os, signal, sys
 from pathlib import Path
-from train.metrics import MetricsLog
+from train.monitoring.metrics import MetricsLog
 log = MetricsLog(Path(sys.argv[1]), start_step=0, max_steps=9, writes=True)
 for step in (1, 2, 3):
     log.write(step, {"mlm_loss": 10.0 - step})

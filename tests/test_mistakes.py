@@ -10,7 +10,7 @@ import torch
 
 from model.config import PRESETS
 from model.heads import next_sentence_loss_sum
-from tests.small_models import (
+from tests.support.small_models import (
     VOCAB,
     batch_of,
     gradients,

@@ -5,11 +5,11 @@ import torch
 
 from model.config import preset
 from model.heads import BertForPretraining
-from tests.small_training import STILL, TINY, assert_same_run, go_back, train
-from train.checkpoint import latest_checkpoint, load_moments
+from tests.support.small_training import STILL, TINY, assert_same_run, go_back, train
+from train.artifacts.checkpoint import latest_checkpoint, load_moments
 from train.config import PretrainConfig
-from train.muon import is_hidden_matrix
-from train.optim import build_optimizer, set_learning_rate
+from train.engine.muon import is_hidden_matrix
+from train.engine.optim import build_optimizer, set_learning_rate
 
 MUON = PretrainConfig(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 
 from model.heads import BertForPretraining
-from tests.small_training import TINY
+from tests.support.small_training import TINY
 from train.config import PretrainConfig
-from train.optim import adamw, build_optimizer, set_learning_rate
+from train.engine.optim import adamw, build_optimizer, set_learning_rate
 
 
 def test_every_parameter_is_optimized_once_and_only_matrices_decay():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.order import POOL_ROWS, Order
+from train.data.order import POOL_ROWS, Order
 
 DIGEST = "0123456789abcdef" * 4
 
@@ -109,7 +109,7 @@ def test_without_a_seed_rows_come_as_they_are_stored():
 
 LITERAL = """
 import numpy as np
-from train.order import Order
+from train.data.order import Order
 order = Order([3, 2, 4], dataset_digest="0123456789abcdef" * 4, seed=7, pool_rows=4)
 for epoch in (0, 1):
     print([(p.shards, order.rows(p).tolist()) for p in order.pools(epoch)])

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline import pairs as lanes
-from pipeline.draws import random_words, stream_key, uniform_below, with_probability
-from pipeline.pairs import LANES, make_pairs, no_pairs
-from tests.small import make_documents
+from pipeline.common.counter_rng import random_words, stream_key, uniform_below, with_probability
+from pipeline.examples import pairs as lanes
+from pipeline.examples.pairs import LANES, make_pairs, no_pairs
+from tests.support.small import make_documents
 
 TOKENS = st.one_of(st.integers(1, 9), st.integers(1, 90))
 PARAGRAPH = st.lists(TOKENS, min_size=1, max_size=4)

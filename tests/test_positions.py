@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from model.config import preset
 from model.heads import BertForPretraining
 from model.positions import fixed_positions, rotary_turns, rotate, sinusoids
-from tests.small_models import SMALL, narrow, numbers
+from tests.support.small_models import SMALL, narrow, numbers
 
 NANO = preset("nano", **SMALL)
 

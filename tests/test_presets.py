@@ -15,7 +15,7 @@ from torch import Tensor
 from model.attention import Packing
 from model.config import PRESETS, preset
 from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from tests.small_models import (
+from tests.support.small_models import (
     NO_DROPOUT,
     VOCAB,
     answers,

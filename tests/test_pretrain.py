@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.errors import InputError
-from tests.small import make_examples, small_tokenizer
-from tests.small_data import SMALL, write_data_set
-from tests.small_training import (
+from pipeline.common.errors import InputError
+from tests.support.small import make_examples, small_tokenizer
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_training import (
     SHORT,
     STILL,
     TINY,
@@ -24,12 +24,12 @@ from tests.small_training import (
     train,
     weights,
 )
-from train.batch import digest_text
-from train.checkpoint import latest_checkpoint, list_checkpoints, load_moments, read_state
+from train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, load_moments, read_state
+from train.artifacts.run import load_run, read_run
 from train.cli import main
-from train.loader import Loader
-from train.run import load_run, read_run
-from train.schedule import learning_rate_at
+from train.data.batch import digest_text
+from train.data.loader import Loader
+from train.engine.schedule import learning_rate_at
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from pipeline.memory import process_peak, tree_memory
-from pipeline.progress import Progress, show_progress
-from pipeline.runs import Counts, run_schema, write_run
-from pipeline.stopwatch import Stopwatch
-from tests.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
+from pipeline.common.stage_timer import Stopwatch
+from pipeline.job.memory import process_peak, tree_memory
+from pipeline.job.progress import Progress, show_progress
+from pipeline.job.token_cache import Counts, run_schema, write_run
+from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
 from tests.test_runs import tokenized
 from tests.test_steps import build, work
 

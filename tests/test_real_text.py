@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dumps import read_pages
-from pipeline.manifest import Manifest, read_manifest
-from pipeline.sample import make_articles
-from pipeline.steps import REJECTED
-from pipeline.wikitext import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
-from tests.reference_text import comparisons, difference
-from tests.small_jobs import clozeline, write_tokenizer
+from pipeline.dataset.manifest import Manifest, read_manifest
+from pipeline.job.steps import REJECTED
+from pipeline.sources.mediawiki.dump import read_pages
+from pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
+from pipeline.sources.sample.articles import make_articles
+from tests.support.reference_text import comparisons, difference
+from tests.support.small_jobs import clozeline, write_tokenizer
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")

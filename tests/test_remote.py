@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.common.errors import InputError
+from pipeline.common.paths import names_in, path_of, whole_file
 from pipeline.config import DataConfig
-from pipeline.errors import InputError
-from pipeline.job import JobOptions, build_shards, plan_shards
-from pipeline.manifest import MANIFEST, read_manifest
-from pipeline.paths import names_in, path_of, whole_file
-from pipeline.show import show_data_set
-from pipeline.tokenizer import load_tokenizer
-from pipeline.verify import verify
-from tests.small import PUNKT, small_tokenizer
+from pipeline.dataset.manifest import MANIFEST, read_manifest
+from pipeline.job.job import JobOptions, build_shards, plan_shards
+from pipeline.report.inspect import show_data_set
+from pipeline.tokenization.tokenizer import load_tokenizer
+from pipeline.verify.verify import verify
+from tests.support.small import PUNKT, small_tokenizer
 from tests.test_steps import CONFIG, TEXT
-from train.loader import Loader
+from train.data.loader import Loader
 
 ONE_WORKER = JobOptions(workers=1, block_bytes=8000)
 

@@ -19,8 +19,8 @@ from typing import Any
 import grpc
 import pytest
 
-from pipeline.manifest import MANIFEST, Manifest, read_manifest
-from tests.small_jobs import (
+from pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from tests.support.small_jobs import (
     ROOT,
     articles,
     clozeline,

@@ -17,9 +17,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from pipeline.errors import InputError
-from tests.small_jobs import COMMAND, ROOT
-from tests.small_training import (
+from pipeline.common.errors import InputError
+from tests.support.small_jobs import COMMAND, ROOT
+from tests.support.small_training import (
     assert_same_run,
     command_line,
     go_back,
@@ -27,10 +27,10 @@ from tests.small_training import (
     preset_of,
     train,
 )
-from train.batch import digest_text
-from train.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
 from train.cli import main
-from train.loader import Loader
+from train.data.batch import digest_text
+from train.data.loader import Loader
 
 #: A rate that does not depend on the number of steps: such a run can be cut anywhere.
 ENDLESS = {"schedule": "constant", "warmup": 0.0, "save_every": 5, "max_steps": 1_000_000}

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from model.heads import BertForPretraining
+from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
-from pipeline.errors import InputError
-from pipeline.manifest import Manifest
-from tests.small import small_tokenizer
-from tests.small_runs import write_small_run
-from tests.small_training import TINY
-from train.config import PretrainConfig
-from train.run import (
+from pipeline.dataset.manifest import Manifest
+from tests.support.small import small_tokenizer
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
+from train.artifacts.run import (
     RunConfig,
     load_run,
     model_config,
@@ -23,6 +22,7 @@ from train.run import (
     write_run,
     write_summary,
 )
+from train.config import PretrainConfig
 
 MANIFEST = Manifest(
     config=DataConfig(max_seq_length=96, text_columns=("title", "text")),

@@ -10,13 +10,13 @@ from click.testing import CliRunner
 
 from model.heads import count_parameters
 from pipeline.config import DataConfig
-from tests.small import small_tokenizer
-from tests.small_training import TINY
+from tests.support.small import small_tokenizer
+from tests.support.small_training import TINY
+from train.artifacts.run import RunConfig, write_run, write_summary
 from train.cli import main
 from train.config import PretrainConfig
-from train.run import RunConfig, write_run, write_summary
-from train.run_facts import RunFacts
-from train.run_report import REPORT, page_of
+from train.monitoring.run_history import RunFacts
+from train.monitoring.run_report import REPORT, page_of
 
 LOOK = {"heldout/mlm_loss": 3.25, "heldout/mlm_accuracy": 0.31, "heldout/unigram_loss": 4.5}
 

@@ -12,15 +12,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import sample_opinions, sample_themes
-from pipeline.sample import count_articles, fields_of, make_articles, make_reviews, read_templates
-from pipeline.sample_templates import EVENT, PERSON, PLACE, SPECIES, WORK
+from pipeline.sources.sample import opinions as sample_opinions
+from pipeline.sources.sample import themes as sample_themes
+from pipeline.sources.sample.articles import (
+    count_articles,
+    fields_of,
+    make_articles,
+    make_reviews,
+    read_templates,
+)
+from pipeline.sources.sample.templates import EVENT, PERSON, PLACE, SPECIES, WORK
 
 ARTICLES_DIGEST = "e6a606b20e7cc498b7e9a89d6181c41e"
 REVIEWS_DIGEST = "be82d265777ee10d0606b4cce291f41d"
 PRINT_DIGESTS = """
 from tests.test_sample import digest, review_lines
-from pipeline.sample import make_articles
+from pipeline.sources.sample.articles import make_articles
 print(digest(make_articles(0, 0, 50)), digest(review_lines(0, 0, 50)))
 """
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from train.config import PretrainConfig
-from train.schedule import batch_size_at, is_over, learning_rate_at, schedule_factor
+from train.engine.schedule import batch_size_at, is_over, learning_rate_at, schedule_factor
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
 

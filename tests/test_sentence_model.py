@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from model.heads import BertForPretraining
-from train.huggingface import load_model
-from train.pretrained import load_pretrained
+from train.artifacts.huggingface import load_model
+from train.artifacts.pretrained import load_pretrained
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-from pipeline import sentences
-from pipeline.errors import InputError
-from pipeline.sentences import (
+from pipeline.common.errors import InputError
+from pipeline.tokenization import sentences
+from pipeline.tokenization.sentences import (
     BEGIN_LOWER,
     MIDDLE_UPPER,
     UPPER,
@@ -27,7 +27,7 @@ from pipeline.sentences import (
     find_punkt,
     train_punkt,
 )
-from tests.reference_chain import nltk_splitter
+from tests.support.reference_chain import nltk_splitter
 
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
 LESSON = [
@@ -307,7 +307,8 @@ def test_other_fields_are_refused(trained):
 
 def test_another_process_learns_the_same_bytes_and_spans(trained):
     code = (
-        "import json, sys; from pipeline.sentences import *; texts = json.load(sys.stdin);"
+        "import json, sys; from pipeline.tokenization.sentences import *;"
+        "texts = json.load(sys.stdin);"
         "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
         "print(json.dumps([data.to_json(), splitter.split(texts)[0]]))"
     )
@@ -317,7 +318,7 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
 
 def test_splitting_does_not_import_nltk(trained):
     code = (
-        "import json, sys; from pipeline.sentences import *;"
+        "import json, sys; from pipeline.tokenization.sentences import *;"
         "data = PunktData.from_json(json.load(sys.stdin));"
         "print(SentenceSplitter(data).spans('Dr. Smith left. The end.'), 'nltk' in sys.modules)"
     )

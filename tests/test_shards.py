@@ -11,17 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.common.errors import InputError
+from pipeline.common.ragged import Ragged
 from pipeline.config import DataConfig
-from pipeline.errors import InputError
-from pipeline.masks import MaskRules, mask_examples, mask_keys
-from pipeline.ragged import Ragged
-from pipeline.schema import (
+from pipeline.dataset.schema import (
     Examples,
     concatenate_examples,
     example_schema,
     id_type,
 )
-from pipeline.shards import (
+from pipeline.dataset.shards import (
     read_batches,
     read_shard,
     rows_sha256,
@@ -29,7 +28,8 @@ from pipeline.shards import (
     whole_file,
     write_shard,
 )
-from tests.small import make_examples, small_tokenizer
+from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from tests.support.small import make_examples, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 SCHEMA = example_schema(TOKENIZER.vocab_size, TOKENIZER.digest)

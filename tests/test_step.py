@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from model.attention import Packing
 from model.config import preset
 from model.heads import BertForPretraining
-from tests.small_training import STILL, TINY
-from train.batch import Batch, LoadedBatch, split
-from train.distributed import World
-from train.step import seed_dropout, train_step
-from train.unpadded import UnpaddedBatch
+from tests.support.small_training import STILL, TINY
+from train.data.batch import Batch, LoadedBatch, split
+from train.data.unpadded import UnpaddedBatch
+from train.engine.distributed import World
+from train.pretraining.step import seed_dropout, train_step
 
 SMALL = {
     "vocab_size": TINY.vocab_size,

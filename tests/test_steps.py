@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.buckets import Buckets
+from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
-from pipeline.errors import InputError
-from pipeline.manifest import MANIFEST, TOKENIZER, read_manifest
-from pipeline.runs import Counts, read_counts
-from pipeline.schema import Examples
-from pipeline.shards import read_shard
-from pipeline.sources import list_blocks
-from pipeline.steps import JOB, REJECTED, Steps, Workplace, finish
-from pipeline.verify import verify
-from tests.small import PUNKT, WORDS, small_tokenizer
+from pipeline.dataset.buckets import Buckets
+from pipeline.dataset.manifest import MANIFEST, TOKENIZER, read_manifest
+from pipeline.dataset.schema import Examples
+from pipeline.dataset.shards import read_shard
+from pipeline.job.steps import JOB, REJECTED, Steps, Workplace, finish
+from pipeline.job.token_cache import Counts, read_counts
+from pipeline.sources.formats import list_blocks
+from pipeline.verify.verify import verify
+from tests.support.small import PUNKT, WORDS, small_tokenizer
 
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=32, min_characters=4)
 TEXT = "\n\n".join(

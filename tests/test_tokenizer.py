@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tokenizers
 
-from pipeline.errors import InputError
-from pipeline.tokenizer import (
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import (
     SPECIAL_TOKENS,
     Normalization,
     Tokenizer,
@@ -142,7 +142,7 @@ def test_the_digest_covers_every_fact(tokenizer: Tokenizer) -> None:
 
 
 def test_the_digest_is_the_same_in_another_process(tokenizer: Tokenizer, saved: Path) -> None:
-    code = "import sys; from pipeline.tokenizer import load_tokenizer as load; "
+    code = "import sys; from pipeline.tokenization.tokenizer import load_tokenizer as load; "
     code += "print(load(sys.argv[1]).digest, sorted({'torch', 'nltk'} & set(sys.modules)))"
     run = subprocess.run(
         [sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True

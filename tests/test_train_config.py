@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pipeline.errors import InputError
+from pipeline.common.errors import InputError
 from train.config import PretrainConfig
 
 

@@ -17,9 +17,9 @@ from model.heads import (
     BertForClassification,
     BertForPretraining,
 )
-from model.huggingface import load_huggingface
-from model.weight_files import weights_sha256
-from tests.small_huggingface import (
+from model.huggingface.convert import load_huggingface
+from model.huggingface.weight_files import weights_sha256
+from tests.support.small_huggingface import (
     SMALL,
     assert_equal_models,
     change,
@@ -29,7 +29,7 @@ from tests.small_huggingface import (
     save_folder,
     shaken,
 )
-from tests.small_models import VOCAB
+from tests.support.small_models import VOCAB
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -9,10 +9,10 @@ from click.core import ParameterSource
 
 from model.config import PRESETS, BertConfig
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
-from pipeline.errors import InputError
-from pipeline.options import config_or_usage_error, options_of
+from pipeline.common.config_options import config_or_usage_error, options_of
+from pipeline.common.errors import InputError
 from train.config import PretrainConfig
-from train.finetune_config import FinetuneConfig
+from train.finetuning.config import FinetuneConfig
 
 LOCAL = click.Path(path_type=Path)
 
@@ -66,7 +66,7 @@ def verify_with_loader(context: click.Context, loader: bool, **options: Any) -> 
     """What the pipeline checks, and the order in which training reads it."""
     context.invoke(verify, **options)
     if loader:
-        from train.loader_audit import audit_loader
+        from train.data.loader_check import audit_loader
 
         click.echo(audit_loader(options["folder"]))
 
@@ -81,13 +81,13 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     was edited is kept. Of a run: a page, RUN/report.html; up to four runs are drawn on the page of
     the first, with what differs between them.
     """
-    from pipeline.manifest import MANIFEST
-    from pipeline.report import write_report
+    from pipeline.dataset.manifest import MANIFEST
+    from pipeline.report.dataset_report import write_report
 
-    # Before train.run, and torch with it, are loaded: a host of the pipeline may have none.
+    # Checked before torch is imported: a pipeline host may have none.
     is_run, is_data_set = ((folders[0] / name).exists() for name in ("run.json", MANIFEST))
     if is_run or len(folders) > 1:
-        from train.run_report import write_run_report
+        from train.monitoring.run_report import write_run_report
 
         click.echo(write_run_report(folders, out=out))
         return
@@ -133,9 +133,9 @@ def pretrain(
     if start_from and init:
         raise click.UsageError("give one of --start-from RUN and --init HF_DIR.")
     training = config_or_usage_error(PretrainConfig, options)
-    from train.distributed import is_main_process
-    from train.evaluate import as_table
-    from train.pretrain import pretrain as run_pretraining
+    from train.engine.distributed import is_main_process
+    from train.pretraining.evaluate import as_table
+    from train.pretraining.pretrain import pretrain as run_pretraining
 
     model = _chosen_model(folder, preset, dropout=dropout, start_from=start_from, init=init)
     outcome = run_pretraining(
@@ -167,9 +167,9 @@ def _chosen_model(
     init: Path | None,
 ) -> BertConfig:
     """The preset, or the model of what training begins with, where no preset is asked for."""
-    from pipeline.manifest import read_manifest
-    from train.initial import initial_config
-    from train.run import model_config, model_of
+    from pipeline.dataset.manifest import read_manifest
+    from train.artifacts.run import model_config, model_of
+    from train.pretraining.initial_weights import initial_config
 
     asked = click.get_current_context().get_parameter_source("preset")
     is_asked = asked is not ParameterSource.DEFAULT
@@ -200,8 +200,8 @@ def _chosen_model(
 @click.option("--limit", type=click.IntRange(min=1), help="Examples at most.")
 def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
     """Measure a run on examples of a data set."""
-    from train.distributed import is_main_process
-    from train.evaluate import as_table, evaluate_run
+    from train.engine.distributed import is_main_process
+    from train.pretraining.evaluate import as_table, evaluate_run
 
     result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
     for line in as_table(result, split=split) if is_main_process() else ():
@@ -224,7 +224,7 @@ def finetune(
     TRAIN and --test are Parquet, JSON lines, CSV or TSV files, hf://DATASET or sample:reviews.
     """
     config = config_or_usage_error(FinetuneConfig, options)
-    from train.finetune import finetune as run_finetuning
+    from train.finetuning.finetune import finetune as run_finetuning
 
     report = run_finetuning(
         run, train, out=out, test_source=test, config=config, overwrite=overwrite
@@ -247,7 +247,7 @@ def finetune(
 @click.option("--tokenizer", type=FOLDER, help="Whose tokens; not given: words are counted.")
 def baseline(train: str, **options: Any) -> None:
     """Bag-of-words: what a classifier has to beat."""
-    from train.baseline import baseline as run_baseline
+    from train.finetuning.baseline import baseline as run_baseline
 
     scores = run_baseline(train, options.pop("test"), **options)
     for line in scores.table():

@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
-from pipeline.errors import InputError
+from pipeline.common.errors import InputError
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 Precision = Literal["fp32", "bf16"]

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from train.metrics import read_metrics
+from train.monitoring.metrics import read_metrics
 
 CORPUS = ("sample:articles?size=12MB", "sample:reviews?rows=24000")
 # Other reviews than those of the corpus, and each other's.

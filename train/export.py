@@ -1,6 +1,6 @@
 """`clozeline export`: a run or a classifier to a folder that `transformers` reads.
 
-    DIR/config.json, model.safetensors                          see model/huggingface.py
+    DIR/config.json, model.safetensors                          see model/huggingface/convert.py
     DIR/tokenizer.json, vocab.txt, tokenizer_config.json ...    its tokenizer
     DIR/README.md                                               a model card
 
@@ -15,18 +15,22 @@ from pathlib import Path
 
 from model.config import BertConfig
 from model.heads import count_parameters
-from model.huggingface import save_huggingface
-from model.huggingface_config import CLASSIFICATION, CONFIG, PRETRAINING, check_expressible
-from model.weight_files import SAFETENSORS
-from pipeline.errors import InputError
-from pipeline.tokenizer import TOKENIZER_JSON, VOCAB_TXT
-from train.checkpoint import latest_checkpoint, read_state
-from train.classifier import load_classifier, read_facts, read_report
-from train.huggingface_tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, save_tokenizer
+from model.huggingface.config import CLASSIFICATION, CONFIG, PRETRAINING, check_expressible
+from model.huggingface.convert import save_huggingface
+from model.huggingface.weight_files import SAFETENSORS
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT
+from train.artifacts.checkpoint import latest_checkpoint, read_state
+from train.artifacts.huggingface_tokenizer import (
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER_CONFIG,
+    save_tokenizer,
+)
+from train.artifacts.partial_folder import partial_folder
+from train.artifacts.pretrained import kind_of
+from train.artifacts.run import SUMMARY, load_run
+from train.finetuning.classifier import load_classifier, read_facts, read_report
 from train.model_card import classifier_card, run_card
-from train.partial_folder import partial_folder
-from train.pretrained import kind_of
-from train.run import SUMMARY, load_run
 
 CARD = "README.md"
 # What another export of the same is known by; the card may have been edited since.

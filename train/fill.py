@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from model.heads import BertForPretraining
-from pipeline.errors import InputError
-from pipeline.texts import mended
-from pipeline.tokenizer import CONTINUATION, Tokenizer
-from train.distributed import join_world
-from train.pretrained import load_pretrained
+from pipeline.common.errors import InputError
+from pipeline.sources.documents import mended
+from pipeline.tokenization.tokenizer import CONTINUATION, Tokenizer
+from train.artifacts.pretrained import load_pretrained
+from train.engine.distributed import join_world
 
 MASK = "[MASK]"
 

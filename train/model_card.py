@@ -7,8 +7,8 @@ from importlib.metadata import version
 from typing import Any
 
 from model.config import BertConfig
-from train.checkpoint import TrainState
-from train.run import RunConfig
+from train.artifacts.checkpoint import TrainState
+from train.artifacts.run import RunConfig
 
 HEAD = """\
 ---

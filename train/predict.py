@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.errors import InputError
-from pipeline.files import bare_name, compression_by_name, damage, find_files, open_unpacked
-from pipeline.specs import HUB, SAMPLE
-from pipeline.texts import mended
-from train.classifier import Classifier, load_classifier
-from train.distributed import join_world
-from train.huggingface import load_their_classifier
-from train.labelled import Texts, read_texts
-from train.pretrained import kind_of
+from pipeline.common.errors import InputError
+from pipeline.sources.documents import mended
+from pipeline.sources.files import bare_name, compression_by_name, damage, find_files, open_unpacked
+from pipeline.sources.source_query import HUB, SAMPLE
+from train.artifacts.huggingface import load_their_classifier
+from train.artifacts.pretrained import kind_of
+from train.engine.distributed import join_world
+from train.finetuning.classifier import Classifier, load_classifier
+from train.finetuning.labelled import Texts, read_texts
 
 STANDARD_INPUT = "-"
 TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is lines

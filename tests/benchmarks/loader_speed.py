@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 from pipeline.config import DataConfig
-from tests.small_data import write_data_set
-from train.loader import Loader
-from train.memory import keep_freed_memory
-from train.reader import SLAB_ROWS
+from tests.support.small_data import write_data_set
+from train.data.batch_reader import SLAB_ROWS
+from train.data.loader import Loader
+from train.engine.malloc import keep_freed_memory
 
 BATCH = 256
 SHARD_ROWS = 125_000

@@ -18,10 +18,10 @@ from typing import TypeVar
 
 import mwparserfromhell
 
-from pipeline.dumps import read_pages
-from pipeline.wikitext import MAX_BYTES, over_budget, strip_markup
-from tests.hostile_markup import worst_pages
-from tests.reference_text import comparisons
+from pipeline.sources.mediawiki.dump import read_pages
+from pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
+from tests.support.hostile_markup import worst_pages
+from tests.support.reference_text import comparisons
 
 DUMP = "dumps/enwiki-slice-pages-articles.xml.bz2"
 T = TypeVar("T")

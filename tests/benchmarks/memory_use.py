@@ -19,8 +19,8 @@ import psutil
 if DATA := os.environ.get("CLOZELINE_DATA"):
     os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
 
-from pipeline.sources import list_blocks
-from tests.small_jobs import COMMAND, ROOT, clozeline_ok
+from pipeline.sources.formats import list_blocks
+from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
 
 SECONDS_BETWEEN = 0.2
 WORKERS = 2

@@ -26,18 +26,18 @@ if DATA := os.environ.get("CLOZELINE_DATA"):
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.buckets import Buckets
 from pipeline.config import DataConfig
-from pipeline.learn import make_tokenizer
-from pipeline.manifest import TOKENIZER
-from pipeline.readers import read_block
-from pipeline.sample import count_articles, make_articles
-from pipeline.sentences import PunktData
-from pipeline.sources import Block, list_blocks
-from pipeline.steps import Steps, Workplace, finish
-from pipeline.tokenizer import Tokenizer
-from tests.reference_chain import ReferenceChain, nltk_splitter
-from tests.small_jobs import clozeline_ok
+from pipeline.dataset.buckets import Buckets
+from pipeline.dataset.manifest import TOKENIZER
+from pipeline.job.steps import Steps, Workplace, finish
+from pipeline.sources.formats import Block, list_blocks
+from pipeline.sources.read import read_block
+from pipeline.sources.sample.articles import count_articles, make_articles
+from pipeline.tokenization.sentences import PunktData
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.train_tokenizer import make_tokenizer
+from tests.support.reference_chain import ReferenceChain, nltk_splitter
+from tests.support.small_jobs import clozeline_ok
 
 REFERENCE_MB = 8.0
 STRAW_MAN = 0.5  # MB/s: a slower chain is none to compare with

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from pipeline.sample import count_articles, make_articles, make_reviews
+from pipeline.sources.sample.articles import count_articles, make_articles, make_reviews
 
 RUNS = 3
 

@@ -1,7 +1,7 @@
 """CPU speed of NLTK's Punkt and of ours: `python tests/benchmarks/sentences_speed.py`.
 
 Real paragraphs where CLOZELINE_DATA is set (Wikipedia, NLTK's English parameters), else articles
-of `pipeline.sample` and parameters learned from them.
+of `pipeline.sources.sample.articles` and parameters learned from them.
 """
 
 import os
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 
-from pipeline.sentences import PunktData, SentenceSplitter, find_punkt, train_punkt
-from tests.reference_chain import nltk_splitter
+from pipeline.tokenization.sentences import PunktData, SentenceSplitter, find_punkt, train_punkt
+from tests.support.reference_chain import nltk_splitter
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it sees the beginning of what we see
 
@@ -44,7 +44,7 @@ def real_text() -> tuple[list[str], PunktData]:
 
 
 def sample_text() -> tuple[list[str], PunktData]:
-    from pipeline.sample import make_articles
+    from pipeline.sources.sample.articles import make_articles
 
     texts = make_articles(0, 0, 5_000)
     return lines_of(texts), train_punkt(texts[:200], "english")

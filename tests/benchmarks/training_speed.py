@@ -29,16 +29,16 @@ import torch
 from model.config import BertConfig, preset
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
-from tests.small_data import write_data_set
-from train.batch import Batch, LoadedBatch
+from tests.support.small_data import write_data_set
 from train.config import PretrainConfig
-from train.distributed import World
-from train.flops import mfu, peak_flops, step_flops
-from train.loader import Loader
-from train.memory import keep_freed_memory
-from train.metrics import Stopwatch
-from train.optim import build_optimizer
-from train.step import autocast, train_step
+from train.data.batch import Batch, LoadedBatch
+from train.data.loader import Loader
+from train.engine.distributed import World
+from train.engine.flops import mfu, peak_flops, step_flops
+from train.engine.malloc import keep_freed_memory
+from train.engine.optim import build_optimizer
+from train.monitoring.metrics import Stopwatch
+from train.pretraining.step import autocast, train_step
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CPU_CASES = {"bert-mini": (128, 32), "bert-base": (128, 8)}  # tokens, examples

@@ -1,0 +1,6 @@
+"""Hugging Face folders: read and written without importing transformers.
+
+    DIR/config.json, DIR/model.safetensors  <->  BertConfig, BertForPretraining
+
+What plain BERT cannot express is refused by name.
+"""

@@ -1,0 +1,134 @@
+"""config.json of a Hugging Face folder, to and from a `BertConfig`.
+
+Theirs can say less than ours about what a model of this family is, and more about what plain BERT
+is not. Only what is the same on both sides goes over; all else is refused by its name.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from model.config import RATES, SIZES, BertConfig
+from model.huggingface.weight_files import read_json, refuse_tensorflow
+
+CONFIG = "config.json"
+# What each architecture holds besides the encoder. A bare model may have a pooler or none.
+ARCHITECTURES: dict[str, tuple[str, ...]] = {
+    "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
+    "BertForMaskedLM": ("mlm_head",),
+    "BertForSequenceClassification": ("pooler", "classifier"),
+    "BertModel": (),
+}
+PRETRAINING, MASKED_LM, CLASSIFICATION, BARE = ARCHITECTURES
+CARRIED = (*SIZES, "hidden_act", *RATES)  # by the same name on both sides
+# Theirs -> ours; of two names of one function the last one is written.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "relu": "relu",
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+}
+# Settings of theirs that can make another model of BERT, and the value that does not.
+PLAIN: dict[str, Any] = {
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "is_encoder_decoder": False,
+    "tie_word_embeddings": True,
+    "pruned_heads": None,
+    "quantization_config": None,
+    "auto_map": None,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HuggingFaceConfig:
+    """What a config.json says."""
+
+    model: BertConfig
+    architecture: str | None = None  # one of ARCHITECTURES; None: not said, as by Google
+    labels: tuple[str, ...] = ()  # the names of the classes, of a classifier
+
+
+def read_huggingface_config(folder: Path) -> HuggingFaceConfig:
+    """The config of a folder. Raises ValueError where there is none, or not one of plain BERT."""
+    refuse_tensorflow(folder)
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ValueError(f"{folder} is no Hugging Face folder (no {CONFIG} in it).")
+    values = read_json(path)
+    architecture = _architecture(path, values)
+    for name, plain in PLAIN.items():
+        if values.get(name, plain) not in (plain, None, {}):
+            raise ValueError(
+                f"{path}: {name} is {values[name]!r}; read here is plain BERT, where it is {plain}."
+            )
+    carried = {name: values[name] for name in CARRIED if values.get(name) is not None}
+    act = str(carried.get("hidden_act", BertConfig.hidden_act))
+    if act not in ACTIVATIONS:
+        raise ValueError(f"{path}: hidden_act is {act!r}; known here: {', '.join(ACTIVATIONS)}.")
+    try:
+        model = BertConfig(**{**carried, "hidden_act": ACTIVATIONS[act]})
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+    labels = _labels(path, values) if architecture == CLASSIFICATION else ()
+    return HuggingFaceConfig(model=model, architecture=architecture, labels=labels)
+
+
+def huggingface_config(
+    config: BertConfig, *, architecture: str, labels: tuple[str, ...] = (), pad_id: int = 0
+) -> dict[str, Any]:
+    """The values of a config.json. Raises ValueError for what `transformers` cannot express."""
+    check_expressible(config)
+    act = {ours: theirs for theirs, ours in ACTIVATIONS.items()}[config.hidden_act]
+    facts = {name: getattr(config, name) for name in CARRIED}
+    facts |= {"hidden_act": act, "pad_token_id": pad_id}
+    facts |= {"architectures": [architecture], "model_type": "bert"}
+    if labels:
+        facts["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        facts["label2id"] = {label: i for i, label in enumerate(labels)}
+    return facts
+
+
+def check_expressible(config: BertConfig) -> None:
+    """Raises ValueError naming the fields that the BERT of `transformers` does not have."""
+    strange = [
+        f"{field.name} {getattr(config, field.name)!r}"
+        for field in fields(BertConfig)
+        if field.name not in CARRIED and getattr(config, field.name) != field.default
+    ]
+    if config.hidden_act not in ACTIVATIONS.values():
+        strange.append(f"hidden_act {config.hidden_act!r}")
+    if strange:
+        raise ValueError(
+            f"the BERT of transformers has no {', '.join(strange)}; it can express models like "
+            "bert-tiny to bert-large only."
+        )
+
+
+def _architecture(path: Path, values: Mapping[str, Any]) -> str | None:
+    kind, named = values.get("model_type", "bert"), values.get("architectures") or None
+    first = named[0] if isinstance(named, list) else named
+    if kind != "bert" or str(first) not in ("None", *ARCHITECTURES):
+        found = f"model_type {kind!r}" + (f", architecture {first!r}" if first else "")
+        raise ValueError(
+            f"{path} is of another model ({found}); read here are model_type 'bert' and "
+            f"{', '.join(ARCHITECTURES)}."
+        )
+    return first
+
+
+def _labels(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
+    task = values.get("problem_type")
+    if task not in (None, "single_label_classification"):
+        raise ValueError(f"{path}: problem_type is {task!r}; read here is a choice of one class.")
+    count = values.get("num_labels", 2)
+    names = values.get("id2label") or {
+        str(i): f"LABEL_{i}" for i in range(count if type(count) is int else 0)
+    }
+    if not isinstance(names, dict) or set(names) != {str(i) for i in range(len(names))}:
+        raise ValueError(f"{path}: id2label is {names}; give a name for each of 0, 1, 2 and so on.")
+    if len(names) < 2:
+        raise ValueError(f"{path} has {len(names)} label; a choice needs at least 2 classes.")
+    return tuple(str(names[str(i)]) for i in range(len(names)))

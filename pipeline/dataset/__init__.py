@@ -1,0 +1,6 @@
+"""What a finished data set is: the schema of a row, the shard files and the manifest.
+
+Examples(input_ids, masked_lm_positions, ...)  ->  train-00000-of-00002.arrow  ->  Examples
+
+OUT/train-00000-of-00002.arrow   OUT/tokenizer/   OUT/manifest.json   OUT/job.json
+"""

@@ -1,0 +1,69 @@
+"""Which shard a document belongs to: a function of its text alone.
+
+BLAKE2b-128 of the extracted text: the high half decides whether the document is held out for
+validation, the low half picks the shard, all of it finds exact duplicates. So the same document
+lands in the same shard whatever file, block or worker it came from.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.common.counter_rng import Words, uniform_below, with_probability
+from pipeline.config import DataConfig
+from pipeline.dataset.shards import shard_name
+
+TEXT_BYTES_PER_SHARD = 64_000_000
+
+TRAIN = "train"
+VALIDATION = "validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """The shards of a data set: training ones first, then validation ones."""
+
+    num_train: int
+    num_validation: int
+    validation: float
+
+    @classmethod
+    def plan(cls, config: DataConfig, text_bytes: int) -> Self:
+        """As many as the config asks for, or one for each 64 MB of text."""
+        num_train = config.num_shards or max(1, math.ceil(text_bytes / TEXT_BYTES_PER_SHARD))
+        num_validation = math.ceil(num_train * config.validation)
+        return cls(num_train=num_train, num_validation=num_validation, validation=config.validation)
+
+    def __len__(self) -> int:
+        return self.num_train + self.num_validation
+
+    def split_of(self, bucket: int) -> tuple[str, int]:
+        """The split of a bucket, and its number inside it."""
+        if bucket < self.num_train:
+            return TRAIN, bucket
+        return VALIDATION, bucket - self.num_train
+
+    def shard_name(self, bucket: int, format: str) -> str:
+        """The name of the bucket's file."""
+        split, index = self.split_of(bucket)
+        count = self.num_train if split == TRAIN else self.num_validation
+        return shard_name(split, index, count, format)
+
+    def of(self, high: Words, low: Words) -> NDArray[np.int64]:
+        """The bucket of each document, [D], from the halves of its hash."""
+        held_out = with_probability(high, self.validation)
+        in_train = uniform_below(low, self.num_train)
+        in_validation = self.num_train + uniform_below(low, self.num_validation)
+        return np.where(held_out, in_validation, in_train)
+
+
+def hash_documents(texts: Sequence[str]) -> tuple[Words, Words]:
+    """The high and low halves of each text's BLAKE2b-128, uint64 [D] each."""
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
+    halves = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).astype(np.uint64)
+    return halves[:, 0], halves[:, 1]

@@ -1,0 +1,124 @@
+"""manifest.json: what a finished data set is.
+
+It holds only what follows from text and config, so two runs that agree on those agree on this file;
+runner, times and paths go to job.json. It is written last: a directory without one is no data set.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import whole_file
+from pipeline.config import DataConfig
+from pipeline.dataset.schema import SCHEMA_VERSION
+
+MANIFEST = "manifest.json"
+TOKENIZER = "tokenizer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardEntry:
+    """One shard of the data set."""
+
+    name: str
+    split: str  # "train" or "validation"
+    rows: int
+    bytes: int
+    sha256: str
+    rows_sha256: str
+    #: Rows by length: at index i those of 16 * i + 1 to 16 * (i + 1) tokens.
+    length_histogram: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """The facts of a data set."""
+
+    config: DataConfig
+    tokenizer_digest: str
+    vocab_size: int
+    shards: list[ShardEntry]
+    #: Documents, sentences, examples ...: what was read and made.
+    counts: dict[str, int] = field(default_factory=dict)
+    #: What was left out, by reason.
+    dropped: dict[str, int] = field(default_factory=dict)
+    #: How often each token of the vocabulary stands in the training examples before masking, [V].
+    token_counts: list[int] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    @cached_property
+    def dataset_digest(self) -> str:
+        """Names the rows and their order: the same for every format and compression."""
+        rows = [[shard.split, shard.rows, shard.rows_sha256] for shard in self.shards]
+        facts = json.dumps([self.schema_version, self.tokenizer_digest, rows])
+        return hashlib.sha256(facts.encode()).hexdigest()
+
+    def of_split(self, split: str) -> list[ShardEntry]:
+        """The shards of `train` or `validation`, in order."""
+        return [shard for shard in self.shards if shard.split == split]
+
+    def num_examples(self, split: str) -> int:
+        """Rows of a split."""
+        return sum(shard.rows for shard in self.of_split(split))
+
+    def unigram(self) -> NDArray[np.float64]:
+        """The share of each token among the training tokens, [V]; sums to 1."""
+        counts = np.array(self.token_counts, dtype=np.float64)
+        return counts / max(counts.sum(), 1.0)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """One fact a line, one shard a line."""
+    facts = {**asdict(manifest), "config": manifest.config.to_dict()}
+    facts["dataset_digest"] = manifest.dataset_digest
+    shards = facts.pop("shards")
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(facts.items())]
+    rows = ",\n".join(json.dumps(shard) for shard in shards)
+    lines.append(f'"shards": [\n{rows}\n]')
+    with whole_file(folder / MANIFEST) as file:
+        file.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises InputError where there is none, or one that this code cannot read."""
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise InputError(
+            f"{folder} is no directory; make it with `clozeline shards --out {folder}`."
+        )
+    if not path.is_file() and (folder / "run.json").exists():
+        raise InputError(f"{folder} is a run of `clozeline pretrain`; give the folder of shards.")
+    if not path.is_file():
+        raise InputError(
+            f"{folder} has no {MANIFEST}: the shards there are not finished. Run the "
+            f"same `clozeline shards ... --out {folder}` again; it goes on where it stopped."
+        )
+    try:
+        facts = json.loads(path.read_bytes())
+        return _manifest_of(facts)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); build the shards again, with --overwrite."
+        ) from error
+
+
+def _manifest_of(facts: Mapping[str, Any]) -> Manifest:
+    found = facts["schema_version"]
+    if found != SCHEMA_VERSION:
+        raise ValueError(f"schema version {found}, this code reads {SCHEMA_VERSION}")
+    values = dict(facts)
+    recorded = values.pop("dataset_digest")
+    values["config"] = DataConfig.from_dict(values["config"])
+    values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
+    manifest = Manifest(**values)
+    if recorded != manifest.dataset_digest:
+        raise ValueError("its dataset_digest does not fit its shards")
+    return manifest

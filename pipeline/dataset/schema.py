@@ -1,0 +1,127 @@
+"""What a shard holds: the data contract between the pipeline and the trainer.
+
+Rows are ragged. Padding, `attention_mask` and `token_type_ids` follow from the columns and are made
+in the batch; `input_ids` are already masked, and the labels put back at their positions give the
+original.
+
+    input_ids              [CLS] the [MASK] sat [SEP] it slept [SEP]
+    masked_lm_positions    [2]
+    masked_lm_labels       [cat]
+    length_a               5                    tokens of "[CLS] A [SEP]"
+    next_sentence_label    0                    0 B follows A, 1 B is random, -1 there is no B
+    document_a, document_b 0x51c2.., 0x51c2..   first 8 bytes of the documents' hashes
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.common import ragged
+from pipeline.common.ragged import Ragged
+
+SCHEMA_VERSION = 1
+ROWS_PER_BATCH = 1024
+
+B_FOLLOWS_A = 0
+B_IS_RANDOM = 1
+NO_PAIR = -1
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows of a shard in numpy, one field a column; R rows."""
+
+    input_ids: Ragged  # uint16 or uint32
+    masked_lm_positions: Ragged  # uint16, sorted within a row
+    masked_lm_labels: Ragged  # as input_ids
+    length_a: NDArray[np.uint16]  # [R]
+    next_sentence_label: NDArray[np.int8]  # [R]
+    document_a: NDArray[np.uint64]  # [R]
+    document_b: NDArray[np.uint64]  # [R]
+
+    def __len__(self) -> int:
+        return len(self.length_a)
+
+    def take(self, rows: NDArray[np.int64]) -> "Examples":
+        """The given rows, in the given order."""
+        columns: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            columns[field.name] = column.take(rows) if isinstance(column, Ragged) else column[rows]
+        return Examples(**columns)
+
+    def slice(self, start: int, stop: int) -> "Examples":
+        """Rows start to stop; the values are views."""
+        columns: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            is_ragged = isinstance(column, Ragged)
+            columns[field.name] = column.slice(start, stop) if is_ragged else column[start:stop]
+        return Examples(**columns)
+
+    def unmasked(self) -> "Examples":
+        """The labels put back at their positions, and no masks."""
+        values = self.input_ids.values.copy()
+        values[self.flat_positions()] = self.masked_lm_labels.values
+        nothing = np.zeros(len(self) + 1, dtype=np.int64)
+        return replace(
+            self,
+            input_ids=Ragged(values, self.input_ids.offsets),
+            masked_lm_positions=Ragged(self.masked_lm_positions.values[:0], nothing),
+            masked_lm_labels=Ragged(self.masked_lm_labels.values[:0], nothing),
+        )
+
+    def flat_positions(self) -> NDArray[np.int64]:
+        """Where the masked positions lie in `input_ids.values`."""
+        row_starts = np.repeat(self.input_ids.offsets[:-1], self.masked_lm_positions.lengths)
+        return row_starts + self.masked_lm_positions.values
+
+
+def concatenate_examples(parts: list[Examples]) -> Examples:
+    """All rows of the parts (at least one), in order."""
+    columns: dict[str, Any] = {}
+    for field in fields(Examples):
+        values = [getattr(part, field.name) for part in parts]
+        is_ragged = isinstance(values[0], Ragged)
+        columns[field.name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
+    return Examples(**columns)
+
+
+def id_type(vocab_size: int) -> pa.DataType:
+    """The narrowest of uint16 and uint32 that holds every id."""
+    return pa.uint16() if vocab_size <= 65_535 else pa.uint32()
+
+
+def example_schema(vocab_size: int, tokenizer_digest: str) -> pa.Schema:
+    """The Arrow schema of a shard; it names its version and the tokenizer of its ids."""
+    ids = pa.list_(pa.field("item", id_type(vocab_size), nullable=False))
+    positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
+    types = {
+        "input_ids": ids,
+        "masked_lm_positions": positions,
+        "masked_lm_labels": ids,
+        "length_a": pa.uint16(),
+        "next_sentence_label": pa.int8(),
+        "document_a": pa.uint64(),
+        "document_b": pa.uint64(),
+    }
+    metadata = {
+        "clozeline.schema_version": str(SCHEMA_VERSION),
+        "clozeline.tokenizer": tokenizer_digest,
+    }
+    return pa.schema(
+        [pa.field(name, kind, nullable=False) for name, kind in types.items()], metadata=metadata
+    )
+
+
+def from_record_batch(batch: pa.RecordBatch) -> Examples:
+    """The columns as numpy views of the batch's memory."""
+    columns: dict[str, Any] = {}
+    for field in fields(Examples):
+        column = batch.column(field.name)
+        is_list = pa.types.is_list(column.type)
+        columns[field.name] = ragged.from_arrow(column) if is_list else column.to_numpy()
+    return Examples(**columns)

@@ -1,0 +1,176 @@
+"""Shard files: reader and writer of both formats.
+
+`arrow` is an Arrow IPC file, uncompressed unless asked otherwise, so that reading is a memory map.
+`webdataset` is a tar whose members (`000000.arrow`, ...) are Arrow IPC streams of one record batch:
+plain `webdataset` reads it with one handler, and one member per example would cost several times
+the disk and a hundred times the processor.
+
+Both hold record batches of 1,024 rows, and both give the same `rows_sha256`.
+"""
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import open_mapped, whole_file
+from pipeline.common.ragged import Ragged, to_record_batch
+from pipeline.dataset.schema import (
+    ROWS_PER_BATCH,
+    SCHEMA_VERSION,
+    Examples,
+    concatenate_examples,
+    from_record_batch,
+)
+
+SUFFIXES: Final = {"arrow": ".arrow", "webdataset": ".tar"}
+
+
+@dataclass(frozen=True)
+class ShardFacts:
+    """What is known of a written shard."""
+
+    rows: int
+    bytes: int
+    sha256: str  # of the file
+    rows_sha256: str  # of the logical columns, whatever the format and compression
+
+
+def shard_name(split: str, index: int, count: int, format: str) -> str:
+    """For example train-00003-of-00064.arrow."""
+    return f"{split}-{index:05d}-of-{count:05d}{SUFFIXES[format]}"
+
+
+def write_shard(
+    path: Path, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
+) -> ShardFacts:
+    """Write the file whole or not at all; equal rows give equal bytes."""
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    to_bytes = _arrow_file if format == "arrow" else _webdataset_file
+    # Some 40 MB: so a store need not give them back for their digest.
+    data = to_bytes(_batches(examples, schema), schema, options)
+    with whole_file(path) as file:
+        file.write(data)
+    return ShardFacts(
+        rows=len(examples),
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        rows_sha256=rows_sha256(examples),
+    )
+
+
+def read_shard(path: Path) -> Examples:
+    """All rows of a shard.
+
+    Raises InputError for a file that is missing, cut, damaged, or of another schema version.
+    """
+    return concatenate_examples([from_record_batch(batch) for batch in read_batches(path)])
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The record batches of a shard, as views of the file where it is local and not compressed.
+
+    A shard without rows gives one empty batch.
+    """
+    try:
+        source = open_mapped(path)
+        read = _read_webdataset if path.suffix == ".tar" else _read_arrow
+        yield from read(path, source)
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; build it again with `clozeline shards`.") from error
+    except (pa.ArrowException, tarfile.TarError, OSError) as error:
+        raise InputError(
+            f"{path} is damaged ({error}); `clozeline verify {path.parent}` tells which shards are."
+        ) from error
+
+
+def rows_sha256(examples: Examples) -> str:
+    """One digest of the columns: each one's name, row lengths and little-endian values."""
+    digest = hashlib.sha256()
+    for field in fields(Examples):
+        column = getattr(examples, field.name)
+        digest.update(field.name.encode())
+        if isinstance(column, Ragged):
+            digest.update(column.lengths.astype("<u4").tobytes())
+            column = column.values
+        digest.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
+    return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """The digest of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _batches(examples: Examples, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(examples), ROWS_PER_BATCH):
+        rows = np.arange(start, min(start + ROWS_PER_BATCH, len(examples)))
+        yield to_record_batch(examples.take(rows), schema)
+
+
+def _arrow_file(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
+) -> memoryview:
+    file = pa.BufferOutputStream()
+    with pa.ipc.new_file(file, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return memoryview(file.getvalue())
+
+
+def _webdataset_file(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, options: pa.ipc.IpcWriteOptions
+) -> memoryview:
+    import webdataset
+
+    file = io.BytesIO()
+    writer = webdataset.TarWriter(file, encoder=False, mtime=0)
+    first = next(batches, _no_rows(schema))  # a shard without rows still says what its schema is
+    for number, batch in enumerate(chain([first], batches)):
+        member = pa.BufferOutputStream()
+        with pa.ipc.new_stream(member, schema, options=options) as stream:
+            stream.write_batch(batch)
+        writer.write({"__key__": f"{number:06d}", "arrow": member.getvalue().to_pybytes()})
+    writer.close()
+    return file.getbuffer()
+
+
+def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    reader = pa.ipc.open_file(source)
+    _check_version(path, reader.schema)
+    for index in range(reader.num_record_batches):
+        yield reader.get_batch(index)
+    if not reader.num_record_batches:
+        yield _no_rows(reader.schema)
+
+
+def _read_webdataset(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+    whole = source.read_buffer()
+    with tarfile.open(fileobj=pa.BufferReader(whole), mode="r:") as archive:
+        members = [(member.offset_data, member.size) for member in archive]
+    for offset, size in members:
+        stream = pa.ipc.open_stream(whole.slice(offset, size))
+        _check_version(path, stream.schema)
+        yield stream.read_next_batch()
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _check_version(path: Path, schema: pa.Schema) -> None:
+    found = (schema.metadata or {}).get(b"clozeline.schema_version", b"none").decode()
+    if found != str(SCHEMA_VERSION):
+        raise InputError(
+            f"{path} has schema version {found}, this code reads {SCHEMA_VERSION}; "
+            "build it again with `clozeline shards`."
+        )

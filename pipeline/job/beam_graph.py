@@ -1,0 +1,109 @@
+"""The graph. Nothing else in the project imports Beam."""
+
+import argparse
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.portable_runner import PortableRunner
+
+from pipeline.common.errors import InputError
+from pipeline.job.steps import ShardRecord, Steps, Workplace, finish
+from pipeline.job.token_cache import RunSlice
+from pipeline.sources.formats import Block
+
+SECONDS_TO_ANSWER: Final = 5.0
+
+
+def run_graph(blocks: Sequence[Block], *, place: Workplace, beam_args: Sequence[str]) -> None:
+    """Run the whole job on the runner that the Beam options name; returns when it is done.
+
+    Raises InputError for an option that nobody knows, a runner that is not installed, and an
+    address where nobody answers; whatever a step or the runner raises comes through.
+    """
+    with _pipeline(list(beam_args)) as root:
+        _ = (
+            root
+            | "ListBlocks" >> beam.Create(blocks)
+            | "SpreadBlocks" >> beam.Reshuffle()
+            | "TokenizeBlock" >> beam.ParDo(TokenizeBlock(place))
+            | "GroupByBucket" >> beam.GroupByKey()
+            | "BuildShard" >> beam.ParDo(BuildShard(place))
+            # A default for no shards would be a side input: on Dask, a graph inside a task.
+            | "CollectShards" >> beam.combiners.ToList().without_defaults()
+            | "WriteManifest" >> beam.Map(finish, place=place)
+        )
+
+
+class TokenizeBlock(beam.DoFn):
+    """Block -> (bucket, slice of the block's run)."""
+
+    def __init__(self, place: Workplace) -> None:
+        self.place = place
+
+    def setup(self) -> None:
+        """Once a worker: the tokenizer's memo lives as long as the worker does."""
+        self.steps = Steps(self.place)
+
+    def process(self, block: Block) -> Iterator[tuple[int, RunSlice]]:
+        """Tokenize one block."""
+        yield from self.steps.tokenize_block(block)
+
+
+class BuildShard(beam.DoFn):
+    """(bucket, slices) -> what is known of the bucket's shard."""
+
+    def __init__(self, place: Workplace) -> None:
+        self.place = place
+
+    def setup(self) -> None:
+        """Once a worker."""
+        self.steps = Steps(self.place)
+
+    def process(self, bucket: tuple[int, Iterable[RunSlice]]) -> Iterator[ShardRecord]:
+        """Build one shard."""
+        yield self.steps.build_shard(*bucket)
+
+
+def _pipeline(beam_args: list[str]) -> beam.Pipeline:
+    """An empty graph whose runner will understand its options and be there."""
+    try:
+        root = beam.Pipeline(options=PipelineOptions(beam_args))
+    except ImportError as error:
+        raise InputError(
+            f"the runner cannot be imported ({error}); install what it needs. "
+            "Dask's is a part of clozeline[dask]."
+        ) from error
+    parsers: list[argparse.ArgumentParser] = []  # of all options, also the runner's own
+    values = root.options.get_all_options(add_extra_args_fn=parsers.append)
+    _, unknown = parsers[0].parse_known_args(beam_args)
+    endpoint = values["job_endpoint"]
+    # A job server may know more options than Beam's Python does.
+    is_elsewhere = isinstance(root.runner, PortableRunner) and endpoint != "embed"
+    if unknown and not is_elsewhere:
+        raise InputError(
+            f"neither Beam nor the runner knows {' '.join(unknown)}; "
+            "what follows -- must be options of theirs."
+        )
+    for option, name in {
+        "--job_endpoint": "job_endpoint",
+        "--dask_client_address": "address",
+    }.items():
+        if address := values.get(name):
+            _check_that_someone_answers(option, address)
+    return root
+
+
+def _check_that_someone_answers(option: str, address: str) -> None:
+    """Beam and Dask would go on asking for half a minute and more."""
+    where = urlsplit(address if "//" in address else f"//{address}")
+    try:
+        if where.hostname and where.port:  # not `embed`, not a Unix socket
+            socket.create_connection((where.hostname, where.port), SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{option}: nobody answers at {address} ({error}); start it or give another address."
+        ) from error

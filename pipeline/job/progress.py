@@ -1,0 +1,110 @@
+"""What a person sees while a job runs: finished files are what is counted.
+
+That works on every runner, also one whose workers are on other machines, and needs no metrics.
+The memory is that of this machine.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from tqdm import tqdm
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import names_in
+from pipeline.job.memory import tree_memory
+from pipeline.job.steps import Workplace
+from pipeline.job.token_cache import read_counts
+from pipeline.sources.formats import Block
+
+SECONDS_BETWEEN_LOOKS = 1.0
+SECONDS_BETWEEN_LINES = 15.0  # where the output is a log and not a terminal
+
+
+@dataclass
+class Progress:
+    """What is done of a job so far."""
+
+    place: Workplace
+    blocks: dict[str, int]  #: name of the run -> bytes of text, of each block
+    shards: set[str]  #: their names
+    done_blocks: set[str] = field(default_factory=set)
+    done_shards: set[str] = field(default_factory=set)
+    rejected: int = 0
+    peak_memory: int = 0  #: bytes, of all processes on this machine
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], place: Workplace) -> "Progress":
+        """Nothing is looked at yet."""
+        runs = {place.run_path(block).name: block.text_bytes for block in blocks}
+        buckets = range(len(place.buckets))
+        return cls(place, runs, {place.shard_path(bucket).name for bucket in buckets})
+
+    @property
+    def done_bytes(self) -> int:
+        """Text in the blocks that are done."""
+        return sum(self.blocks[run] for run in self.done_blocks)
+
+    def look(self) -> None:
+        """Count again."""
+        self.peak_memory = max(self.peak_memory, tree_memory())
+        self.done_shards = self.shards & names_in(self.place.out_dir)
+        for run in sorted((self.blocks.keys() & names_in(self.place.runs_dir)) - self.done_blocks):
+            try:
+                self.rejected += len(read_counts(self.place.runs_dir / run).rejected)
+            except InputError:  # a damaged run: the worker that needs it says so
+                continue
+            self.done_blocks.add(run)
+
+    def as_words(self) -> str:
+        """What the bars do not say themselves."""
+        return (
+            f"blocks {len(self.done_blocks)}/{len(self.blocks)}, rejected {self.rejected:,}, "
+            f"peak memory {self.peak_memory / 1e9:.2f} GB"
+        )
+
+
+@contextmanager
+def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
+    """Two bars, of text read and of shards written, until the block ends."""
+    stop = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(progress, terminal, stop), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+
+
+def _watch(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
+    shown_every = SECONDS_BETWEEN_LOOKS if terminal.isatty() else SECONDS_BETWEEN_LINES
+    progress.look()
+    shared = {"mininterval": shown_every, "file": terminal, "dynamic_ncols": True}
+    # What an earlier run of the job has done is no measure of the speed of this one: `initial`.
+    with (
+        tqdm(
+            desc="tokenizing",
+            total=sum(progress.blocks.values()),
+            initial=progress.done_bytes,
+            unit="B",
+            unit_scale=True,
+            **shared,
+        ) as text,
+        tqdm(
+            desc="  building",
+            total=len(progress.shards),
+            initial=len(progress.done_shards),
+            unit="shard",
+            **shared,
+        ) as built,
+    ):
+        done = False
+        while not done:
+            done = stop.wait(SECONDS_BETWEEN_LOOKS)
+            progress.look()
+            text.set_postfix_str(progress.as_words(), refresh=False)
+            text.update(progress.done_bytes - text.n)
+            built.update(len(progress.done_shards) - built.n)

@@ -1,0 +1,310 @@
+"""What the three steps of the graph do, without Beam: block to run, bucket to shard, shards to
+manifest.
+
+Each step leaves a file under its final name, so a step that was done is found again by that name
+and not repeated, also by another process of the same job.
+"""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import whole_file
+from pipeline.common.stage_timer import Stopwatch
+from pipeline.config import DataConfig
+from pipeline.dataset.buckets import TRAIN, Buckets
+from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
+from pipeline.dataset.schema import Examples, example_schema
+from pipeline.dataset.shards import file_sha256, write_shard
+from pipeline.examples.examples import SLAB, make_examples
+from pipeline.job.memory import process_peak, release_memory
+from pipeline.job.token_cache import (
+    Counts,
+    RunSlice,
+    TokenizedDocuments,
+    list_slices,
+    read_counts,
+    read_documents,
+    run_name,
+    run_schema,
+    write_run,
+)
+from pipeline.sources.formats import Block
+from pipeline.sources.read import read_block
+from pipeline.tokenization.documents import tokenize_documents
+from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from pipeline.tokenization.sentences import PunktData, SentenceSplitter
+from pipeline.tokenization.tokenizer import load_tokenizer
+
+REJECTED = "rejected.jsonl"
+JOB = "job.json"
+LENGTH_BIN = 16
+
+# Goes up whenever the same documents would give another shard: pairs, masks, the shard's layout.
+EXAMPLES_VERSION = 1
+
+# Noted and kept, not dropped.
+NOTED = ("invalid_utf8", "nul")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workplace:
+    """All that a worker must know; plain values, so that it travels to any worker."""
+
+    out_dir: Path
+    runs_dir: Path
+    config: DataConfig
+    buckets: Buckets
+    tokenizer_digest: str
+    vocab_size: int
+
+    def run_path(self, block: Block) -> Path:
+        """Where the block's run is, once it is done."""
+        name = run_name(
+            block.identity,
+            self.tokenizer_digest,
+            self.buckets,
+            self.config.min_characters,
+            self.config.text_columns,
+        )
+        return self.runs_dir / name
+
+    def shard_path(self, bucket: int) -> Path:
+        """Where the bucket's shard is, once it is done."""
+        return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """What is known of a finished shard, and of the blocks if it is the first one."""
+
+    bucket: int
+    entry: ShardEntry
+    counts: Counts
+    token_counts: list[int]
+    peak_memory: int  #: bytes, of the process that made it
+
+
+class Steps:
+    """The steps of one job in one worker; holds the tokenizer and its memo."""
+
+    def __init__(self, place: Workplace) -> None:
+        self.place = place
+        self.tokenizer = load_tokenizer(place.out_dir / TOKENIZER)
+        if self.tokenizer.digest != place.tokenizer_digest:
+            raise InputError(
+                f"{place.out_dir / TOKENIZER} changed while the job was running; run it again."
+            )
+
+    @cached_property
+    def _splitter(self) -> SentenceSplitter:
+        if self.tokenizer.punkt is None:
+            raise InputError(
+                f"{self.place.out_dir / TOKENIZER} has no parameters of Punkt; make the tokenizer "
+                "with `clozeline tokenizer`."
+            )
+        return SentenceSplitter(PunktData.from_json(self.tokenizer.punkt))
+
+    @cached_property
+    def _columns(self) -> ColumnTokenizer:
+        return ColumnTokenizer(self.tokenizer)
+
+    def tokenize_block(self, block: Block) -> Iterator[tuple[int, RunSlice]]:
+        """Write the block's run, unless it is there, and tell which bucket is where in it.
+
+        Bucket 0 always hears of a run, for it reports the runs' counts; and block 0 tells every
+        bucket of its run, for every bucket becomes a shard.
+        """
+        path = self.place.run_path(block)
+        if not path.exists():
+            schema = run_schema(self.tokenizer.vocab_size)
+            write_run(path, self._pieces(block), buckets=self.place.buckets, schema=schema)
+        slices = list_slices(path)
+        nothing = RunSlice(path.name, ())
+        must_hear = range(len(self.place.buckets)) if block.index == 0 else range(1)
+        for bucket in sorted({*slices, *must_hear}):
+            yield bucket, slices.get(bucket, nothing)
+
+    def build_shard(self, bucket: int, slices: Iterable[RunSlice]) -> ShardRecord:
+        """Write the bucket's shard, unless it is there and whole."""
+        parts = sorted(set(slices), key=lambda part: part.run)
+        record_path = self.place.runs_dir / self._record_name(bucket, parts)
+        shard_path = self.place.shard_path(bucket)
+        if record := _finished(record_path, shard_path):
+            return record
+        release_memory()
+        record = self._write_shard(shard_path, bucket, parts)
+        with whole_file(record_path) as file:
+            file.write(_record_to_json(record).encode())
+        return record
+
+    def _pieces(self, block: Block) -> Iterator[tuple[TokenizedDocuments, Counts]]:
+        config = self.place.config
+        watch = Stopwatch()
+        for piece in watch.each("read", read_block(block, text_columns=config.text_columns)):
+            documents, counts = tokenize_documents(
+                piece.texts,
+                splitter=self._splitter,
+                tokenizer=self._columns,
+                min_characters=config.min_characters,
+            )
+            for reason, number in piece.counts.items():
+                (counts.read if reason in NOTED else counts.dropped)[reason] += number
+            counts.rejected += [asdict(rejected) for rejected in piece.rejected]
+            counts.seconds.update(watch.seconds)
+            watch.seconds.clear()
+            yield documents, counts
+
+    def _record_name(self, bucket: int, slices: list[RunSlice]) -> str:
+        place = self.place
+        config = place.config.to_dict()
+        del config["max_rejected"]  # who raises it after a failed job waits for no shard again
+        facts = [EXAMPLES_VERSION, config, place.tokenizer_digest, asdict(place.buckets), bucket]
+        text = json.dumps([*facts, [part.run for part in slices]])
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".shard.json"
+
+    def _write_shard(self, path: Path, bucket: int, slices: list[RunSlice]) -> ShardRecord:
+        config, tokenizer = self.place.config, self.tokenizer
+        split, index = self.place.buckets.split_of(bucket)
+        watch = Stopwatch()
+        with watch.stage("runs"):
+            documents, duplicates = read_documents(
+                self.place.runs_dir, slices, tokenizer.vocab_size
+            )
+        examples, dropped = make_examples(
+            documents, split=split, shard=index, config=config, tokenizer=tokenizer, watch=watch
+        )
+        with watch.stage("shards"):
+            facts = write_shard(
+                path,
+                examples,
+                example_schema(tokenizer.vocab_size, tokenizer.digest),
+                format=config.format,
+                compression=None if config.compression == "none" else config.compression,
+            )
+        lengths = np.bincount((examples.input_ids.lengths - 1) // LENGTH_BIN)
+        entry = ShardEntry(
+            name=path.name, split=split, length_histogram=lengths.tolist(), **asdict(facts)
+        )
+        with watch.stage("counting"):
+            tokens = self._count_tokens(examples) if split == TRAIN else []
+        dropped["duplicate_document"] += duplicates
+        counts = Counts(dropped=dropped, seconds=watch.seconds)
+        if bucket == 0:
+            for part in slices:
+                counts.add(read_counts(self.place.runs_dir / part.run))
+        return ShardRecord(bucket, entry, counts, tokens, process_peak())
+
+    def _count_tokens(self, examples: Examples) -> list[int]:
+        """How often each token stands in the rows before masking, special tokens left out."""
+        size = self.tokenizer.vocab_size
+        counts = np.zeros(size, dtype=np.int64)
+        for start in range(0, len(examples), SLAB):  # counting takes 8 bytes a token
+            rows = examples.take(np.arange(start, min(start + SLAB, len(examples))))
+            counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
+        counts[self.tokenizer.is_special] = 0
+        return counts.tolist()
+
+
+def finish(records: Iterable[ShardRecord], *, place: Workplace) -> Manifest:
+    """The last step: check what was rejected, then write the manifest.
+
+    Raises InputError when too much was rejected or nothing was made; then there is no manifest.
+    """
+    ordered = sorted(records, key=lambda record: record.bucket)
+    assert [record.bucket for record in ordered] == list(range(len(place.buckets)))
+    total = Counts()
+    for record in ordered:
+        total.add(record.counts)
+    counted = np.array([r.token_counts for r in ordered if r.token_counts], dtype=np.int64)
+    manifest = Manifest(
+        config=place.config,
+        tokenizer_digest=place.tokenizer_digest,
+        vocab_size=place.vocab_size,
+        shards=[record.entry for record in ordered],
+        counts=_sorted(total.read) | {"rejected": len(total.rejected)},
+        dropped=_sorted(total.dropped),
+        token_counts=counted.sum(axis=0).tolist(),
+    )
+    _write_rejected(place.out_dir / REJECTED, total.rejected)
+    _check_rejected(total, place)
+    if not manifest.num_examples(TRAIN):
+        raise InputError(_nothing_made(manifest))
+    _write_job(place.out_dir / JOB, total, ordered)
+    write_manifest(place.out_dir, manifest)
+    return manifest
+
+
+def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
+    """What only the workers know; the process that began the job adds the rest."""
+    facts = {
+        "stages": {name: round(seconds, 3) for name, seconds in total.seconds.items()},
+        "peak_worker_megabytes": max(record.peak_memory for record in records) // 1_000_000,
+    }
+    with whole_file(path) as file:
+        file.write(json.dumps(facts).encode())
+
+
+def _finished(record_path: Path, shard_path: Path) -> ShardRecord | None:
+    """The record of a shard that an earlier run of this job finished, if its bytes are still so."""
+    if not (record_path.exists() and shard_path.exists()):
+        return None
+    facts = json.loads(record_path.read_bytes())
+    entry = ShardEntry(**facts["entry"])
+    if file_sha256(shard_path) != entry.sha256:
+        return None
+    counts = Counts.from_json(facts["counts"])
+    return ShardRecord(facts["bucket"], entry, counts, facts["token_counts"], facts["peak_memory"])
+
+
+def _record_to_json(record: ShardRecord) -> str:
+    facts = {
+        "bucket": record.bucket,
+        "entry": asdict(record.entry),
+        "counts": record.counts.to_json(),
+        "token_counts": record.token_counts,
+        "peak_memory": record.peak_memory,
+    }
+    return json.dumps(facts)
+
+
+def _write_rejected(path: Path, rejected: list[dict[str, str]]) -> None:
+    path.unlink(missing_ok=True)
+    if rejected:
+        lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in rejected)
+        with whole_file(path) as file:
+            file.write(("\n".join(lines) + "\n").encode())
+
+
+def _check_rejected(total: Counts, place: Workplace) -> None:
+    seen = len(total.rejected) + total.read["documents"]
+    allowed = math.ceil(seen * place.config.max_rejected)
+    if len(total.rejected) > allowed:
+        first = total.rejected[0]
+        raise InputError(
+            f"{len(total.rejected)} of {seen} documents were rejected, more than the {allowed} "
+            f"that --max-rejected {place.config.max_rejected} allows; the first is "
+            f"{first['where']} ({first['reason']}), all are in {place.out_dir / REJECTED}. "
+            "Mend the source or allow more."
+        )
+
+
+def _nothing_made(manifest: Manifest) -> str:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest.dropped.items())
+    return (
+        f"no example could be made from {manifest.counts.get('documents', 0):,} documents "
+        f"(left out: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "
+        "--min-characters or --validation, or --pairs none."
+    )
+
+
+def _sorted(counter: Counter[str]) -> dict[str, int]:
+    return {name: count for name, count in sorted(counter.items()) if count}

@@ -1,0 +1,226 @@
+"""Run files: the tokenized documents of one block, sorted by bucket.
+
+The pipeline groups references to slices of these files, not tokens: a gigabyte of text through
+Beam's own local GroupByKey costs 4 to 6 GB of memory. A run's name is a digest of all that its
+content depends on, so a run that exists under its name is complete and is never made again: after
+a crash, with other pairs or masks, or with one more source.
+
+A run is an Arrow IPC file of one record batch a bucket and piece of text; its last batch is empty
+and carries the block's counts.
+"""
+
+import hashlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.common import ragged
+from pipeline.common.counter_rng import Words
+from pipeline.common.errors import InputError
+from pipeline.common.paths import open_mapped, whole_file
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.common.stage_timer import Stopwatch
+from pipeline.dataset.buckets import Buckets
+from pipeline.dataset.schema import id_type
+from pipeline.examples.pairs import Documents
+
+# Goes up whenever the same block would give another run: extraction, sentences, this layout.
+RUN_VERSION = 3
+
+COUNTS = b"clozeline.counts"
+
+
+@dataclass
+class Counts:
+    """What was read, what was left out and why; travels in the data, not in Beam's metrics."""
+
+    read: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[str] = field(default_factory=Counter)
+    rejected: list[dict[str, str]] = field(default_factory=list)  # {"where": ..., "reason": ...}
+    #: CPU seconds by stage: what the machine made of the work, so no part of what was counted.
+    seconds: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def add(self, other: "Counts") -> None:
+        """Count in what another block or shard saw."""
+        self.read.update(other.read)
+        self.dropped.update(other.dropped)
+        self.rejected.extend(other.rejected)
+        self.seconds.update(other.seconds)
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(vars(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Counts":
+        """The inverse of `to_json`."""
+        facts = json.loads(text)
+        return cls(
+            read=Counter(facts["read"]),
+            dropped=Counter(facts["dropped"]),
+            rejected=facts["rejected"],
+            seconds=Counter(facts["seconds"]),
+        )
+
+
+@dataclass(frozen=True)
+class TokenizedDocuments:
+    """Documents as columns: D documents, S sentences, T tokens."""
+
+    high: Words  # [D] halves of the hash
+    low: Words
+    sentence_lengths: Ragged  # D rows, S values: tokens of each sentence
+    paragraph_lengths: Ragged  # D rows: sentences of each paragraph
+    input_ids: Ragged  # D rows, T values
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def take(self, rows: NDArray[np.int64]) -> "TokenizedDocuments":
+        """The given documents, in the given order."""
+        return TokenizedDocuments(
+            self.high[rows],
+            self.low[rows],
+            self.sentence_lengths.take(rows),
+            self.paragraph_lengths.take(rows),
+            self.input_ids.take(rows),
+        )
+
+
+@dataclass(frozen=True)
+class RunSlice:
+    """The batches of a run that belong to one bucket; the pipeline's whole traffic."""
+
+    run: str
+    batches: tuple[int, ...]
+
+
+def run_name(*facts: object) -> str:
+    """The file name of a run, from all that its content depends on."""
+    text = json.dumps([RUN_VERSION, *map(str, facts)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".run.arrow"
+
+
+def run_schema(vocab_size: int) -> pa.Schema:
+    """The columns of a run."""
+    ids, counts = id_type(vocab_size), pa.uint32()
+    lists = {"sentence_lengths": counts, "paragraph_lengths": counts, "input_ids": ids}
+    return pa.schema(
+        [pa.field(name, pa.uint64(), nullable=False) for name in ("high", "low")]
+        + [
+            pa.field(name, pa.list_(pa.field("item", kind, nullable=False)), nullable=False)
+            for name, kind in lists.items()
+        ]
+    )
+
+
+def write_run(
+    path: Path,
+    pieces: Iterable[tuple[TokenizedDocuments, Counts]],
+    *,
+    buckets: Buckets,
+    schema: pa.Schema,
+) -> None:
+    """Write a run, piece by piece: only one piece is in memory at a time."""
+    total, watch = Counts(), Stopwatch()
+    bucket_of_batch: list[int] = []
+    with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
+        for documents, counts in pieces:
+            total.add(counts)
+            with watch.stage("runs"):
+                for bucket, batch in _by_bucket(documents, buckets, schema):
+                    writer.write_batch(batch)
+                    bucket_of_batch.append(bucket)
+        total.seconds.update(watch.seconds)
+        facts = {COUNTS: total.to_json(), b"buckets": json.dumps(bucket_of_batch)}
+        last = pa.RecordBatch.from_pylist([], schema=schema)
+        writer.write_batch(last, custom_metadata=facts)
+
+
+def list_slices(path: Path) -> dict[int, RunSlice]:
+    """What a run holds of each bucket that it has anything of."""
+    facts = _facts(path)
+    batches = defaultdict(list)
+    for number, bucket in enumerate(json.loads(facts[b"buckets"])):
+        batches[bucket].append(number)
+    return {bucket: RunSlice(path.name, tuple(numbers)) for bucket, numbers in batches.items()}
+
+
+def read_counts(path: Path) -> Counts:
+    """What the block's worker counted."""
+    return Counts.from_json(_facts(path)[COUNTS])
+
+
+def read_documents(
+    runs_dir: Path, slices: Iterable[RunSlice], vocab_size: int
+) -> tuple[Documents, int]:
+    """The documents of a bucket in the order of their hashes, and the number of duplicates.
+
+    Raises InputError for a run that is missing or damaged.
+    """
+    schema = run_schema(vocab_size)
+    batches = []
+    for part in sorted(set(slices), key=lambda part: part.run):  # a grouping promises no order
+        with _damage_named(runs_dir / part.run) as reader:
+            batches += [reader.get_batch(number) for number in part.batches]
+    table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
+    rows = _from_table(table)
+    order = np.lexsort((rows.low, rows.high))
+    high, low = rows.high[order], rows.low[order]
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+    return _documents(rows.take(order[is_first])), int((~is_first).sum())
+
+
+def _documents(rows: TokenizedDocuments) -> Documents:
+    paragraphs = rows.paragraph_lengths.values.astype(np.int64)
+    return Documents(
+        ids=rows.input_ids.values,
+        sentence_offsets=offsets_of(rows.sentence_lengths.values),
+        document_offsets=rows.sentence_lengths.offsets,
+        paragraphs=np.repeat(np.arange(len(paragraphs)), paragraphs),
+        hashes=rows.high,
+    )
+
+
+def _by_bucket(
+    documents: TokenizedDocuments, buckets: Buckets, schema: pa.Schema
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    bucket_of = buckets.of(documents.high, documents.low)
+    order = np.argsort(bucket_of, kind="stable")
+    ends = np.searchsorted(bucket_of[order], np.arange(len(buckets) + 1))
+    for bucket, (start, stop) in enumerate(pairwise(ends)):
+        if stop > start:
+            yield bucket, ragged.to_record_batch(documents.take(order[start:stop]), schema)
+
+
+def _from_table(table: pa.Table) -> TokenizedDocuments:
+    return TokenizedDocuments(
+        table["high"].to_numpy(),
+        table["low"].to_numpy(),
+        ragged.from_arrow(table["sentence_lengths"]),
+        ragged.from_arrow(table["paragraph_lengths"]),
+        ragged.from_arrow(table["input_ids"]),
+    )
+
+
+def _facts(path: Path) -> dict[bytes, bytes]:
+    with _damage_named(path) as reader:
+        last = reader.num_record_batches - 1
+        return dict(reader.get_batch_with_custom_metadata(last)[1])
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[pa.RecordBatchFileReader]:
+    try:
+        yield pa.ipc.open_file(open_mapped(path))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it and run again.") from error

@@ -1,0 +1,217 @@
+"""Figures as SVG to put into a page: bars, columns, lines and points, drawn by matplotlib.
+
+The colours in a picture are names (`var(--ink)`), which the page gives for light and for dark; its
+letters are text in the page's own font. Equal values give equal bytes on every machine: no clock,
+no random ids, and no setting of the user's matplotlib.
+"""
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pipeline.report.html import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Series = Mapping[str, tuple[ArrayLike, ArrayLike]]  # name -> x, y
+
+SVG = "http://www.w3.org/2000/svg"
+XLINK = "http://www.w3.org/1999/xlink"
+LONGEST_LABEL = 24  # characters
+WIDTH = 5.2  # inches: 374 units of the picture, so that 9 units of font can be read on a phone
+
+# matplotlib takes no colour that is the name of one: these stand in until the picture is done.
+INK, FAINT, *SERIES = (f"#0{number}0{number}0{number}" for number in range(1, 7))
+NAMES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {
+    colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)
+}
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a token may be "$"
+    "font.family": "DejaVu Sans",  # comes with matplotlib: what is measured is the same everywhere
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.use_mathtext": False,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "legend.frameon": False,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "text.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
+}
+
+
+def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], log: bool) -> str:
+    """A bar to the right for each value, from top to bottom, and its text at its end.
+
+    `log` where the values are of several sizes; then they are at least 1.
+    """
+    with _drawing(name, height=0.5 + 0.22 * len(values)) as (axes, svg):
+        places = np.arange(len(values))
+        axes.barh(places, list(values.values()), height=0.7, color=SERIES[0])
+        axes.set_yticks(places, [_short(printable(label)) for label in values])
+        axes.invert_yaxis()
+        axes.tick_params("y", length=0)
+        axes.grid(visible=False)
+        axes.set_ylim(len(values) - 0.4, -0.6)
+        if log:
+            axes.set_xscale("log")
+            axes.set_xlim(left=0.5)
+        axes.set_xticks([], minor=False)
+        axes.set_xticks([], minor=True)
+        axes.spines[["bottom", "left"]].set_visible(False)
+        for place, value, text in zip(places, values.values(), texts, strict=True):
+            axes.annotate(
+                text, (value, place), (4, 0), textcoords="offset points", va="center", fontsize=8
+            )
+    return svg()
+
+
+def draw_columns(
+    name: str,
+    edges: ArrayLike,
+    heights: ArrayLike,
+    *,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+) -> str:
+    """A column between each two edges; N heights, N + 1 edges; the heights are shares."""
+    edges = np.asarray(edges)
+    with _drawing(name, height=2.3) as (axes, svg):
+        axes.bar(
+            edges[:-1], heights, width=np.diff(edges), align="edge", color=SERIES[0], linewidth=0
+        )
+        axes.set_xlim(edges[0], edges[-1])
+        if log:
+            axes.set_yscale("log")
+            axes.set_ylim(*_whole_powers(heights))
+        _label(axes, x_label, y_label, percent=True)
+    return svg()
+
+
+def draw_lines(
+    name: str,
+    series: Series,
+    *,
+    x_label: str,
+    y_label: str,
+    log: bool = False,
+    percent: bool = False,
+    steps: bool = False,
+    from_zero: bool = True,
+) -> str:
+    """A line for each series, at most four; `steps` for values that hold up to the next x.
+
+    `from_zero`: the values begin at 0, and not at the lowest of them.
+    """
+    with _drawing(name, height=2.3) as (axes, svg):
+        for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
+            draw: Callable[..., Any] = axes.step if steps else axes.plot
+            where = {"where": "post"} if steps else {}
+            draw(x, y, color=colour, linewidth=1.4, label=printable(label), **where)
+        if log:
+            axes.set(xscale="log", yscale="log")
+            axes.set_ylim(*_whole_powers(np.concatenate([y for _, y in series.values()])))
+        elif from_zero:
+            axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
+        axes.margins(x=0.01)
+        _legend(axes, len(series))
+        _label(axes, x_label, y_label, percent=percent)
+    return svg()
+
+
+def draw_points(
+    name: str, series: Series, *, band: tuple[float, float], x_label: str, y_label: str
+) -> str:
+    """A point for each value (a share), and the band where they are expected."""
+    from matplotlib.ticker import MaxNLocator
+
+    with _drawing(name, height=2.3) as (axes, svg):
+        axes.axhspan(*band, color=FAINT, alpha=0.35, linewidth=0)
+        for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
+            axes.plot(x, y, ".", color=colour, markersize=5, label=printable(label))
+        low, high = axes.get_ylim()
+        axes.set_ylim(min(low, band[0]) - 0.02, max(high, band[1]) + 0.02)
+        axes.margins(x=0.05)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _legend(axes, len(series))
+        _label(axes, x_label, y_label, percent=True)
+    return svg()
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= LONGEST_LABEL else label[: LONGEST_LABEL - 1] + "…"
+
+
+@contextmanager
+def _drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[], str]]]:
+    """Axes to draw on, and what gives the picture once the block is left."""
+    import warnings
+
+    import matplotlib.style
+    from matplotlib.figure import Figure
+
+    file = io.BytesIO()
+    style = matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}])
+    with style, warnings.catch_warnings():
+        # Only the page's reader needs a font with the letters of every token.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        yield figure.add_subplot(), lambda: _for_a_page(file.getvalue())
+        figure.savefig(file, format="svg", transparent=True)
+
+
+def _legend(axes: "Axes", number: int) -> None:
+    """Above the axes, where no line can be; none is needed for one series."""
+    if number > 1:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
+
+
+def _whole_powers(values: ArrayLike) -> tuple[float, float]:
+    """The powers of ten around the values above 0: ticks that can be labelled."""
+    above = np.asarray(values, dtype=np.float64)
+    above = np.log10(above[above > 0])
+    # The smallest one is still seen.
+    return 10.0 ** np.floor(above.min() - 0.1), 10.0 ** np.ceil(above.max())
+
+
+def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    for axis in (axes.xaxis, axes.yaxis):
+        if axis.get_scale() == "log":  # matplotlib's own labels are formulas
+            axis.set_major_formatter(
+                FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}")
+            )
+            axis.set_minor_formatter(NullFormatter())
+    if percent:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.6g}%"))
+
+
+def _for_a_page(svg: bytes) -> str:
+    """The picture without what a page has no use for: size, metadata, ids that nothing names."""
+    for prefix, uri in (("", SVG), ("xlink", XLINK)):
+        ElementTree.register_namespace(prefix, uri)
+    root = ElementTree.fromstring(svg)
+    for metadata in root.findall(f"{{{SVG}}}metadata"):
+        root.remove(metadata)
+    for unwanted in ("width", "height", "version"):
+        root.attrib.pop(unwanted, None)
+    for element in root.iter():
+        if element.tag in (f"{{{SVG}}}g", f"{{{SVG}}}svg"):
+            element.attrib.pop("id", None)
+        for colour, name in NAMES.items():
+            for attribute, value in element.attrib.items():
+                element.set(attribute, value.replace(colour, name))
+    return ElementTree.tostring(root, encoding="unicode")

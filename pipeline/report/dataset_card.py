@@ -1,0 +1,117 @@
+"""The card of a data set for the Hugging Face Hub: README.md with a head of YAML.
+
+The head names the files of each split, so that `datasets.load_dataset(FOLDER)` opens them. The card
+ends in a line with a digest of what is above it: by that a card that was edited is told from one
+that may be written again.
+"""
+
+import hashlib
+import json
+import re
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipeline.common.paths import whole_file
+from pipeline.dataset.buckets import TRAIN, VALIDATION
+from pipeline.dataset.manifest import Manifest
+from pipeline.dataset.schema import id_type
+from pipeline.dataset.shards import SUFFIXES
+from pipeline.report.html import fill_template
+
+CARD = "README.md"
+SIGNATURE = re.compile(r"(.*)<!-- clozeline report ([0-9a-f]{64}) -->\n", re.DOTALL)
+# As the Hub spells them: below which number of examples.
+SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
+SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1B<n<10B"}
+SIZES |= {10**11: "10B<n<100B", 10**12: "100B<n<1T"}
+
+
+def write_card(folder: Path, manifest: Manifest, job: dict[str, Any]) -> bool:
+    """Write the card, unless there is one that was edited by hand; whether it was written."""
+    path = folder / CARD
+    if _is_edited(path):
+        return False
+    with whole_file(path) as file:
+        file.write(card_text(manifest, job).encode())
+    return True
+
+
+def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
+    """The whole card, signed; `job` is job.json, for the names of the sources."""
+    splits = [split for split in (TRAIN, VALIDATION) if manifest.num_examples(split)]
+    title = f"{manifest.num_examples(TRAIN):,} examples to pretrain BERT"
+    text = fill_template(
+        "dataset_card.md.jinja",
+        escape=False,
+        title=title,
+        front_matter=_front_matter(manifest, splits, title),
+        version=version("clozeline"),
+        manifest=manifest,
+        config=manifest.config,
+        choices=json.dumps(manifest.config.to_dict(), indent=2),
+        splits=[_split(manifest, split) for split in splits],
+        sources=[source_name(source) for source in job.get("sources", ())],
+        id_type=str(id_type(manifest.vocab_size)),
+    )
+    return f"{text}<!-- clozeline report {_digest(text)} -->\n"
+
+
+def source_name(source: str) -> str:
+    """What may be told of a source in public: no folder of somebody's machine, no password.
+
+    "/home/ann/wiki/a-*.parquet" -> "a-*.parquet";  "hf://wikimedia/wikipedia?name=x" stays
+    """
+    if source.startswith(("hf://", "sample:")):
+        return source
+    place = source.partition("?")[0] if "://" in source else source
+    return re.split(r"[/\\]", place)[-1]
+
+
+def _front_matter(manifest: Manifest, splits: list[str], title: str) -> str:
+    from huggingface_hub import DatasetCardData
+
+    suffix = SUFFIXES[manifest.config.format]
+    config = {
+        "config_name": "default",
+        # Not for a reader: `datasets` keeps what it has read under a digest of this head, and
+        # would give the old rows of a folder whose shards were made again.
+        "description": f"dataset digest {manifest.dataset_digest}",
+        # A split without rows is left out, for `datasets` refuses it.
+        "data_files": [{"split": split, "path": f"{split}-*{suffix}"} for split in splits],
+    }
+    data = DatasetCardData(
+        license="unknown",
+        task_categories=["fill-mask"],
+        size_categories=[_size(sum(manifest.num_examples(split) for split in splits))],
+        tags=["bert", "clozeline", "masked-language-modeling", "pretraining"],
+        pretty_name=title,
+        configs=[config],
+    )
+    return data.to_yaml()
+
+
+def _size(examples: int) -> str:
+    return next((name for limit, name in SIZES.items() if examples < limit), "n>1T")
+
+
+def _split(manifest: Manifest, split: str) -> dict[str, Any]:
+    shards = manifest.of_split(split)
+    return {
+        "name": split,
+        "rows": manifest.num_examples(split),
+        "shards": len(shards),
+        "bytes": sum(shard.bytes for shard in shards),
+    }
+
+
+def _is_edited(path: Path) -> bool:
+    """Whether there is a README.md that is not as `card_text` gave it."""
+    if not path.exists():
+        return False
+    signed = SIGNATURE.fullmatch(path.read_text(encoding="utf-8", errors="replace"))
+    return signed is None or _digest(signed[1]) != signed[2]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

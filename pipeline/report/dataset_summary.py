@@ -1,0 +1,100 @@
+"""What is known of a finished data set, as plain data: what its report and its card tell."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.common.errors import InputError
+from pipeline.dataset.buckets import TRAIN, VALIDATION
+from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
+from pipeline.job.steps import JOB, REJECTED
+from pipeline.report.inspect import show_data_set
+from pipeline.report.row_statistics import Tally, tally_shard
+from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+
+EXAMPLES_SHOWN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardSummary:
+    """What a report says of one shard."""
+
+    entry: ShardEntry
+    tokens: int
+    pairs: int  # rows with a B
+    random_share: float  # of these
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A data set, its rows counted."""
+
+    manifest: Manifest
+    tokenizer: Tokenizer
+    splits: dict[str, Tally]  # `train` and `validation`, also where there are no rows
+    shards: list[ShardSummary]
+    job: dict[str, Any]  # job.json; empty where there is none
+    rejected: list[dict[str, str]]  # "where", "reason"
+    examples: str  # as `inspect` shows them
+
+    @property
+    def all_rows(self) -> Tally:
+        """Those of both splits."""
+        return self.splits[TRAIN] + self.splits[VALIDATION]
+
+
+def gather_facts(folder: Path) -> Facts:
+    """Read the whole data set, a record batch at a time.
+
+    Raises InputError where there is none, or where a file of it cannot be read.
+    """
+    manifest = read_manifest(folder)
+    tokenizer = load_tokenizer(folder / TOKENIZER)
+    width = manifest.config.max_seq_length
+    splits = {split: Tally.of_nothing(width) for split in (TRAIN, VALIDATION)}
+    shards = []
+    for entry in manifest.shards:
+        counted = tally_shard(folder / entry.name, entry, width, tokenizer)
+        splits[entry.split] += counted
+        pairs = int(counted.labels[1:].sum())
+        shards.append(
+            ShardSummary(
+                entry=entry,
+                tokens=counted.tokens,
+                pairs=pairs,
+                random_share=counted.random_share,
+            )
+        )
+    return Facts(
+        manifest=manifest,
+        tokenizer=tokenizer,
+        splits=splits,
+        shards=shards,
+        job=read_job(folder),
+        rejected=list(_rejected(folder)),
+        examples=_examples(folder) if splits[TRAIN].rows else "",
+    )
+
+
+def read_job(folder: Path) -> dict[str, Any]:
+    """How the job went; empty where that is not known."""
+    path = folder / JOB
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} cannot be read ({error}); delete it.") from error
+
+
+def _rejected(folder: Path) -> Iterator[dict[str, str]]:
+    path = folder / REJECTED
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    yield from map(json.loads, text.splitlines())
+
+
+def _examples(folder: Path) -> str:
+    lines = show_data_set(folder, number=EXAMPLES_SHOWN, seed=0, width=60)
+    return "\n".join(lines).partition("\n\n")[2]  # what comes first is in the report already

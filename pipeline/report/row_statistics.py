@@ -1,0 +1,156 @@
+"""What the rows of a data set hold, counted a record batch at a time.
+
+Counts add up: a shard's are the sum of its batches', a split's the sum of its shards'.
+"""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.common.errors import InputError
+from pipeline.common.ragged import slice_indices
+from pipeline.dataset.manifest import ShardEntry
+from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
+from pipeline.dataset.shards import read_batches
+from pipeline.tokenization.tokenizer import Tokenizer
+
+PARTS = 20  # of a row, from its first token to its last
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """Rows by what they hold; S = max_seq_length, all int64."""
+
+    #: Rows of so many tokens, [CLS] and [SEP] counted, [S + 1].
+    lengths: Counts
+    #: Rows whose A, and whose B, has so many tokens; marks not counted, a row without B not either.
+    lengths_a: Counts
+    lengths_b: Counts
+    #: Tokens that may be masked, and those that are, by position, [S].
+    maskable_at: Counts
+    masked_at: Counts
+    #: The same by part of the row, [PARTS].
+    maskable_along: Counts
+    masked_along: Counts
+    #: What stands in a masked place: [MASK], another token, the token itself, [3].
+    stand_ins: Counts
+    #: Rows without a B, with a B that follows, with a random one, [3].
+    labels: Counts
+    #: Tokens that are [UNK] before masking, [1].
+    unknown: Counts
+
+    @classmethod
+    def of_nothing(cls, width: int) -> Self:
+        """The counts of no rows; `width` is S."""
+        sizes = {"lengths": width + 1, "lengths_a": width + 1, "lengths_b": width + 1}
+        sizes |= {"maskable_at": width, "masked_at": width, "unknown": 1}
+        sizes |= {"maskable_along": PARTS, "masked_along": PARTS, "stand_ins": 3, "labels": 3}
+        return cls(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(
+            **{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return int(self.lengths.sum())
+
+    @property
+    def tokens(self) -> int:
+        """In all rows, [CLS] and [SEP] counted."""
+        return int(self.lengths @ np.arange(len(self.lengths)))
+
+    @property
+    def fill_rate(self) -> float:
+        """The share of real tokens in a batch of rows that are padded to S; 0 without rows."""
+        return share(self.tokens, self.rows * (len(self.lengths) - 1))
+
+    @property
+    def random_share(self) -> float:
+        """Of the rows with a B, those whose B is random; 0 where no row has one."""
+        return share(self.labels[2], self.labels[1] + self.labels[2])
+
+
+def share(part: float, whole: float) -> float:
+    """0 of nothing is 0."""
+    return float(part) / float(whole) if whole else 0.0
+
+
+def tally_shard(path: Path, entry: ShardEntry, width: int, tokenizer: Tokenizer) -> Tally:
+    """Count the rows of a shard; `width` is S.
+
+    Raises InputError for a shard that cannot be read, or is not what its manifest says.
+    """
+    total = Tally.of_nothing(width)
+    for batch in read_batches(path):
+        examples = from_record_batch(batch)
+        if not _fits(examples, width, tokenizer):
+            raise _unsound(path)
+        total += tally(examples, width, tokenizer)
+    if total.rows != entry.rows:
+        raise _unsound(path)
+    return total
+
+
+def tally(examples: Examples, width: int, tokenizer: Tokenizer) -> Tally:
+    """Count a record batch of rows that fit the width and the vocabulary."""
+    lengths = examples.input_ids.lengths
+    length_a = examples.length_a.astype(np.int64)
+    has_b = examples.next_sentence_label != NO_PAIR
+    position = slice_indices(np.zeros(len(examples), np.int64), lengths)
+    part = PARTS * position // np.repeat(lengths, lengths)
+    original = examples.unmasked().input_ids.values
+    maskable = ~tokenizer.is_special[original]
+    hidden = examples.flat_positions()
+    return Tally(
+        lengths=_count(lengths, width + 1),
+        lengths_a=_count(length_a - 2, width + 1),
+        lengths_b=_count((lengths - length_a - 1)[has_b], width + 1),
+        maskable_at=_count(position[maskable], width),
+        masked_at=_count(position[hidden], width),
+        maskable_along=_count(part[maskable], PARTS),
+        masked_along=_count(part[hidden], PARTS),
+        stand_ins=_stand_ins(examples, hidden, tokenizer),
+        labels=_count(examples.next_sentence_label.astype(np.int64) - NO_PAIR, 3),
+        unknown=np.array([(original == tokenizer.unk_id).sum()]),
+    )
+
+
+def _stand_ins(examples: Examples, hidden: Counts, tokenizer: Tokenizer) -> Counts:
+    shown, labels = examples.input_ids.values[hidden], examples.masked_lm_labels.values
+    is_mask, is_kept = shown == tokenizer.mask_id, shown == labels
+    return np.array([is_mask.sum(), (~is_mask & ~is_kept).sum(), is_kept.sum()])
+
+
+def _count(values: Counts, length: int) -> Counts:
+    return np.bincount(values, minlength=length)
+
+
+def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
+    """Whether counting is possible at all; whether the rows are right is `verify`'s question."""
+    lengths, positions = examples.input_ids.lengths, examples.masked_lm_positions
+    length_a, label = examples.length_a.astype(np.int64), examples.next_sentence_label
+    ids = (examples.input_ids.values, examples.masked_lm_labels.values)
+    return bool(
+        lengths.max(initial=0) <= width
+        and all(values.max(initial=0) < tokenizer.vocab_size for values in ids)
+        and len(positions.values) == len(examples.masked_lm_labels.values)
+        and (positions.values < np.repeat(lengths, positions.lengths)).all()
+        and ((length_a >= 2) & (length_a <= lengths)).all()
+        and (length_a < lengths)[label != NO_PAIR].all()
+        and ((label >= NO_PAIR) & (label <= B_IS_RANDOM)).all()
+    )
+
+
+def _unsound(path: Path) -> InputError:
+    return InputError(
+        f"{path} is not what its manifest says; `clozeline verify {path.parent}` tells what is "
+        "wrong."
+    )

@@ -1,0 +1,231 @@
+"""Files by name: a path, glob or URL to files; a file to a stream of unpacked bytes.
+
+Everything is opened through fsspec, so that `s3://`, `https://` and `memory://` work like a disk.
+Two kinds of failure are kept apart: the disk or the network fails, which stops the job and names
+the file; or the archive itself is cut or corrupt, which ends the stream early and is told in
+`damage`, since what was read before is worth keeping.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+from fsspec.implementations.local import LocalFileSystem
+
+from pipeline.common.errors import InputError
+
+BUFFER = 1 << 20  #: bytes asked of a file at once
+CHUNK = 1 << 16  #: bytes of a packed file, and unpacked, worked on at once
+
+MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
+COMPRESSIONS = tuple(MAGIC.values())
+# Where the different stores keep what changes with the content; the first one found counts.
+CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
+
+DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what the unpackers raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class File:
+    """A file that exists: `path` is absolute, or a URL; `version` changes with its content."""
+
+    path: str
+    size: int  #: bytes
+    version: str
+
+
+def find_files(sources: Iterable[str]) -> list[File]:
+    """The files that paths, globs and URLs name: those of one glob sorted, none twice.
+
+    Raises InputError for a missing file, a glob without a match and a folder.
+    """
+    return list(dict.fromkeys(file for source in sources for file in _find(source)))
+
+
+def _find(source: str) -> list[File]:
+    try:
+        store, path = fsspec.core.url_to_fs(source)
+        if store.isfile(path):
+            return [_describe(store, path)]
+        if store.isdir(path):
+            raise InputError(
+                f"{source} is a folder; name its files, as in '{source.rstrip('/')}/*'"
+            )
+        if not re.search(r"[*?\[]", path):
+            raise InputError(f"{source}: no such file")
+        found = [name for name in sorted(store.glob(path)) if store.isfile(name)]
+        files = [_describe(store, name) for name in found]
+    except ImportError as error:
+        raise InputError(f"{source} needs a package that is not installed: {error}") from error
+    except OSError as error:
+        raise InputError(f"{source} cannot be read: {error}") from error
+    except InputError:
+        raise
+    except ValueError as error:  # fsspec: an unknown protocol
+        raise InputError(f"{source} cannot be opened: {error}") from error
+    if not files:
+        raise InputError(f"{source} matches no file")
+    return files
+
+
+def _describe(store: Any, path: str) -> File:
+    info = store.info(path)
+    name = path if isinstance(store, LocalFileSystem) else store.unstrip_protocol(path)
+    if info.get("size") is None:
+        raise InputError(f"{name}: its server does not tell its size; download it first")
+    mark = next((info[key] for key in CHANGE_MARKS if info.get(key)), info.get("created", ""))
+    return File(path=name, size=info["size"], version=f"{info['size']}-{mark}")
+
+
+def _base_name(path: str) -> str:
+    """The last part of a path or URL, without a URL's query."""
+    if "://" in path:
+        path = re.split(r"[?#]", path, maxsplit=1)[0]
+    return path.rsplit("/", 1)[-1]
+
+
+def compression_by_name(path: str) -> str | None:
+    """ "bz2", "gz", "xz", "zst" or None, by the ending."""
+    ending = _base_name(path).rpartition(".")[2].lower()
+    return ending if ending in COMPRESSIONS else None
+
+
+def bare_name(path: str) -> str:
+    """The base name without the ending of a compression."""
+    name = _base_name(path)
+    compression = compression_by_name(path)
+    return name[: -len(compression) - 1] if compression else name
+
+
+def compression_by_magic(head: bytes) -> str | None:
+    """The same by the first bytes of a file."""
+    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
+
+
+class _Raw(io.RawIOBase):
+    """A file whose failures name it and are no OSError: nobody takes them for a cut archive."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        try:
+            store, name = fsspec.core.url_to_fs(path)
+            self._file = store.open(name, "rb")
+        except (OSError, ImportError) as error:
+            raise InputError(f"{path} cannot be opened: {error}") from error
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self._file.read(len(buffer))
+        except OSError as error:
+            raise InputError(f"{self._path} cannot be read: {error}") from error
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed and hasattr(self, "_file"):
+            self._file.close()
+        super().close()
+
+
+def open_file(path: str, *, buffer_bytes: int = BUFFER) -> io.BufferedReader:
+    """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
+    return io.BufferedReader(_Raw(path), buffer_bytes)
+
+
+class Unpacked(io.RawIOBase):
+    """The unpacked bytes of a stream. They end early where it is cut or corrupt."""
+
+    def __init__(self, packed: io.BufferedReader, compression: str) -> None:
+        self.damage: str | None = None  #: why the stream ended before its time
+        self._compression = compression
+        self._packed = packed
+        self._chunks = _unpack(packed, compression)
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            try:
+                self._rest = memoryview(next(self._chunks))
+            except StopIteration:
+                return 0
+            except DAMAGE as error:  # it ends the iterator also
+                self.damage = f"truncated or corrupt {self._compression}: {error}"
+        size = min(len(buffer), len(self._rest))
+        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        return size
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._packed.close()
+        super().close()
+
+
+def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
+    """Chunks of unpacked bytes, small: what a damaged one would have held is lost."""
+    match compression:
+        case "bz2":
+            yield from _unpack_streams(packed, bz2.BZ2Decompressor)
+        case "xz":
+            yield from _unpack_streams(packed, lzma.LZMADecompressor)
+        case "gz":
+            with gzip.GzipFile(fileobj=packed) as file:
+                yield from iter(lambda: file.read1(CHUNK), b"")
+        case "zst":
+            with pa.CompressedInputStream(pa.PythonFile(packed, mode="r"), "zstd") as file:
+                yield from iter(lambda: file.read(CHUNK), b"")
+
+
+def _unpack_streams(
+    packed: io.BufferedReader,
+    decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
+) -> Generator[bytes, None, None]:
+    """Streams in a row, as pbzip2 writes them.
+
+    The standard library's own files take a damaged stream after a good one for garbage, and end
+    without a word.
+    """
+    data = packed.read(CHUNK)
+    while data:
+        stream = decompressor()
+        yield stream.decompress(data, CHUNK)
+        while not stream.eof:
+            data = packed.read(CHUNK) if stream.needs_input else b""
+            if stream.needs_input and not data:
+                raise EOFError("the file ends inside a stream")
+            yield stream.decompress(data, CHUNK)
+        data = stream.unused_data or packed.read(CHUNK)
+
+
+def unpack(packed: io.BufferedReader, compression: str | None) -> io.BufferedReader:
+    """The unpacked bytes of an open file. Closing them closes it."""
+    return io.BufferedReader(Unpacked(packed, compression), BUFFER) if compression else packed
+
+
+def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
+    """The unpacked bytes of a file. Raises InputError where it cannot be read."""
+    return unpack(open_file(path), compression)
+
+
+def damage(stream: io.BufferedReader) -> str | None:
+    """Why a stream of unpacked bytes ended before its time, once it has; else None."""
+    return stream.raw.damage if isinstance(stream.raw, Unpacked) else None

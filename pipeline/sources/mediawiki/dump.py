@@ -1,0 +1,231 @@
+"""MediaWiki XML dumps to pages, one page in memory at a time.
+
+    <page><title>A</title><ns>0</ns><id>7</id><revision>..<text>B &amp;amp; C</text>..</page>
+    ->  Page(title="A", namespace=0, redirect=False, text="B &amp; C", page_id=7)
+
+Dumps are written by one program in one shape, so a scanner for `<page>` and `</page>` in the bytes
+is all it takes. It is chosen over an XML parser because it can begin anywhere (a range of a
+multistream dump has no root element), does not mind control characters and bad bytes (expat ends
+the job there), and keeps a broken page from touching the next one. What it gives up is XML that
+MediaWiki does not write: namespace prefixes, CDATA, attributes on `<page>`.
+
+A *multistream* dump is many bz2 streams in a row, and its index names the offsets where they begin:
+that is what lets workers read one dump in parallel.
+"""
+
+import bz2
+import codecs
+import html
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO
+
+from pipeline.common.errors import InputError
+
+CHUNK_BYTES = 1 << 20
+#: What a decompressor raises at data that is cut or damaged.
+CUT = (EOFError, OSError, lzma.LZMAError, zlib.error)
+
+ROOT, ROOT_END, PAGE, PAGE_END = b"<mediawiki", b"</mediawiki", b"<page>", b"</page>"
+PAGE_TAG = re.compile(rb"</?page>")
+TITLE_TAG = re.compile(r"<title(?:\s[^<>]*)?>")
+TEXT_TAG = re.compile(r"<text(?:\s[^<>]*)?/?>")
+NS = re.compile(r"<ns>\s*(-?[0-9]{1,6})\s*</ns>")
+ID = re.compile(r"<id>\s*([0-9]{1,18})\s*</id>")
+ENTITY = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
+CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
+# "#REDIRECT [[A]]" in any language, and nothing but templates and categories after it.
+REDIRECT = re.compile(r"\s*#[^\s\[\]:]++\s*+:?\s*+\[\[[^\[\]\n]*\]\]\s*(?:\Z|\n|\{\{|\[\[|<!--)")
+NAMESPACE = re.compile(r'<namespace key="(-?[0-9]+)"[^<>]*>([^<>]+)</namespace>')
+#: The names that every wiki knows, for exports that do not number namespaces (before 0.5).
+NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {
+    name: 2 * i + odd
+    for i, subject in enumerate(
+        ("User", "Wikipedia", "File", "MediaWiki", "Template", "Help", "Category"), start=1
+    )
+    for odd, name in enumerate((subject, f"{subject} talk"))
+}
+
+BZ2_HEADER = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")  # then a block, or the end at once
+OFFSET = re.compile(rb"[0-9]{1,18}")
+MULTISTREAM = re.compile(r"(-multistream)([0-9]*)\.xml(-p[0-9]+p[0-9]+)?\.bz2$")
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page as its last revision left it; `text` is wiki markup, empty where it is missing."""
+
+    title: str
+    namespace: int
+    redirect: bool
+    text: str
+    page_id: int
+
+
+class TruncatedDump(InputError):
+    """The dump ends inside a page. `pages` whole ones came before and were handed out."""
+
+    def __init__(self, pages: int, cause: str) -> None:
+        super().__init__(
+            f"the dump is cut after {pages:,} pages ({cause}): "
+            "what came before is kept; fetch the file again for the rest"
+        )
+        self.pages = pages
+
+
+def read_pages(stream: IO[bytes]) -> Iterator[Page]:
+    """The pages of a decompressed dump, or of any part of it that begins and ends between pages.
+
+    UTF-8, or UTF-16 with a byte-order mark; what is neither becomes U+FFFD. A page whose end tag is
+    missing before the next page is still a page, without the text that was cut. Raises
+    TruncatedDump, after the last whole page, where the data end inside a page or without the footer
+    that belongs to a header, or where the decompressor gives up.
+    """
+    return _pages(_elements(_utf8_chunks(stream), footer=True))
+
+
+def _pages(elements: Iterator[bytearray]) -> Iterator[Page]:
+    pages = 0
+    try:
+        namespaces = NAMESPACES | _namespaces(next(elements, b"").decode("utf-8", "replace"))
+        for element in elements:
+            yield _page(element.decode("utf-8", "replace"), namespaces)
+            pages += 1
+    except CUT as error:
+        raise TruncatedDump(pages, str(error)) from error
+
+
+def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
+    # read1 hands out what a decompressor has, where read would lose it to the error that follows.
+    read = getattr(stream, "read1", stream.read)
+    chunk = read(CHUNK_BYTES)
+    if not chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        while chunk:
+            yield chunk
+            chunk = read(CHUNK_BYTES)
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
+    while chunk:
+        yield decoder.decode(chunk).encode("utf-8", "replace")
+        chunk = read(CHUNK_BYTES)
+
+
+def _elements(chunks: Iterator[bytes], *, footer: bool) -> Iterator[bytearray]:
+    """What stands before the first page (at most its last CHUNK_BYTES), then every page's bytes."""
+    buffer, scanned, inside, first = bytearray(), 0, False, True
+    unended = False
+    for chunk in chunks:
+        buffer += chunk
+        while tag := PAGE_TAG.search(buffer, scanned):
+            begins = tag[0] == PAGE
+            stop = tag.start() if begins else tag.end()
+            if inside or (begins and first):
+                unended |= first and footer and ROOT in buffer[:stop]
+                yield buffer[:stop]
+                first = False
+            del buffer[:stop]
+            scanned, inside = len(PAGE) * begins, begins
+        if not inside:
+            del buffer[:-CHUNK_BYTES]
+        scanned = max(len(buffer) - len(PAGE_END) + 1, scanned)
+    if inside:
+        raise EOFError("the XML ends inside a page")
+    if unended and ROOT_END not in buffer:  # cut between pages, or BZ2File saw "trailing garbage"
+        raise EOFError("the XML ends without a footer")
+
+
+def _namespaces(header: str) -> dict[str, int]:
+    return {_unescape(name): int(key) for key, name in NAMESPACE.findall(header)}
+
+
+def _page(xml: str, namespaces: dict[str, int]) -> Page:
+    head, _, _ = xml.partition("<revision>")
+    text = _content(xml, TEXT_TAG, "</text>", start=max(xml.rfind("<revision>"), 0))
+    title = _content(head, TITLE_TAG, "</title>")
+    number = NS.search(head)
+    prefix, colon, _ = title.partition(":")
+    page_id = ID.search(head)
+    return Page(
+        title=title,
+        namespace=int(number[1]) if number else namespaces.get(prefix, 0) if colon else 0,
+        redirect="<redirect" in head or REDIRECT.match(text) is not None,
+        text=text,
+        page_id=int(page_id[1]) if page_id else 0,
+    )
+
+
+def _content(xml: str, tag: re.Pattern[str], end_tag: str, start: int = 0) -> str:
+    """The unescaped content of the first such element from `start` on, "" where there is none."""
+    begin = tag.search(xml, start)
+    if begin is None or begin[0].endswith("/>"):
+        return ""
+    end = xml.find(end_tag, begin.end())
+    return _unescape(xml[begin.end() : end]) if end >= 0 else ""
+
+
+def _unescape(xml: str) -> str:
+    """XML entities decoded, once: &amp;nbsp; is &nbsp;, which is for the markup to explain."""
+    return ENTITY.sub(lambda entity: CHARACTERS.get(entity[1]) or html.unescape(entity[0]), xml)
+
+
+def index_name(dump: str) -> str | None:
+    """The name of a multistream dump's index, in the same folder; None for any other file.
+
+    a-multistream.xml.bz2              ->  a-multistream-index.txt.bz2
+    a-multistream4.xml-p1p99.bz2       ->  a-multistream-index4.txt-p1p99.bz2
+    """
+    if not MULTISTREAM.search(dump):
+        return None
+    return MULTISTREAM.sub(r"\1-index\2.txt\3.bz2", dump)
+
+
+def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
+    """The byte ranges [start, stop) of a dump that hold whole streams, from its decompressed index.
+
+    They cover the dump: the header belongs to the first range and the footer to the last. Raises
+    InputError where the index is damaged or belongs to another dump.
+    """
+    try:
+        numbers = {line.partition(b":")[0] for line in index}
+    except CUT as error:
+        raise InputError(
+            f"the multistream index cannot be read ({error}); fetch it again"
+        ) from error
+    if wrong := [number for number in numbers if not OFFSET.fullmatch(number)]:
+        raise InputError(
+            "a multistream index has lines offset:id:title, "
+            f"but one begins with {wrong[0][:40]!r}; is this the index?"
+        )
+    offsets = sorted(map(int, numbers))
+    size = dump.seek(0, io.SEEK_END)
+    for offset in offsets:
+        dump.seek(offset)
+        if not BZ2_HEADER.match(dump.read(10)):
+            raise InputError(
+                f"the multistream index does not fit its dump: no stream begins at byte {offset:,} "
+                f"of {size:,}; fetch both of the same date"
+            )
+    return list(pairwise([0, *offsets[1:], size]))
+
+
+def read_range(dump: IO[bytes], start: int, stop: int) -> Iterator[Page]:
+    """The pages of the bz2 streams in [start, stop) of a multistream dump, as `read_pages` does."""
+    dump.seek(start)
+    return _pages(_elements(_bz2_chunks(dump.read(stop - start)), footer=False))
+
+
+def _bz2_chunks(data: bytes) -> Iterator[bytes]:
+    # Not BZ2File: it takes a damaged stream after a good one for garbage, and ends without a word.
+    while data:
+        decompressor = bz2.BZ2Decompressor()
+        yield decompressor.decompress(data, CHUNK_BYTES)
+        while not decompressor.eof:
+            if decompressor.needs_input:
+                raise EOFError("a bz2 stream is cut")
+            yield decompressor.decompress(b"", CHUNK_BYTES)
+        data = decompressor.unused_data

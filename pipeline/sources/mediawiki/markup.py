@@ -1,0 +1,330 @@
+"""Wiki markup to plain text: a linear scan first, a real parser for the little that is left.
+
+    '''Rome''' ({{IPA|x}}) is a [[city|big city]].<ref>a</ref>  ->  Rome is a big city.
+
+What a reader of the text would not miss (comments, references, tables, templates, formulas,
+galleries, code, files, categories) goes first, in one pass over the page with a stack. Quotes go as
+MediaWiki itself reads them, line by line. Then plain links, external links, tags, headings and
+bullets are rewritten by expressions that agree with mwparserfromhell on them. Only a line that
+still holds markup is given to that parser: one in some thousands.
+
+Every step is linear in the page but the parser, which takes twice as long for each further bracket
+left open, so that 400 characters can cost it two seconds. Hence the limits of what it sees, counts
+and not clocks, so that every machine gives the same text. With them the worst of all pages that
+were made to be slow takes two seconds (`tests/benchmarks/markup_speed.py --worst`), so no clock
+needs to guard a page, and no text depends on one.
+
+Templates are not expanded: "{{convert|5|km}}" leaves a gap, as it does with mwparserfromhell's
+`strip_code`. Unlike that, a reference ends at its end tag whatever it holds, of markup that was
+never closed only the marks go, a block element begins a line, and what a template leaves in
+parentheses, "(; born", is cleaned.
+
+Hidden namespaces are known by name, not from the dump's header: a page gives the same text wherever
+the reading of its dump began. A language that is not in the list still loses its files (they have
+a file's ending) but shows its categories as short lines.
+"""
+
+import html
+import html.entities
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from pipeline.sources.mediawiki.emphasis import without_quotes
+
+MAX_BYTES = 2 << 20  #: of UTF-8 a page; MediaWiki saves no larger one
+MAX_DEPTH = 100  #: of braces and brackets inside one another; MediaWiki expands 40
+MAX_OPEN = 100_000  #: characters [ { < in a page
+# What goes to the parser; the marks of other lines are only rubbed out. Real pages stay far below.
+MAX_OPEN_IN_LINE = 8  #: characters [ { <
+MAX_PARSED = 50_000  #: characters of a page
+
+# Elements that go with their content. Their content is opaque: braces in a formula are no template.
+DROPPED_TAGS = (
+    "ref|references|math|chem|ce|gallery|timeline|score|hiero|graph|imagemap|inputbox|categorytree"
+    "|templatedata|templatestyles|syntaxhighlight|source|pre|mapframe|includeonly|indicator|section"
+)
+# Elements of which only the tags go; unknown ones are text, as MediaWiki shows them.
+BLOCK_TAGS = "p|div|center|blockquote|ul|ol|li|dl|dt|dd|tr|td|th|caption|h[1-6]|hr|poem"
+INLINE_TAGS = (
+    "abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|langconvert|mark|noinclude"
+    "|nowiki|onlyinclude|q|rb|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|table|tbody"
+    "|thead|time|tt|u|var|wbr|maplink"
+)
+
+FILE_NAMES = (
+    "File|Image|Media|Datei|Bild|Fichier|Archivo|Imagen|Immagine|Ficheiro|Imagem|Ficheru|Fitxer"
+    "|Imatge|Bestand|Afbeelding|Fil|Billede|Mynd|Tiedosto|Kuva|Plik|Grafika|Soubor|Súbor|Fájl|Kép"
+    "|Fișier|Fişier|Imagine|Datoteka|Slika|Датотека|Слика|Файл|Изображение|Картинка|Зображення"
+    "|Картина|Αρχείο|Εικόνα|Attēls|Fails|Vaizdas|Pilt|Dosya|Resim|Tập tin|Hình|Berkas|Gambar"
+    "|Dosiero|Fitxategi|Irudi|ملف|صورة|پرونده|تصویر|קובץ|תמונה|ファイル|画像|파일|그림|文件|图像|檔案|圖像"
+    "|चित्र|ไฟล์|ภาพ"
+)
+CATEGORY_NAMES = (
+    "Category|Kategorie|Kategoria|Kategori|Kategória|Kategorija|Kategoreja|Kategorio|Kategooria"
+    "|Catégorie|Categoría|Categoria|Categorie|Luokka|Flokkur|Thể loại|Категория|Категорія"
+    "|Категорија|Катэгорыя|Санат|Κατηγορία|Կատեգորիա|კატეგორია|تصنيف|رده|קטגוריה|श्रेणी|বিষয়শ্রেণী"
+    "|หมวดหมู่|カテゴリ|분류|分类|分類"
+)
+FILE_ENDINGS = (
+    "jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[agv]|opus|webm|mp[34]|flac|wav|midi?|stl"
+)
+
+# The targets of links that show nothing; the last kind is a link to the same page elsewhere.
+# The look ahead for a colon spares most links the long list.
+HIDDEN = (
+    r"(?=[^|\[\]:\n]{1,40}:)"
+    rf"(?:[ _]*(?:{FILE_NAMES}|{CATEGORY_NAMES})[ _]*:"
+    # No file's name holds a colon: [[wikisource:File:a.pdf|b]] is a link to a page.
+    rf"|[^|\[\]:\n]+:[^|\[\]:\n]*\.(?:{FILE_ENDINGS})[ _]*(?:\||\]\])"
+    r"|(?<=\n\[\[)[a-z]{2,3}(?:-[a-z]{2,8}){0,2}:[^|\[\]\n]*\]\][ \t]*(?=\n))"
+)
+
+TOKEN = re.compile(
+    rf"<!--|<(?P<tag>nowiki|{DROPPED_TAGS})(?=[\s/>])[^<>]*>|<(?P<table>/?table)(?=[\s/>])[^<>]*>"
+    r"|(?P<open>\{\{+)|(?P<close>\}\}+)"
+    # "|}" at the start of a line ends a table, but "|}}" ends a template.
+    r"|\n[ \t:*#]*(?P<begin>\{\|)|\n[ \t]*(?P<end>\|\})(?!\}(?!\}))",
+    re.IGNORECASE,
+)
+END_TAG = {
+    tag: re.compile(rf"</{tag}\s*>", re.IGNORECASE) for tag in ("nowiki", *DROPPED_TAGS.split("|"))
+}
+INLINE_CODE = re.compile(r"<(?:syntaxhighlight|source)\s(?:[^<>]*\s)?inline\b", re.IGNORECASE)
+BRACKETS = re.compile(r"\[\[|\]\]")
+HIDDEN_LINK = re.compile(rf"\[\[{HIDDEN}", re.IGNORECASE)
+UNCLOSED_HIDDEN_LINK = re.compile(rf"\[\[{HIDDEN}[^\n]*", re.IGNORECASE)
+LINK = re.compile(
+    rf"\[\[(?::|(?!{HIDDEN}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?([^\[\]|]*)\|?\]\]", re.IGNORECASE
+)
+EXTERNAL_LINK = re.compile(
+    r"\[(?:(?:https?:|ftps?:|ircs?:|news:|git:|gopher:|svn:|ssh:|telnet:)?//|mailto:|tel:)"
+    r"[^\s\[\]<>\"]*+[ \t]*+([^\[\]\n]*+)\]",
+    re.IGNORECASE,
+)
+BLOCK_TAG = re.compile(rf"</?(?:{BLOCK_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
+BREAK_TAG = re.compile(r"</?br(?=[\s/>\\])[^<>]*>", re.IGNORECASE)
+OTHER_TAG = re.compile(rf"</?(?:{INLINE_TAGS}|{DROPPED_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
+MAGIC_WORD = re.compile(r"__[^\W_]{3,}__")
+
+RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|\{\{|\}\}", re.IGNORECASE)
+BARE = re.compile(r"\[\[|\]\]|\{\{+|\}\}+")
+ENTITY = re.compile(r"&(?:(#[0-9]{1,7};|#[xX][0-9a-fA-F]{1,6};)|([A-Za-z][A-Za-z0-9]{1,31};))")
+LITERAL = str.maketrans({mark: f"&#{ord(mark)};" for mark in "&[]{}<>|'=*#:;_-"})
+BLANKS = re.compile(r"[ \t]{2,}")
+EMPTY_PARENTHESES = re.compile(r"(?:^|\s)\([\s,;:]*\)")
+JUNK_IN_PARENTHESES = re.compile(
+    r"(?<=\()(?:(?:\s*[,;:])+\s+|\s+)(?=\S)|(?<!\s)(?:\s*[,;])?\s++(?=\))"
+)
+
+WORD = re.compile(r"[^\W_]")  # a line of punctuation alone is what templates left behind
+
+Span = tuple[int, int, str]  # start, stop, and what stands there instead
+
+
+def over_budget(markup: str) -> str | None:
+    """Why the page is not worth stripping: "markup_bytes", "open_braces", "nesting_depth", or None.
+
+    A pure function of the page. Its order of checks is by price.
+    """
+    if len(markup) > MAX_BYTES or len(markup.encode(errors="replace")) > MAX_BYTES:
+        return "markup_bytes"
+    if sum(map(markup.count, "[{<")) > MAX_OPEN:
+        return "open_braces"
+    depth = 0
+    for match in re.finditer(r"\{\{|\[\[|\}\}|\]\]", markup):
+        depth = depth + 1 if match[0] in ("{{", "[[") else max(depth - 1, 0)
+        if depth > MAX_DEPTH:
+            return "nesting_depth"
+    return None
+
+
+def strip_markup(markup: str) -> str:
+    """The text that a reader of the page sees: a line is a paragraph, a list item or a heading.
+
+    No empty lines, no blanks around a line. Linear in the page, apart from the parser's part, which
+    `over_budget` bounds: call that first.
+    """
+    text = "\n" + markup.replace("\0", "") + "\n"
+    text = _without(text, _Scan(text).spans)
+    if "''" in text:  # before links: a link with a quoted label may stand in quotes
+        text = "\n".join(map(without_quotes, text.split("\n")))
+    text = LINK.sub(r"\1", text)
+    text = EXTERNAL_LINK.sub(r"\1", text)
+    if "[[" in text:
+        text = UNCLOSED_HIDDEN_LINK.sub("", _without(text, _hidden_links(text)))
+    if "<" in text:
+        text = OTHER_TAG.sub("", BREAK_TAG.sub(" ", BLOCK_TAG.sub("\n", text)))
+    if "__" in text:
+        text = MAGIC_WORD.sub(lambda word: "" if word[0].isupper() else word[0], text)
+    return "\n".join(line for line in _plain_lines(text) if WORD.search(line))
+
+
+class _Scan:
+    """The spans of what is dropped with its content, in order, none inside another.
+
+    A closing token ends the nearest opening one of its kind and forgets those in between, so that
+    every token is pushed and popped once, whatever the page.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.spans: list[Span] = []
+        self.stack: list[tuple[str, int, int]] = []  # kind, start, length of a run of braces
+        self.open: Counter[str] = Counter()  # kinds on the stack
+        self.endless: set[str] = set()  # elements without an end tag from here on
+        position = 0
+        while token := TOKEN.search(text, position):
+            position = self.read(token)
+
+    def read(self, token: re.Match[str]) -> int:
+        """Acts on one token; where to look for the next one."""
+        kind = token.lastgroup
+        if kind is None:
+            return self.drop_comment(token)
+        if kind == "tag":
+            return self.drop_element(token)
+        if kind == "close":
+            self.close_braces(token.end(), len(token[0]))
+        elif kind == "end" or token[0].startswith("</"):
+            self.close("begin" if kind == "end" else "table", token.end())
+        else:
+            self.push(kind, token.start(kind) - (kind == "table"), len(token[kind]))
+        return token.end()
+
+    def push(self, kind: str, start: int, length: int) -> None:
+        self.stack.append((kind, start, length))
+        self.open[kind] += 1
+
+    def pop(self, kind: str) -> tuple[int, int]:
+        """Start and length of the nearest opening token of a kind that is on the stack."""
+        while True:
+            top, start, length = self.stack.pop()
+            self.open[top] -= 1
+            if top == kind:
+                return start, length
+
+    def close(self, kind: str, stop: int) -> None:
+        if self.open[kind]:
+            start, _ = self.pop(kind)
+            self.drop(start, stop)
+
+    def close_braces(self, stop: int, length: int) -> None:
+        """Pairs runs as MediaWiki does: {{{ }}} where both have three left, else {{ }}."""
+        while length >= 2 and self.open["open"]:
+            start, run = self.pop("open")
+            taken = 3 if min(run, length) == 3 else 2
+            run, length = run - taken, length - taken
+            self.drop(start + run, stop - length)
+            if run >= 2:
+                self.push("open", start, run)
+
+    def drop_comment(self, token: re.Match[str]) -> int:
+        end = self.text.find("-->", token.end())
+        stop = end + len("-->") if end >= 0 else len(self.text)  # MediaWiki: to the end of the page
+        self.drop(token.start(), stop)
+        return stop
+
+    def drop_element(self, token: re.Match[str]) -> int:
+        """Drops <tag ...> with its content; that of <nowiki> and of inline code stays as spelt."""
+        tag = token["tag"].lower()
+        if token[0].endswith("/>"):
+            self.drop(token.start(), token.end())
+            return token.end()
+        end = None if tag in self.endless else END_TAG[tag].search(self.text, token.end())
+        if end is None:
+            self.endless.add(tag)
+            return token.end()
+        kept = tag == "nowiki" or INLINE_CODE.match(token[0])
+        content = self.text[token.end() : end.start()] if kept else ""
+        spelt = ENTITY.sub(_character, content).translate(LITERAL)
+        self.drop(token.start(), end.end(), spelt)
+        return end.end()
+
+    def drop(self, start: int, stop: int, instead: str = "") -> None:
+        while self.spans and self.spans[-1][0] >= start:
+            self.spans.pop()
+        if self.spans and self.spans[-1][1:] == (start, instead):  # neighbours: one gap, not two
+            start = self.spans.pop()[0]
+        self.spans.append((start, stop, instead))
+
+
+def _hidden_links(text: str) -> list[Span]:
+    """The spans of [[File:...]] and its like, whose captions may hold further links."""
+    spans: list[Span] = []
+    stack: list[int] = []
+    for token in BRACKETS.finditer(text):
+        if token[0] == "[[":
+            stack.append(token.start())
+        elif stack and HIDDEN_LINK.match(text, start := stack.pop()):
+            while spans and spans[-1][0] >= start:
+                spans.pop()
+            spans.append((start, token.end(), ""))
+    return spans
+
+
+def _without(text: str, spans: list[Span]) -> str:
+    """The text with its spans replaced; of the blanks around one that vanishes, one is enough."""
+    pieces: list[str] = []
+    position = 0
+    for start, stop, instead in spans:
+        if text[start - 1] == " " and text[stop : stop + 1] in " ,.;" and not instead:
+            start -= 1
+        elif text[start - 1] == "'":
+            instead += "\0"  # so that ''{{a}}'' does not become a run of four
+        pieces += text[position:start], instead
+        position = stop
+    pieces.append(text[position:])
+    return "".join(pieces)
+
+
+def _plain_lines(text: str) -> Iterator[str]:
+    left = MAX_PARSED
+    for line in map(_without_prefix, text.split("\n")):
+        if RESIDUE.search(line):
+            if len(line) <= left and sum(map(line.count, "[{<")) <= MAX_OPEN_IN_LINE:
+                left -= len(line)
+                line = _parsed(line)
+            line = BARE.sub("", line)
+        yield _tidied(line)
+
+
+def _tidied(line: str) -> str:
+    """Entities decoded, and of blanks and parentheses what a reader would not miss left out."""
+    if "&" in line:
+        line = ENTITY.sub(_character, line)
+    if "(" in line:
+        line = JUNK_IN_PARENTHESES.sub("", EMPTY_PARENTHESES.sub("", line))
+    if "  " in line:
+        line = BLANKS.sub(" ", line)
+    return line.strip()
+
+
+def _without_prefix(line: str) -> str:
+    """== A ==  ->  A,   *: a  ->  a,   | cell of a table that never ended  ->  (nothing)"""
+    line = line.strip()
+    if line.startswith(("|", "{|")):
+        line = ""
+    elif line.startswith("----"):
+        line = line.lstrip("-")
+    elif line.startswith("="):
+        level = min(len(line) - len(line.lstrip("=")), len(line) - len(line.rstrip("=")), 6)
+        line = line[level : len(line) - level].strip()
+    elif line.startswith(("*", "#", ":", ";")):
+        line = line.lstrip("*#:; \t")
+    return line.replace("\0", "")  # the parser would take it for the end of the text
+
+
+def _parsed(line: str) -> str:
+    """The line as mwparserfromhell strips it; entities stay, to be decoded only once."""
+    import mwparserfromhell
+
+    return mwparserfromhell.parse(line).strip_code(normalize=False, collapse=False)
+
+
+def _character(entity: re.Match[str]) -> str:
+    """&amp;  ->  &,   &#228;  ->  ä,   &nonsense;  ->  &nonsense;"""
+    if entity[2]:
+        return html.entities.html5.get(entity[2], entity[0])
+    character = html.unescape(entity[0])
+    return " " if character in ("\n", "\r", "\t") else character

@@ -1,0 +1,78 @@
+"""Text to tokenized documents: paragraphs, sentences, ids, in columns."""
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.common.stage_timer import Stopwatch
+from pipeline.dataset.buckets import hash_documents
+from pipeline.job.token_cache import Counts, TokenizedDocuments
+from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from pipeline.tokenization.sentences import SentenceSplitter
+
+
+def tokenize_documents(
+    texts: Sequence[str],
+    *,
+    splitter: SentenceSplitter,
+    tokenizer: ColumnTokenizer,
+    min_characters: int,
+) -> tuple[TokenizedDocuments, Counts]:
+    """A piece of a block as columns, and what was read and dropped.
+
+    A line is a paragraph. Paragraphs and documents of fewer than `min_characters` are dropped, and
+    so are sentences and documents of which no token is left.
+    """
+    watch = Stopwatch()
+    with watch.stage("documents"):
+        paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
+        high, low = hash_documents(_joined(paragraphs, paragraphs_in))
+    with watch.stage("sentences"):
+        sentences, sentences_in = splitter.split(paragraphs)
+    with watch.stage("tokens"):
+        ids, tokens_in = tokenizer.encode(sentences)
+    counts.seconds = watch.seconds
+    # A sentence of control characters alone has no token, and is no sentence.
+    has_tokens = tokens_in > 0
+    lost = np.zeros(len(sentences) + 1, dtype=np.int64)
+    np.cumsum(~has_tokens, out=lost[1:])
+    sentences_in = sentences_in - np.diff(lost[offsets_of(sentences_in)])
+    tokens_in = tokens_in[has_tokens]
+    sentence_offsets = offsets_of(sentences_in)[offsets_of(paragraphs_in)]
+    documents = TokenizedDocuments(
+        high,
+        low,
+        sentence_lengths=Ragged(tokens_in, sentence_offsets),
+        paragraph_lengths=Ragged(sentences_in, offsets_of(paragraphs_in)),
+        input_ids=Ragged(ids, offsets_of(tokens_in)[sentence_offsets]),
+    )
+    keep = np.flatnonzero(np.diff(sentence_offsets))
+    counts.dropped["no_tokens"] += len(documents) - len(keep)
+    counts.read.update(documents=len(keep), sentences=len(tokens_in), tokens=len(ids))
+    return documents.take(keep), counts
+
+
+def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
+    """The paragraphs that are long enough, and how many each document that is kept has."""
+    paragraphs: list[str] = []
+    paragraphs_in: list[int] = []
+    dropped: Counter[str] = Counter()
+    for text in texts:
+        lines = [line for line in map(str.strip, text.split("\n")) if line]
+        kept = [line for line in lines if len(line) >= min_characters]
+        dropped["short_paragraph"] += len(lines) - len(kept)
+        if not kept:
+            dropped["short_document"] += 1
+            continue
+        paragraphs += kept
+        paragraphs_in.append(len(kept))
+    characters = sum(map(len, paragraphs))
+    return paragraphs, paragraphs_in, Counts(Counter(characters=characters), dropped)
+
+
+def _joined(paragraphs: list[str], paragraphs_in: list[int]) -> list[str]:
+    bounds = offsets_of(paragraphs_in).tolist()
+    return ["\n".join(paragraphs[start:stop]) for start, stop in pairwise(bounds)]

@@ -1,0 +1,349 @@
+"""Sentences are the spans of NLTK's Punkt (Kiss & Strunk 2006), found without NLTK.
+
+At every `.`, `?` or `!` that something follows, Punkt decides whether a sentence ends there, from
+the *chunk* that the mark closes and the *follower*: the next chunk, or one closing mark.
+
+    text      Dr. Oz came (at 5 p.m.) today!  He left.
+    chunk     Dr.              p.m.      today!            back to the last space
+    follower  Oz                )     He
+
+Most chunks end a sentence whatever follows: any plain word that is no abbreviation. So a decision
+is one look-up of the chunk, sometimes a second one of what Punkt's rules need to know of it
+together with the follower; only what is new is taken apart, by NLTK's rules, quirks and all.
+
+A chunk that holds an odd space (NBSP and its kin) is never remembered: NLTK's pattern of a token
+can reach across that space, so its whole context is taken apart each time. NLTK matches with the
+`regex` package, whose letters and digits are not those of `re`: the two patterns that ask for them
+use it here as well. The packages disagree about spaces too, so those are spelt out.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.common.errors import InputError
+
+# ---- Punkt's parameters ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PunktData:
+    """What Punkt knows of a language, as plain sorted values: the same knowledge is the same JSON.
+
+    A *type* is a word in lower case; every number is the type `##number##`.
+    """
+
+    language: str
+    #: Types of abbreviations, without the last period.
+    abbrev_types: list[str]
+    #: Pairs of types that no sentence break parts; the first is written without its period.
+    collocations: list[list[str]]
+    #: Types that often start a sentence.
+    sent_starters: list[str]
+    #: Type -> the cases and places it was seen in, as bits (`UPPER` and its kin below).
+    ortho_context: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as a dict of JSON's own types."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "PunktData":
+        """What `to_json` gave, also after a way through a file; InputError for other fields."""
+        try:
+            return cls(**data)
+        except TypeError as error:
+            raise InputError(
+                f"not Punkt's parameters: {error}; make the tokenizer again."
+            ) from None
+
+
+def find_punkt(language: str) -> PunktData | None:
+    """The `punkt_tab` parameters where NLTK finds them (NLTK_DATA); None where there are none.
+
+    InputError if `punkt_tab` is there but not this language, or if NLTK refuses to read it.
+    """
+    import warnings
+
+    import nltk.data
+    from nltk.tokenize.punkt import load_punkt_params
+
+    if not re.fullmatch(r"\w+", language):
+        raise InputError(f"{language!r} is not a language; give a name such as 'english'.")
+    with warnings.catch_warnings():
+        # NLTK warns of every folder that others may write to, whatever that folder holds.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        try:
+            folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
+            return _plain(load_punkt_params(folder), language)
+        except (LookupError, PermissionError):
+            roots = [Path(root, "tokenizers", "punkt_tab") for root in nltk.data.path if root]
+    there = sorted(path for root in roots for path in root.glob("*/"))
+    for path in there:
+        if path.name == language:
+            raise InputError(
+                f"nltk does not read {path}: a file is missing, or others may write there. "
+                f"Try `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
+            )
+    if there:
+        names = ", ".join(path.name for path in there)
+        raise InputError(f"punkt_tab has no {language!r}; name one of those it has: {names}.")
+    return None
+
+
+def train_punkt(texts: Iterable[str], language: str) -> PunktData:
+    """Punkt's parameters learned from `texts`, the same in whatever order the texts come.
+
+    NLTK takes 2 s and 75 MB a million characters, and two million are plenty: eight came no closer
+    to its English parameters on Wikipedia than one. Its settings stay as they are: with
+    INCLUDE_ALL_COLLOCS a corpus that repeats itself teaches never to part "empire. Eventually".
+    """
+    from nltk.tokenize.punkt import PunktTrainer
+
+    trainer = PunktTrainer()
+    trainer.train("\n\n".join(sorted(texts)))
+    return _plain(trainer.get_params(), language)
+
+
+def _plain(parameters: Any, language: str) -> PunktData:
+    """NLTK's PunktParameters, sorted."""
+    return PunktData(
+        language=language,
+        abbrev_types=sorted(parameters.abbrev_types),
+        collocations=sorted(map(list, parameters.collocations)),
+        sent_starters=sorted(parameters.sent_starters),
+        ortho_context=dict(sorted(parameters.ortho_context.items())),
+    )
+
+
+# ---- The splitter ------------------------------------------------------------------------------
+
+SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+QUOTES = "\u2018\u2019\u201c\u201d\xab\xbb"
+CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word wherever it stands
+RUN = rf"(?:-{{2,}}|\.{{2,}}|(?:\.[{SPACE}]){{2,}}\.)"  # dashes, dots, and ". . ."
+WORD_END = rf"[{SPACE}]|$|[{CLOSING}]|{RUN}"
+
+#: A mark and the space up to the follower (none before a closing mark).
+CANDIDATE = re.compile(rf"[.?!](?:[{SPACE}]+(?=[^{SPACE}])|(?=[{CLOSING}]))")
+CHUNK = re.compile(rf"[^{SPACE}]+")
+TOKEN = re.compile(
+    rf"{RUN}|[^{SPACE}\"#&()*,:;@\[\]`{{}}\-][^{SPACE}]*?(?={WORD_END}|,(?:{WORD_END}))|[^{SPACE}]"
+)
+#: Closing marks at the start of a sentence that belong to the one before.
+STRAY = re.compile(rf"([\"')\]}}{QUOTES}]+?)(?:[{SPACE}]+|(?=--)|$)")
+STRAY_MARKS = frozenset("\"')]}" + QUOTES)
+#: `str.rfind` looks for one kind of space, so in odd texts the other ASCII spaces become that one.
+ASCII_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f"), " ")
+
+# Where training met a type. Upper case: bits 1 to 3, at the beginning of a sentence, in the middle,
+# or one of the two. Lower case: bits 4 to 6.
+MIDDLE_UPPER, BEGIN_LOWER, UPPER, LOWER = 0b100, 0b10000, 0b1110, 0b1110000
+
+#: What is remembered of each kind, forgotten all at once when full: some 20 MB.
+MEMO_ENTRIES = 100_000
+MEMO_CHARACTERS = 64  # a longer chunk is not worth it
+
+
+class Token(NamedTuple):
+    """A token as Punkt's first pass, which looks at nothing else, leaves it."""
+
+    text: str
+    type: str
+    ends: bool  # it ends a sentence, for all that is known yet
+    marked: bool  # it is an abbreviation or an ellipsis
+
+    @property
+    def type_no_period(self) -> str:
+        return self.type[:-1] if len(self.type) > 1 and self.type[-1] == "." else self.type
+
+
+class Ending(NamedTuple):
+    """All that the second pass asks of a token to decide whether a sentence ends there."""
+
+    ends: bool
+    marked: bool
+    initial: bool
+    number: bool
+    collocating: str | None  # the type, if some collocation starts with it
+
+
+#: A sentence ends here, or does not, whatever follows.
+CERTAIN = Ending(ends=True, marked=False, initial=False, number=False, collocating=None)
+CONTINUES = CERTAIN._replace(ends=False)
+
+
+class SentenceSplitter:
+    """Punkt for one language: `PunktSentenceTokenizer(parameters).span_tokenize`, only faster."""
+
+    def __init__(self, parameters: PunktData) -> None:
+        import regex
+
+        self._is_number = regex.compile(r"-?[.,]?\d[\d,.-]*\.?").fullmatch
+        self._is_initial = regex.compile(r"[^\W\d]\.").fullmatch
+        self._abbreviations = set(parameters.abbrev_types)
+        self._collocations = {(first, second) for first, second in parameters.collocations}
+        self._collocating = {first for first, _ in parameters.collocations}
+        self._starters = set(parameters.sent_starters)
+        self._contexts = parameters.ortho_context
+        self._endings: dict[str, Ending] = {}
+        self._decisions: dict[tuple[Ending, str], bool] = {}
+
+    def split(self, paragraphs: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
+        """All sentences in order, and how many each paragraph has: int64 [paragraphs].
+
+        ["It is. So there!", "", "Yes"]  ->  ["It is.", "So there!", "Yes"],  [2, 0, 1]
+        """
+        sentences: list[str] = []
+        counts = []
+        for text in paragraphs:  # not keeping all spans: the garbage collector would visit them
+            spans = self.spans(text)
+            sentences += [text[start:end] for start, end in spans]
+            counts.append(len(spans))
+        return sentences, np.array(counts, dtype=np.int64)
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """(start, end) of each sentence of a text, without the space between sentences."""
+        spans, start = [], 0
+        breaks = [*self._breaks(text), (len(text.rstrip()), len(text))]
+        for (end, follower), (next_end, _) in pairwise(breaks):
+            stray = text[follower] in STRAY_MARKS and STRAY.match(text, follower, next_end)
+            if stray:
+                end, follower = stray.end(1), stray.end()
+            spans.append((start, end))
+            start = follower
+        if start < breaks[-1][0]:
+            spans.append((start, breaks[-1][0]))
+        return spans
+
+    def _breaks(self, text: str) -> list[tuple[int, int]]:
+        """(end of a sentence, start of the next) for each break, closing marks not yet moved."""
+        breaks = []
+        for start, end, follower in _candidates(text):
+            chunk = text[start:end]
+            ending = self._endings.get(chunk) or self._ending_of_chunk(chunk)
+            certain = ending is CERTAIN and text[follower] >= " "  # see _decide
+            if certain or self._decide(ending, text, start, end, follower):
+                breaks.append((end, follower))
+        return breaks
+
+    def _decide(self, ending: Ending | None, text: str, start: int, end: int, at: int) -> bool:
+        """Whether a sentence ends after the chunk text[start:end]; its follower starts at `at`."""
+        follower = text[at] if at == end else CHUNK.match(text, at)[0]  # type: ignore[index]
+        # A line of \x1c to \x1f is blank for NLTK, so here it matters whether it is one.
+        if ending is None or follower.isspace():
+            return self._breaks_inside(self._tokens(text[start:at] + follower))
+        known = self._decisions.get((ending, follower))
+        if known is None:
+            tokens = self._tokens(follower)
+            known = self._ends_sentence(ending, tokens[0]) or self._breaks_inside(tokens)
+            if len(follower) <= MEMO_CHARACTERS:
+                _remember(self._decisions, (ending, follower), known)
+        return known
+
+    def _ending_of_chunk(self, chunk: str) -> Ending | None:
+        """What the chunk leaves to be decided; None if that cannot be told without the follower."""
+        if not CHUNK.fullmatch(chunk):
+            return None  # an odd space
+        ending, stem = CERTAIN, chunk[:-1].lower()
+        is_word = chunk[-1] == "." and len(stem) > 1 and chunk.isascii() and stem.isalpha()
+        if not is_word or stem in self._abbreviations or stem in self._collocating:
+            tokens = self._tokens(chunk)
+            ending = self._ending(tokens[-1])
+            # "what?!" holds a break after "what?" already, so it is one whatever comes after "!".
+            if ending == CERTAIN or self._breaks_inside(tokens):
+                ending = CERTAIN
+        if len(chunk) <= MEMO_CHARACTERS:
+            _remember(self._endings, chunk, ending)
+        return ending
+
+    def _breaks_inside(self, tokens: list[Token]) -> bool:
+        """Whether a sentence ends at any token but the last."""
+        return any(self._ends_sentence(self._ending(a), b) for a, b in pairwise(tokens))
+
+    def _tokens(self, text: str) -> list[Token]:
+        """The words of a text with Punkt's first pass applied; none on lines that are blank."""
+        lines = [line for line in text.split("\n") if line.strip()]
+        return [self._token(word) for line in lines for word in TOKEN.findall(line)]
+
+    def _token(self, word: str) -> Token:
+        lower = word.lower()
+        type_ = "##number##" if self._is_number(lower) else lower
+        ends = marked = False
+        if word in (".", "?", "!"):
+            ends = True
+        elif word.endswith(".."):
+            marked = not word.strip(".")
+        elif word.endswith("."):
+            stem = word[:-1].lower()
+            marked = not self._abbreviations.isdisjoint((stem, stem.rpartition("-")[2]))
+            ends = not marked
+        return Token(word, type_, ends, marked)
+
+    def _ending(self, token: Token) -> Ending:
+        if not token.text.endswith("."):
+            return CERTAIN if token.ends else CONTINUES
+        type_ = token.type_no_period
+        initial = self._is_initial(token.text) is not None
+        collocating = type_ if type_ in self._collocating else None
+        return Ending(token.ends, token.marked, initial, type_ == "##number##", collocating)
+
+    def _ends_sentence(self, ending: Ending, token: Token) -> bool:
+        """Punkt's second pass: whether a sentence ends between `ending` and the token after it."""
+        type_ = token.type_no_period if token.ends else token.type
+        if (ending.collocating, type_) in self._collocations:
+            return False
+        upper = token.text[0].isupper()
+        starts = self._starts_sentence(token, type_)
+        if ending.marked and not ending.initial and (starts or (upper and type_ in self._starters)):
+            return True
+        if (ending.initial or ending.number) and starts is False:
+            return False
+        seen_lower = self._contexts.get(type_, 0) & LOWER
+        if ending.initial and starts is None and upper and not seen_lower:
+            return False
+        return ending.ends
+
+    def _starts_sentence(self, token: Token, type_: str) -> bool | None:
+        """What the case of the token says (the orthographic heuristic, section 4.1.1).
+
+        Yes for "The" if training met "the", and "The" never in the middle of a sentence;
+        no for "the" if training met "The", or never "the" at the beginning; else None.
+        """
+        if token.text in (";", ":", ",", ".", "!", "?"):
+            return False
+        seen = self._contexts.get(type_, 0)
+        if token.text[0].isupper() and seen & LOWER and not seen & MIDDLE_UPPER:
+            return True
+        if token.text[0].islower() and (seen & UPPER or not seen & BEGIN_LOWER):
+            return False
+        return None
+
+
+def _candidates(text: str) -> list[tuple[int, int, int]]:
+    """(start of the chunk, its end, start of the follower) for each place where NLTK looks."""
+    spaced = text if text.isprintable() else text.translate(ASCII_SPACES)
+    candidates: list[tuple[int, int, int]] = []
+    start, previous = 0, 1
+    for match in CANDIDATE.finditer(text):
+        mark, follower = match.span()
+        space = spaced.rfind(" ", previous, mark)
+        if space >= 0:
+            start = space + 1
+        elif start < previous - 1:
+            candidates.pop()  # of two marks in a chunk NLTK looks at the later one only
+        previous = mark + 1
+        candidates.append((start, previous, follower))
+    return candidates
+
+
+def _remember(memo: dict[Any, Any], key: object, value: object) -> None:
+    if len(memo) >= MEMO_ENTRIES:
+        memo.clear()
+    memo[key] = value

@@ -1,0 +1,345 @@
+"""The tokenizer folder: BERT's WordPiece, facts about its vocabulary, and Punkt's parameters.
+
+A tokenizer is three things: a list of pieces (id = place in the list), four normalizer flags, and
+optionally the sentence splitter's parameters. Everything else follows from them, so whatever file
+a vocabulary comes from, the library's tokenizer is built anew from these alone, and the digest
+covers exactly these. The price: a `tokenizer.json` that does anything BERT's does not is refused.
+
+Text never becomes a special token. The library would turn text that spells "[MASK]" into one
+unless told not to, and keeps that setting neither in `tokenizer.json` nor in a pickle; here it is
+set where the library's tokenizer is built, which is the only way a `Tokenizer` comes to be.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import names_in, path_of, whole_file
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
+CONTINUATION = "##"
+UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line ends, lone surrogates
+VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
+MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
+
+# What makes a tokenizer.json BERT's: (part, setting, value).
+BERT_SETTINGS = (
+    ("normalizer", "type", "BertNormalizer"),
+    ("pre_tokenizer", "type", "BertPreTokenizer"),
+    ("model", "type", "WordPiece"),
+    ("model", "unk_token", "[UNK]"),
+    ("model", "continuing_subword_prefix", CONTINUATION),
+    ("model", "max_input_chars_per_word", MAX_WORD_CHARACTERS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """What BertNormalizer does to text before it is cut into words, in this order."""
+
+    clean_text: bool = True  #: drop control characters, make every whitespace a space
+    handle_chinese_chars: bool = True  #: a space around each Chinese character
+    strip_accents: bool  #: decompose (NFD), drop nonspacing marks
+    lowercase: bool
+
+
+class Tokenizer:
+    """BERT's WordPiece and what the pipeline asks of its vocabulary of V pieces.
+
+    tokens            list[str] [V]    id -> piece
+    is_special        bool      [V]    one of SPECIAL_TOKENS
+    is_continuation   bool      [V]    "##..." pieces, which go on with a word
+    replacement_ids   uint32    [R]    what a random replacement may be: no special, no "[unused"
+    punkt             dict | None      Punkt's parameters, as JSON gives them back
+    digest            str              sha256, hex, over pieces, flags and Punkt's parameters
+    library           tokenizers.Tokenizer
+
+    Raises InputError where a vocabulary cannot be BERT's. Pickles: it is built anew from its facts.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        normalization: Normalization,
+        punkt: dict[str, Any] | None = None,
+    ) -> None:
+        check_tokens(tokens)
+        self.tokens = list(tokens)
+        self.vocab_size = len(tokens)
+        self.normalization = normalization
+        self.punkt: dict[str, Any] | None = json.loads(canonical_json(punkt))
+        special_ids = [self.tokens.index(token) for token in SPECIAL_TOKENS]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids
+        self.is_special = _flags(token in SPECIAL_TOKENS for token in tokens)
+        self.is_continuation = _flags(token.startswith(CONTINUATION) for token in tokens)
+        unused = _flags(token.startswith("[unused") for token in tokens)
+        self.replacement_ids = np.flatnonzero(~self.is_special & ~unused).astype(np.uint32)
+        self.library = self._build_library()
+        self.digest = self._digest()
+
+    @property
+    def lowercase(self) -> bool:
+        return self.normalization.lowercase
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """The library's ids of each text, no [CLS] or [SEP] added: what `tokens.py` must equal."""
+        return [text.ids for text in self.library.encode_batch(texts, add_special_tokens=False)]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Readable text: pieces joined to words, special tokens shown."""
+        return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
+
+    def save(self, folder: str | Path) -> None:
+        """Write vocab.txt, punkt.json if there are parameters, and, last, tokenizer.json.
+
+        Without the last one a folder is no tokenizer. One that already holds this tokenizer is left
+        as it is; one that holds anything else is an InputError.
+        """
+        folder = path_of(folder)
+        names = {name for name in names_in(folder) if not name.endswith(".partial")}
+        if TOKENIZER_JSON in names or not names <= {VOCAB_TXT, PUNKT_JSON}:
+            self._check_same(folder)
+            return
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / VOCAB_TXT, "".join(f"{token}\n" for token in self.tokens))
+        if self.punkt is not None:
+            _write(folder / PUNKT_JSON, canonical_json(self.punkt) + "\n")
+        else:
+            (folder / PUNKT_JSON).unlink(missing_ok=True)
+        # Not the library's own save: it tells of a full disk by a bare Exception.
+        _write(folder / TOKENIZER_JSON, self.library.to_str(pretty=True))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self.tokens, self.normalization, self.punkt)
+
+    def _build_library(self) -> tokenizers.Tokenizer:
+        vocabulary = {token: i for i, token in enumerate(self.tokens)}
+        library = tokenizers.Tokenizer(
+            models.WordPiece(
+                vocabulary,
+                unk_token="[UNK]",
+                max_input_chars_per_word=MAX_WORD_CHARACTERS,
+                continuing_subword_prefix=CONTINUATION,
+            )
+        )
+        library.normalizer = normalizers.BertNormalizer(**asdict(self.normalization))
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        library.post_processor = processors.BertProcessing(
+            ("[SEP]", self.sep_id), ("[CLS]", self.cls_id)
+        )
+        library.decoder = decoders.WordPiece(prefix=CONTINUATION)
+        library.add_special_tokens(list(SPECIAL_TOKENS))
+        library.encode_special_tokens = True
+        return library
+
+    def _digest(self) -> str:
+        facts = [self.tokens, asdict(self.normalization), self.punkt]
+        return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
+
+    def _check_same(self, folder: Path) -> None:
+        digest = load_tokenizer(folder).digest
+        if digest != self.digest:
+            raise InputError(
+                f"{folder} already holds another tokenizer (digest {digest[:12]}, this one is "
+                f"{self.digest[:12]}); choose another folder or remove it"
+            )
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """The tokenizer that `Tokenizer.save` wrote. `vocab.txt` is for other tools and not read.
+
+    InputError where the folder is missing, is no tokenizer folder, or holds one that is not BERT's.
+    """
+    folder = path_of(folder)
+    if not (folder / TOKENIZER_JSON).is_file():
+        found = sorted(names_in(folder))[:5] if folder.is_dir() else None
+        what = "no such folder" if found is None else f"it holds {', '.join(found) or 'nothing'}"
+        raise InputError(
+            f"{folder} is no tokenizer folder (no {TOKENIZER_JSON} in it: {what}); "
+            f"make one with `clozeline tokenizer --out {folder}`"
+        )
+    tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
+    punkt = folder / PUNKT_JSON
+    parameters = _read_json_object(punkt) if punkt.exists() else None
+    return _named(folder, tokens, normalization, parameters)
+
+
+def adopt_vocabulary(path: str | Path, *, cased: bool, punkt: dict[str, Any] | None) -> Tokenizer:
+    """A tokenizer from a vocab.txt (one piece a line) or a tokenizer.json (by its name, *.json).
+
+    InputError where the file is missing, is not BERT's kind, or is cased against `cased`.
+    """
+    path = path_of(path)
+    if path.suffix != ".json":
+        return _named(path, read_vocab_txt(path), _normalization(cased=cased), punkt)
+    tokens, normalization = read_tokenizer_json(path)
+    if normalization.lowercase == cased:
+        found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
+        raise InputError(f"{path} is {found}, which is not what was asked for; {fix} --cased")
+    return _named(path, tokens, normalization, punkt)
+
+
+def learn_vocabulary(
+    texts: Iterator[str], *, vocab_size: int, cased: bool, punkt: dict[str, Any] | None
+) -> Tokenizer:
+    """Learn at most `vocab_size` pieces with the library's WordPiece trainer, specials first.
+
+    The library breaks ties by the order of its hash tables, so **two runs on the same text do not
+    give the same vocabulary**: learn once, keep the folder, and treat it as an input. A small text
+    gives fewer pieces; a `vocab_size` below the number of characters in the text gives more.
+    InputError where the text holds no words.
+    """
+    normalization = _normalization(cased=cased)
+    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
+    library.train_from_iterator(
+        texts, vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    vocabulary = library.get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    return _named("the text to learn from", tokens, normalization, punkt)
+
+
+def check_tokens(tokens: Sequence[str]) -> None:
+    """InputError where a list of pieces cannot be a BERT vocabulary; id i is line i + 1."""
+    first: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if not token or UNWRITABLE.search(token):
+            raise InputError(f"id {i} (line {i + 1}) is {token!r}, which is no piece; remove it")
+        if first.setdefault(token, i) != i:
+            raise InputError(
+                f"id {i} (line {i + 1}) repeats id {first[token]} (line {first[token] + 1}), "
+                f"{token!r}; a piece must stand once"
+            )
+    missing = [token for token in SPECIAL_TOKENS if token not in first]
+    if missing:
+        raise InputError(
+            f"the vocabulary of {len(tokens):,} pieces lacks {', '.join(missing)}; "
+            f"BERT needs all of {' '.join(SPECIAL_TOKENS)}"
+        )
+    if all(token in SPECIAL_TOKENS or token.startswith("[unused") for token in tokens):
+        raise InputError(f"no words: all {len(tokens)} pieces are special; give more text or words")
+
+
+def read_vocab_txt(path: Path) -> list[str]:
+    """The lines of a vocab.txt, in order; `str.splitlines` would cut at U+2028 and the like."""
+    lines = _read_text(path).removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_tokenizer_json(path: Path) -> tuple[list[str], Normalization]:
+    """The pieces and the normalizer's flags. Padding, truncation and templates are not taken over.
+
+    InputError where the file asks for anything but BERT's WordPiece.
+    """
+    spec = _read_json_object(path)
+    parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
+    parts["model"] = {"type": "WordPiece", **parts["model"]}  # files of 2020 do not say the type
+    for part, setting, wanted in BERT_SETTINGS:
+        if parts[part].get(setting) != wanted:
+            raise InputError(
+                f"{path} is not BERT's kind: {part} {setting} is {parts[part].get(setting)!r}, "
+                f"not {wanted!r}; give a vocab.txt, or a tokenizer.json made for BERT"
+            )
+    vocabulary = _part(parts["model"], "vocab")
+    _check_ids(path, vocabulary)
+    _check_added_tokens(path, spec.get("added_tokens") or [], vocabulary)
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    return tokens, _read_normalization(path, parts["normalizer"])
+
+
+def canonical_json(value: Any) -> str:
+    """One text per value: sorted keys, no spaces, ASCII."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _check_ids(path: Path, vocabulary: dict[str, Any]) -> None:
+    ids = list(vocabulary.values())
+    if all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids))):
+        return
+    strays = [repr(i) for i in ids if type(i) is not int or not 0 <= i < len(ids)]
+    found = f"{strays[0]} is none of them" if strays else "one stands twice"
+    raise InputError(
+        f"{path}: the ids of {len(ids):,} pieces must be 0 to {len(ids) - 1}, each once, "
+        f"but {found}; give the vocab.txt instead"
+    )
+
+
+def _check_added_tokens(path: Path, added: list[Any], vocabulary: dict[str, int]) -> None:
+    for token in added:
+        spec = token if isinstance(token, dict) else {}
+        content, i = spec.get("content"), spec.get("id")
+        if content not in SPECIAL_TOKENS or vocabulary.get(content) != i:
+            raise InputError(
+                f"{path} adds the token {content!r} (id {i}), and only {' '.join(SPECIAL_TOKENS)} "
+                "may be special; put it in a vocab.txt as a piece, or remove it"
+            )
+
+
+def _read_normalization(path: Path, spec: dict[str, Any]) -> Normalization:
+    flags = {name: spec.get(name) for name in Normalization.__dataclass_fields__}
+    if flags["strip_accents"] is None:  # the library's way to say: as lowercase
+        flags["strip_accents"] = flags["lowercase"]
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false")
+    return Normalization(**flags)  # type: ignore[arg-type]
+
+
+def _normalization(*, cased: bool) -> Normalization:
+    return Normalization(strip_accents=not cased, lowercase=not cased)
+
+
+def _named(
+    where: str | Path,
+    tokens: list[str],
+    normalization: Normalization,
+    punkt: dict[str, Any] | None,
+) -> Tokenizer:
+    try:
+        return Tokenizer(tokens, normalization, punkt)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def _read_text(path: Path) -> str:
+    if not path.is_file():
+        found = "it is a folder" if path.is_dir() else "no such file"
+        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text: {error}; convert it first") from error
+
+
+def _read_json_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}; write it again") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object")
+    return value
+
+
+def _part(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:
+    return np.fromiter(values, np.bool_)

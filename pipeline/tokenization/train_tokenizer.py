@@ -1,0 +1,98 @@
+"""`clozeline tokenizer`: a vocabulary and Punkt's parameters, learned or adopted, once."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from pipeline.common.counter_rng import permutation, stream_key
+from pipeline.common.errors import InputError
+from pipeline.sources.formats import Block, list_blocks
+from pipeline.sources.read import read_block
+from pipeline.tokenization.sentences import PunktData, find_punkt, train_punkt
+from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, learn_vocabulary
+
+# NLTK's trainer takes seconds for a megabyte, and its statistics settle early: 8 MB of Wikipedia
+# came no closer to the published English parameters than 1 MB.
+PUNKT_TEXT_BYTES = 2_000_000
+SMALL_BLOCK = 1 << 20
+
+
+def make_tokenizer(
+    sources: Sequence[str],
+    *,
+    out: Path,
+    vocab: Path | None,
+    vocab_size: int | None,
+    cased: bool,
+    language: str,
+    text_columns: tuple[str, ...],
+    max_megabytes: int,
+) -> tuple[Tokenizer, str]:
+    """Write the tokenizer folder; tells also where Punkt's parameters came from.
+
+    Raises InputError for a vocabulary that is not BERT's kind, and where there is nothing to learn
+    from.
+    """
+    _check_out(out)
+    limit = max_megabytes * 1_000_000
+    if vocab is not None:
+        adopt_vocabulary(vocab, cased=cased, punkt=None)  # a bad one is told before the long work
+    blocks = _mixed(sources, text_columns) if sources else []
+    punkt = find_punkt(language)
+    where = f"of nltk ({language})"
+    if punkt is None:
+        punkt = _train_punkt(blocks, text_columns, language)
+        where = "trained on the sources"
+    if vocab is not None:
+        tokenizer = adopt_vocabulary(vocab, cased=cased, punkt=punkt.to_json())
+    else:
+        assert vocab_size is not None
+        if not blocks:
+            raise InputError("no source to learn from; name at least one, or give --vocab FILE.")
+        texts = _texts(blocks, text_columns, limit, label="learning WordPiece")
+        tokenizer = learn_vocabulary(
+            texts, vocab_size=vocab_size, cased=cased, punkt=punkt.to_json()
+        )
+    tokenizer.save(out)
+    return tokenizer, where
+
+
+def _check_out(out: Path) -> None:
+    """Complain before the work, not after it."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError(f"{out} exists already; remove it or give another --out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{out} cannot be made ({error.strerror}); give another --out.") from error
+
+
+def _train_punkt(blocks: list[Block], text_columns: tuple[str, ...], language: str) -> PunktData:
+    if not blocks:
+        raise InputError(
+            f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; name "
+            "sources, or point NLTK_DATA to a folder with tokenizers/punkt_tab."
+        )
+    texts = _texts(blocks, text_columns, PUNKT_TEXT_BYTES, label="training Punkt")
+    return train_punkt(texts, language)
+
+
+def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]:
+    """All blocks in a drawn order, so that a part of them is like the whole."""
+    blocks = list_blocks(sources, block_bytes=SMALL_BLOCK, text_columns=text_columns)
+    return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]
+
+
+def _texts(
+    blocks: list[Block], text_columns: tuple[str, ...], limit: int, *, label: str
+) -> Iterator[str]:
+    """The documents of the blocks, until `limit` characters."""
+    total = min(limit, sum(block.text_bytes for block in blocks))
+    with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
+        for block in blocks:
+            for piece in read_block(block, text_columns=text_columns, piece_bytes=SMALL_BLOCK):
+                yield from piece.texts
+                bar.update(sum(map(len, piece.texts)))
+                if bar.n >= limit:
+                    return

@@ -1,0 +1,69 @@
+"""Pages made to be slow: what an attacker repeats, and lines that a parser would go astray in."""
+
+from collections.abc import Iterator
+
+from pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_OPEN, MAX_PARSED
+
+UNITS = [
+    *("{{", "}}", "[[", "]]", "{|", "\n{|", "\n|}", "<ref>", "<ref", "</ref>", "<!--", "<nowiki>"),
+    *("<math>", "<table>", "'''''", "''a ", "[http://", "[http://a ", "[[a|", "[[File:x|", "<x a="),
+    *(
+        "[[a:b.jpg|",
+        "&",
+        "&#",
+        "( ;",
+        "=",
+        "__A",
+        "*#:;",
+        "{{a|[[",
+        "{{<ref>",
+        "\n[[en:a",
+        "[[a|''",
+    ),
+    *(
+        "''[[",
+        "[[a:",
+        " (",
+        " ",
+        "\xa0",
+        "(",
+        "''\0",
+        "\n}}",
+        "\n}}}",
+        "[//b\n",
+        "\n[http://a ",
+        "|",
+    ),
+    *("[[mailto:c ", "[[a\n|", " ''", "''''", "'''a ", "</ref ", "<source inline>", "{{{", "&amp;"),
+]
+#: A quadratic step on any of these takes minutes, the cubic ones years.
+LONG = [
+    "(x" + " " * 1_000_000 + "y)",
+    "(x" + "\xa0" * 500_000 + "y)",
+    "(" + " ;" * 500_000 + "x",
+    "[http://" + "a" * 1_000_000,
+    "[http://a" + " " * 1_000_000,
+    "[[" + "a" * 1_000_000,
+    "#a" + " " * 1_000_000 + "x",
+]
+#: Lines on which a parser that tries every way would need long: two seconds for the first. What
+#: that leaves open is closed in the next line, so that a page of it is within the budget.
+STUBBORN = [
+    "[mailto:c "
+    + "[[mailto:c " * 20
+    + "['----<span class=] [[mailto:c a[aaaaa&#38;}}}\n"
+    + "]]" * 21,
+    *("[http://a " * 45, "<x a=" * 45, "[mailto:a b" * 40, "<x>''<y>'''" * 11, "[[x|'''y]]" * 16),
+    "[//a <b <div </i><div <div </i><div " + ": " * (MAX_PARSED // 2 - 50),
+    "[//a ]]}}<div <div &x;]]}}}}<div <div <div <div " + "] " * (MAX_PARSED // 2 - 50),
+]
+
+
+def worst_pages() -> Iterator[tuple[str, str]]:
+    """(What is repeated, a page of it as large as the counts of the budget allow.)"""
+    for unit in [*UNITS, *STUBBORN]:
+        for padded in (unit, unit + "\n", unit.ljust(21, "a")):
+            opened = sum(map(padded.count, "[{<"))
+            times = MAX_BYTES // len(padded.encode())
+            yield padded, padded * (min(times, MAX_OPEN // opened) if opened else times)
+    yield from ((page[:20] + "...", page) for page in LONG)

@@ -1,0 +1,90 @@
+"""Data set folders of random examples, written in-process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.config import DataConfig
+from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
+from pipeline.dataset.schema import Examples, example_schema
+from pipeline.dataset.shards import shard_name, write_shard
+from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from pipeline.tokenization.tokenizer import Tokenizer
+from tests.support.small import small_tokenizer
+
+SMALL = DataConfig(max_seq_length=16, num_shards=3, max_predictions_per_seq=3)
+
+
+def write_data_set(
+    folder: Path,
+    *,
+    train: tuple[int, ...],
+    validation: tuple[int, ...] = (),
+    config: DataConfig = SMALL,
+    tokenizer: Tokenizer | None = None,
+    make: Callable[..., Examples] | None = None,
+) -> Path:
+    """A finished folder whose shards have so many rows; the content follows from the arguments."""
+    tokenizer, make = tokenizer or small_tokenizer(), make or random_examples
+    tokenizer.save(folder / TOKENIZER)
+    schema = example_schema(tokenizer.vocab_size, tokenizer.digest)
+    entries = []
+    token_counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
+    for split, shard_rows in (("train", train), ("validation", validation)):
+        for shard, rows in enumerate(shard_rows):
+            name = shard_name(split, shard, len(shard_rows), config.format)
+            examples = make(rows, split=split, shard=shard, config=config, of=tokenizer)
+            examples = masked(examples, split=split, shard=shard, config=config, of=tokenizer)
+            if split == "train":
+                ids = examples.unmasked().input_ids.values
+                token_counts += np.bincount(ids, minlength=tokenizer.vocab_size)
+            compression = None if config.compression == "none" else config.compression
+            facts = write_shard(
+                folder / name, examples, schema, format=config.format, compression=compression
+            )
+            entries.append(ShardEntry(name=name, split=split, length_histogram=[], **vars(facts)))
+    manifest = Manifest(
+        config=config,
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        shards=entries,
+        token_counts=np.where(tokenizer.is_special, 0, token_counts).tolist(),
+    )
+    write_manifest(folder, manifest)
+    return folder
+
+
+def random_examples(
+    rows: int, *, split: str, shard: int, config: DataConfig, of: Tokenizer
+) -> Examples:
+    """Rows of [CLS] A [SEP] B [SEP], each of a length of its own; every fourth has no B."""
+    rng = np.random.default_rng([shard, len(split)])
+    longest = config.max_seq_length
+    lengths = np.where(
+        rng.random(rows) < 0.9,
+        rng.integers(longest - longest // 8, longest + 1, rows),
+        rng.integers(7, longest, rows),
+    )
+    offsets = offsets_of(lengths)
+    ids = rng.choice(of.replacement_ids, offsets[-1]).astype(np.uint16)
+    length_a = rng.integers(3, lengths - 2).astype(np.uint16)
+    labels = rng.integers(0, 2, rows).astype(np.int8)
+    alone = np.arange(rows) % 4 == 3
+    length_a[alone], labels[alone] = lengths[alone], -1
+    ids[offsets[:-1]] = of.cls_id
+    ids[offsets[:-1] + length_a - 1] = of.sep_id
+    ids[offsets[1:] - 1] = of.sep_id
+    hashes = rng.integers(0, 2**63, rows).astype(np.uint64)
+    nothing = Ragged(np.zeros(0, np.uint16), np.zeros(rows + 1, np.int64))
+    return Examples(Ragged(ids, offsets), nothing, nothing, length_a, labels, hashes, hashes)
+
+
+def masked(
+    examples: Examples, *, split: str, shard: int, config: DataConfig, of: Tokenizer
+) -> Examples:
+    """The rows with the masks that the shard of a real data set would have."""
+    rows = np.arange(len(examples))
+    keys = np.broadcast_to(mask_keys(config.seed, split=split, shard=shard, epoch=0), len(rows))
+    return mask_examples(examples, keys=keys, rows=rows, rules=MaskRules.of(config, of))

@@ -1,0 +1,81 @@
+"""Hugging Face folders of a small model, and `transformers` without its noise."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from model.config import BertConfig
+from model.huggingface.convert import load_huggingface, save_huggingface
+from tests.support.small_models import VOCAB
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+
+SMALL = BertConfig(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=24,
+)
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bars; what the library warns of can be caught."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.enable_propagation()
+    yield
+    logging.disable_propagation()
+    logging.enable_progress_bar()
+
+
+def shaken(model: Model) -> Model:
+    """In eval mode, and no weight is left at 0 or 1, where mistakes hide."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.05 * torch.randn(parameter.shape, generator=generator)
+        model.get_parameter("encoder.embeddings.word_embeddings.weight")[VOCAB:] = 0
+    return model.eval()
+
+
+def save_folder(folder: Path, model: torch.nn.Module, **options: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    assert isinstance(model.config, BertConfig)
+    save_huggingface(folder, model.config, model.state_dict(), **options)
+    return folder
+
+
+def change(folder: Path, **values: Any) -> None:
+    """Other values in config.json; None: without."""
+    facts = json.loads((folder / "config.json").read_bytes()) | values
+    facts = {name: value for name, value in facts.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(facts))
+
+
+def change_weights(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    edit(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+def instead_of_weights(folder: Path, *names: str) -> None:
+    """Empty files of these names."""
+    (folder / "model.safetensors").unlink()
+    for name in names:
+        (folder / name).write_bytes(b"")
+
+
+def assert_equal_models(one: Path, other: Path) -> None:
+    ours, theirs = load_huggingface(one).weights, load_huggingface(other).weights
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,0 +1,86 @@
+"""`clozeline` as a process of its own, and a small corpus and tokenizer for it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.sources.sample.articles import make_articles
+from pipeline.tokenization.sentences import PunktData
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "train")
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-"
+
+
+def clozeline(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; whether it went well is the caller's to see."""
+    line = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, **options)
+
+
+def clozeline_ok(*arguments: object) -> str:
+    """What a command that must succeed prints."""
+    done = clozeline(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@contextmanager
+def no_survivors(group: int) -> Iterator[None]:
+    """Whatever happens in the block, the process group is gone after it."""
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
+
+
+def articles(count: int) -> list[str]:
+    """The first articles of the built-in sample, 1.6 kB each on average."""
+    return make_articles(0, 0, count)
+
+
+def write_parquet(path: Path, texts: Sequence[str], *, row_group_size: int = 20) -> Path:
+    """A file of one text column; a row group is the smallest block."""
+    pq.write_table(pa.table({"text": list(texts)}), path, row_group_size=row_group_size)
+    return path
+
+
+def write_tokenizer(folder: Path, texts: Sequence[str]) -> Path:
+    """The 500 most frequent words and all characters: the same folder from the same texts."""
+    words = Counter(word for text in texts for word in re.findall("[a-z]{2,}", text.lower()))
+    pieces = sorted(words, key=lambda word: (-words[word], word))[:500]
+    pieces += [*CHARACTERS, *(f"##{character}" for character in CHARACTERS)]
+    punkt = PunktData(
+        language="english",
+        abbrev_types=["dr", "mr", "st"],
+        collocations=[],
+        sent_starters=[],
+        ortho_context={},
+    )
+    normalization = Normalization(lowercase=True, strip_accents=True)
+    Tokenizer([*SPECIAL_TOKENS, *pieces], normalization, punkt.to_json()).save(folder)
+    return folder
+
+
+def shard_digests(folder: Path) -> dict[str, str]:
+    """The sha256 of each shard that is there, by name."""
+    shards = [*folder.glob("*-of-*.arrow"), *folder.glob("*-of-*.tar")]
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(shards)}
+
+
+def identities(files: Sequence[Path]) -> dict[str, tuple[int, int]]:
+    """Inode and time of change of each file, by name: another file in its place has others."""
+    return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

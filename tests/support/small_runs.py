@@ -1,0 +1,36 @@
+"""The folder of a pretraining run, made of any model."""
+
+from pathlib import Path
+
+from model.heads import BertForPretraining
+from pipeline.config import DataConfig
+from pipeline.tokenization.tokenizer import Tokenizer
+from train.artifacts.checkpoint import TrainState, save_checkpoint
+from train.artifacts.run import RunConfig, write_run
+from train.artifacts.snapshot import take_snapshot
+from train.config import PretrainConfig
+from train.engine.optim import build_optimizer
+
+
+def write_small_run(
+    folder: Path, model: BertForPretraining, tokenizer: Tokenizer, *, max_seq_length: int
+) -> Path:
+    """A run whose only checkpoint is the model as it is."""
+    config = RunConfig(
+        model=model.config,
+        training=PretrainConfig(),
+        data=DataConfig(max_seq_length=max_seq_length),
+        dataset_digest="0" * 64,
+        tokenizer_digest=tokenizer.digest,
+    )
+    write_run(folder, config, tokenizer)
+    state = TrainState(
+        step=1,
+        next_position=0,
+        dataset_digest=config.dataset_digest,
+        tokenizer_digest=tokenizer.digest,
+        seed=0,
+    )
+    snapshot = take_snapshot(model, build_optimizer(model, config.training))
+    save_checkpoint(folder, snapshot, state)
+    return folder

@@ -1,0 +1,80 @@
+"""Trainings one after the other in the processes that torchrun started: importing torch is dear.
+
+    torchrun ... tests/support/two_processes.py JOBS.json
+
+A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
+`small_training.train`; with `copy_of` and `step` it goes on from that step of another run; `signal`
+reaches rank 1 in its first life. What rank r has to say of a refusal stands in `OUT.refused.r`.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+from pipeline.common.errors import InputError
+from tests.support.small_training import STILL, go_back, train
+
+ROOT = Path(__file__).parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+MODEL = replace(STILL, num_hidden_layers=2, max_position_embeddings=32)
+
+
+def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
+    """Have two processes do the jobs."""
+    (folder / "jobs.json").write_text(json.dumps(jobs, default=str))
+    done = subprocess.run(
+        [*TORCHRUN, *options, "tests/support/two_processes.py", str(folder / "jobs.json")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def do(job: dict[str, Any]) -> None:
+    """One job, in this process's part."""
+    rank, out = int(os.environ["RANK"]), Path(job["out"])
+    if "copy_of" in job and rank == 0:  # the other one waits for its answer
+        go_back(shutil.copytree(job["copy_of"], out), job["step"])
+    is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    handle = send(*job["signal"]) if "signal" in job and is_first_life else None
+    try:
+        resume = "copy_of" in job
+        shards = Path(job["shards"].format(rank=rank))
+        train(shards, out, model=MODEL, resume=resume, **job["changes"])
+    except (InputError, SystemExit) as refusal:
+        Path(f"{out}.refused.{rank}").write_text(f"{type(refusal).__name__} {refusal}")
+    if handle:
+        handle.remove()
+
+
+def send(kind: str, forward: int) -> Any:
+    """A signal to rank 1 in the middle of so many-th forward pass of the whole model."""
+    passes = 0
+
+    def count(module: torch.nn.Module, *_: Any) -> None:
+        nonlocal passes
+        passes += type(module).__name__ == "BertForPretraining"
+        if passes == forward and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), getattr(signal, kind))
+
+    return torch.nn.modules.module.register_module_forward_hook(count)
+
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group("gloo")
+    for each in json.loads(Path(sys.argv[1]).read_text()):
+        do(each)
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,228 @@
+"""The card: `datasets` opens the folder by its head, its own code runs, and an edited one stays."""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from pipeline.dataset.manifest import Manifest, ShardEntry, read_manifest, write_manifest
+from pipeline.dataset.schema import example_schema
+from pipeline.dataset.shards import read_shard
+from pipeline.report.dataset_card import CARD, card_text, source_name, write_card
+from pipeline.report.dataset_summary import read_job
+from tests.support.small_data import SMALL, write_data_set
+from train.cli import main
+
+TELL = """
+import json
+columns = {split: rows.to_dict() for split, rows in data.items()}
+print(json.dumps([columns, rows.to_pydict() if "rows" in globals() else None], default=str))
+"""
+
+
+@pytest.fixture
+def data_set(small_folder: Path, tmp_path: Path) -> Path:
+    """A copy to write into: 57 + 23 rows, one shard without any."""
+    return shutil.copytree(small_folder, tmp_path / "data")
+
+
+def make_card(folder: Path) -> bool:
+    """Whether it was written."""
+    return write_card(folder, read_manifest(folder), read_job(folder))
+
+
+def head(folder: Path) -> dict[str, Any]:
+    """The YAML at the top of the card."""
+    text = (folder / CARD).read_text()
+    return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)[1])
+
+
+def follow(folder: Path, cache: Path) -> tuple[dict[str, Any], dict[str, list] | None]:
+    """The columns of each split, and the rows, that the card's own code gives; no network."""
+    code = re.search(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)[1]
+    code = code.replace("PATH_OR_NAME", str(folder)) + TELL
+    places = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(cache), "TQDM_DISABLE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | places,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    columns, rows = json.loads(done.stdout.splitlines()[-1])
+    return columns, rows
+
+
+def columns_of(folder: Path, split: str) -> dict[str, list]:
+    """All rows of a split, as our own reader gives them."""
+    columns: dict[str, list] = {name: [] for name in example_schema(100, "").names}
+    for entry in read_manifest(folder).of_split(split):
+        examples = read_shard(folder / entry.name)
+        for name, values in columns.items():
+            column = getattr(examples, name)
+            if name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
+                bounds = column.offsets
+                values += [column.values[a:b].tolist() for a, b in itertools.pairwise(bounds)]
+            else:
+                values += column.tolist()
+    return columns
+
+
+def test_datasets_opens_the_folder_and_gives_the_rows_of_each_split(data_set, tmp_path):
+    make_card(data_set)
+    columns, _ = follow(data_set, tmp_path / "cache")
+    assert columns == {split: columns_of(data_set, split) for split in ("train", "validation")}
+
+
+def test_the_code_of_a_webdataset_card_gives_the_rows(tmp_path):
+    config = replace(SMALL, format="webdataset")
+    folder = write_data_set(tmp_path / "data", train=(13, 0, 7), validation=(9,), config=config)
+    make_card(folder)
+    members, rows = follow(folder, tmp_path / "cache")
+    assert rows == columns_of(folder, "train")
+    assert members.keys() == {"train", "validation"}
+
+
+@pytest.mark.parametrize(("train", "validation"), [((13, 7), (0,)), ((0, 5), ()), ((5,), (0, 3))])
+def test_a_split_without_rows_is_left_out(train, validation, tmp_path):
+    folder = write_data_set(tmp_path / "data", train=train, validation=validation)
+    make_card(folder)
+    columns, _ = follow(folder, tmp_path / "cache")
+    splits = [name for name, rows in (("train", train), ("validation", validation)) if sum(rows)]
+    assert columns == {split: columns_of(folder, split) for split in splits}
+
+
+def test_a_folder_made_again_gives_its_new_rows(tmp_path):
+    """`datasets` keeps what it read by the head of the card: that must differ."""
+    found = []
+    for seed in (0, 1):
+        shutil.rmtree(tmp_path / "data", ignore_errors=True)
+        folder = write_data_set(tmp_path / "data", train=(9,), config=replace(SMALL, seed=seed))
+        make_card(folder)
+        columns, _ = follow(folder, tmp_path / "cache")
+        found.append(columns["train"])
+        assert found[-1] == columns_of(folder, "train")
+    assert found[0] != found[1]
+
+
+def test_the_head_says_what_the_hub_asks(data_set):
+    make_card(data_set)
+    facts = head(data_set)
+    assert facts["license"] == "unknown"
+    assert facts["task_categories"] == ["fill-mask"]
+    assert facts["size_categories"] == ["n<1K"]
+    [config] = facts["configs"]
+    assert config["config_name"] == "default"
+    assert config["data_files"] == [
+        {"split": "train", "path": "train-*.arrow"},
+        {"split": "validation", "path": "validation-*.arrow"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [
+        (999, "n<1K"),
+        (1_000, "1K<n<10K"),
+        (99_999, "10K<n<100K"),
+        (10**6, "1M<n<10M"),
+        (10**12, "n>1T"),
+    ],
+)
+def test_sizes_are_spelled_as_the_hub_spells_them(rows, size):
+    facts = yaml.safe_load(card_text(manifest_of(rows), {}).split("---")[1])
+    assert facts["size_categories"] == [size]
+
+
+def manifest_of(rows: int) -> Manifest:
+    digests = {"sha256": "", "rows_sha256": ""}
+    shard = ShardEntry(
+        name="train", split="train", rows=rows, bytes=1, length_histogram=[], **digests
+    )
+    return Manifest(config=SMALL, tokenizer_digest="", vocab_size=100, shards=[shard])
+
+
+def test_the_card_says_what_is_there_and_how_it_was_made(data_set):
+    job = {"sources": ["/home/ann/wiki/a-*.parquet", "hf://wikimedia/wikipedia?name=20231101.lg"]}
+    (data_set / "job.json").write_text(json.dumps(job))
+    manifest = replace(
+        read_manifest(data_set), counts={"documents": 12_345}, dropped={"short_document": 6_789}
+    )
+    write_manifest(data_set, manifest)
+    make_card(data_set)
+    card = (data_set / CARD).read_text()
+    rows = re.findall(r"^\| (.*) \|$", card, re.MULTILINE)
+    size = sum((data_set / shard.name).stat().st_size for shard in manifest.of_split("train"))
+    assert f"train | 57 | 5 | {size:,}" in rows
+    assert "documents | 12,345" in rows
+    assert "short_document | 6,789" in rows
+    assert manifest.dataset_digest in card
+    assert manifest.tokenizer_digest in card
+    choices = re.search(r"```json\n(.*?)```", card, re.DOTALL)[1]
+    assert json.loads(choices) == manifest.config.to_dict()
+    assert "    a-*.parquet\n    hf://wikimedia/wikipedia?name=20231101.lg\n" in card
+    assert "/home/ann" not in card
+
+
+def test_every_column_and_its_type_stand_in_the_card(data_set):
+    make_card(data_set)
+    card = (data_set / CARD).read_text()
+    named = {}
+    for names, kind in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\w ]+) \|", card, re.MULTILINE):
+        named |= dict.fromkeys(re.findall(r"\w+", names), kind)
+    schema = example_schema(SMALL.max_seq_length, "")
+    assert named == {
+        field.name: re.sub(r"list<.*: (\w+).*>", r"list of \1", str(field.type)) for field in schema
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("/home/ann/wiki/a?-*.parquet", "a?-*.parquet"),
+        ("C:\\Users\\ann\\wiki.txt", "wiki.txt"),
+        ("https://ann:secret@host/data/a.jsonl?token=abc/def", "a.jsonl"),
+        ("s3://bucket/ann/a.jsonl", "a.jsonl"),
+        ("sample:articles?size=1MB", "sample:articles?size=1MB"),
+        ("hf://wikimedia/wikipedia?name=20231101.en", "hf://wikimedia/wikipedia?name=20231101.en"),
+    ],
+)
+def test_a_source_tells_nothing_of_the_machine_it_was_on(source, name):
+    assert source_name(source) == name
+
+
+def test_a_card_that_was_edited_is_kept_and_another_is_written_again(data_set):
+    assert make_card(data_set)
+    first = (data_set / CARD).read_text()
+    write_manifest(data_set, replace(read_manifest(data_set), dropped={"short_document": 1}))
+    assert make_card(data_set)
+    assert (data_set / CARD).read_text() != first
+    for mine in (first.replace("license: unknown", "license: cc-by-sa-4.0"), "# Mine\n", ""):
+        (data_set / CARD).write_text(mine)
+        assert not make_card(data_set)
+        assert (data_set / CARD).read_text() == mine
+
+
+def test_the_command_says_that_it_keeps_an_edited_card(data_set):
+    (data_set / CARD).write_text("# Mine\n")
+    result = CliRunner().invoke(main, ["report", str(data_set)])
+    assert result.exit_code == 0
+    assert result.stderr == f"warning: {data_set / CARD} was edited, and is kept\n"
+    assert result.stdout == f"{data_set / 'report.html'}\n"
+
+
+def test_a_large_vocabulary_has_ids_of_32_bits():
+    card = card_text(replace(manifest_of(5), vocab_size=70_000), {})
+    assert card.count("list of uint32") == 2
+    assert "list of uint16" in card  # positions

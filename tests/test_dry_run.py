@@ -1,0 +1,100 @@
+"""A dry run tells what the job will make, from a part of the text, and writes nothing."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline.common.errors import InputError
+from pipeline.config import DataConfig
+from pipeline.job.dry_run import dry_run, estimate
+from pipeline.job.job import JobOptions, build_shards, plan_shards, workplace
+from pipeline.sources.formats import list_blocks
+from pipeline.tokenization.tokenizer import load_tokenizer
+from tests.support.small_jobs import articles, clozeline_ok, write_tokenizer
+
+CONFIG = DataConfig(max_seq_length=64, validation=0.0)
+SOURCE = "sample:articles?size=12MB"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tokenizer(tmp_path_factory.mktemp("estimate") / "tokenizer", articles(240))
+
+
+def facts(tokenizer: Path, out: Path, config: DataConfig = CONFIG, source: str = SOURCE):
+    """Blocks, workplace and tokenizer of a job."""
+    blocks = list_blocks([source], block_bytes=1 << 20)
+    loaded = load_tokenizer(tokenizer)
+    return blocks, workplace(blocks, loaded, out, config, JobOptions()), loaded
+
+
+def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = estimate(*facts(tokenizer, out))
+    assert not out.exists()
+    manifest, _ = build_shards(
+        [SOURCE],
+        tokenizer_dir=tokenizer,
+        out_dir=out,
+        config=CONFIG,
+        options=JobOptions(workers=1, runs=tmp_path / "runs"),
+    )
+    shard_bytes = sum(shard.bytes for shard in manifest.shards)
+    run_bytes = sum(path.stat().st_size for path in (tmp_path / "runs").glob("*.run.arrow"))
+    assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.1)
+    assert found.shard_bytes == pytest.approx(shard_bytes, rel=0.1)
+    assert found.run_bytes == pytest.approx(run_bytes, rel=0.1)
+    assert found.cpu_seconds > 0
+
+
+def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path) -> None:
+    once = estimate(*facts(tokenizer, tmp_path, source="sample:articles?size=1MB"))
+    thrice = replace(CONFIG, dupe_factor=3)
+    found = estimate(*facts(tokenizer, tmp_path, thrice, source="sample:articles?size=1MB"))
+    assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
+
+
+def told(lines: Sequence[str]) -> dict[str, str]:
+    """The first word of each line, and the others."""
+    return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+
+
+def test_what_is_done_already_is_told(tokenizer: Path, tmp_path: Path) -> None:
+    blocks, place, loaded = facts(tokenizer, tmp_path / "out")
+    place.runs_dir.mkdir(parents=True)
+    for block in blocks[:2]:
+        place.run_path(block).touch()
+    lines = told(list(dry_run(blocks, place, loaded, workers=2)))
+    assert lines["blocks"].startswith(f"{len(blocks)} of 1 sources, 2 of them done already")
+    assert lines["shards"] == f"1 to train and 0 to validate, arrow, in {tmp_path / 'out'}"
+    assert lines["time"].endswith("on 2 workers of this machine")
+    assert re.fullmatch(r"about [\d,]+", lines["examples"])
+
+
+def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> None:
+    source = tmp_path / "corpus.txt"
+    source.write_text("\n\n".join(articles(40)))
+    line = ("shards", source, "--tokenizer", tokenizer, "--out", tmp_path / "out")
+    options = ("--max-seq-length=64", "--num-shards=1", "--workers=1")
+    before = sorted(tmp_path.iterdir())
+    assert "examples   about" in clozeline_ok(*line, *options, "--dry-run")
+    assert sorted(tmp_path.iterdir()) == before
+    clozeline_ok(*line, *options)
+    told = clozeline_ok(*line, *options, "--dry-run")
+    assert told == f"nothing: {tmp_path / 'out'} is complete already\n"
+
+
+def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        list(
+            plan_shards(
+                [str(tmp_path / "nothing.txt")],
+                tokenizer_dir=tokenizer,
+                out_dir=tmp_path / "out",
+                config=CONFIG,
+                options=JobOptions(),
+            )
+        )

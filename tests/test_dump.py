@@ -1,0 +1,318 @@
+"""Dumps to pages: every version, every encoding, every way of being broken."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import random
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.common.errors import InputError
+from pipeline.sources.mediawiki.dump import (
+    Page,
+    TruncatedDump,
+    index_name,
+    read_index,
+    read_pages,
+    read_range,
+)
+
+DATA = os.environ.get("CLOZELINE_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
+DUMPS = Path(DATA or "") / "dumps"
+
+SITEINFO = (
+    '<mediawiki xml:lang="de"><siteinfo><namespaces><namespace key="0" case="first-letter" />'
+    '<namespace key="14" case="first-letter">Kategorie</namespace></namespaces></siteinfo>'
+)
+FOOTER = "</mediawiki>\n"
+
+
+def page(title: str = "A", text: str = "a", ns: str = "<ns>0</ns>", extra: str = "") -> str:
+    return (
+        f"<page>\n <title>{title}</title>{ns}<id>7</id>{extra}<revision><id>8</id>"
+        f'<text xml:space="preserve">{text}</text></revision>\n</page>\n'
+    )
+
+
+def pages_of(xml: str | bytes) -> list[Page]:
+    return list(read_pages(io.BytesIO(xml if isinstance(xml, bytes) else xml.encode())))
+
+
+def until_cut(pages: Iterator[Page]) -> tuple[list[Page], TruncatedDump]:
+    whole: list[Page] = []
+    with pytest.raises(TruncatedDump) as cut:
+        whole.extend(pages)  # what came before the error stays in the list
+    return whole, cut.value
+
+
+def test_a_page_has_its_fields_and_entities_are_decoded_once() -> None:
+    xml = page("R&amp;D", "B &amp;amp; &lt;b&gt; &quot;c&quot; &#39;&#x41; &amp;nbsp; &amp;#38;")
+    expected = 'B &amp; <b> "c" \'A &nbsp; &#38;'
+    assert pages_of(xml) == [Page("R&D", 0, False, expected, 7)]
+
+
+def test_header_and_footer_may_be_there_or_not() -> None:
+    body = page("A") + page("B")
+    whole = SITEINFO + body + FOOTER
+    assert pages_of(whole) == pages_of(body) == pages_of("\ufeff" + whole)
+    assert [p.title for p in pages_of(body)] == ["A", "B"]
+    assert pages_of("") == pages_of(SITEINFO) == pages_of("no XML at all") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "redirect"),
+    [
+        ("#REDIRECT [[B]]", True),
+        ("#redirect:[[B]] {{R from typo}}", True),
+        ("\n#WEITERLEITUNG [[B#c|d]]\n[[Kategorie:E]]", True),
+        ("#перенаправление [[Б]]", True),
+        ("#重定向[[B]]", True),
+        ("# [[B]]", False),
+        ("#one [[B]] and more", False),
+        ("Text #REDIRECT [[B]]", False),
+    ],
+)
+def test_a_redirect_is_known_by_its_text_in_any_language(text: str, redirect: bool) -> None:
+    assert pages_of(page(text=text))[0].redirect is redirect
+    assert pages_of(page(text="", extra='<redirect title="B" />'))[0].redirect
+
+
+@pytest.mark.parametrize("run", [" ", "\n", "a", "[", "[[", "[[a] ", "#a ", ": "])
+def test_a_text_that_is_nearly_a_redirect_is_read_in_linear_time(run: str) -> None:
+    text = "#a" + run * (1_000_000 // len(run)) + "x"
+    assert not pages_of(page(text=text))[0].redirect
+
+
+def test_without_ns_the_title_and_the_header_tell_the_namespace() -> None:
+    titles = ["A", "A: B", "Talk:A", "User talk:A", "Template:A", "Kategorie:A", "Category:A"]
+    xml = "".join(page(title, ns="") for title in titles)
+    assert [p.namespace for p in pages_of(SITEINFO + xml + FOOTER)] == [0, 0, 1, 3, 10, 14, 14]
+    assert [p.namespace for p in pages_of(xml)] == [0, 0, 1, 3, 10, 0, 14]
+    assert pages_of(page("Talk:A", ns="<ns>0</ns>"))[0].namespace == 0
+
+
+@pytest.mark.parametrize(
+    "text", ['<text bytes="0" />', "<text/>", "", '<text deleted="deleted" />', "<text></text>"]
+)
+def test_text_may_be_empty_missing_or_deleted(text: str) -> None:
+    xml = f"<page><title>A</title><id>7</id><revision>{text}</revision></page>"
+    assert pages_of(xml + page("B")) == [Page("A", 0, False, "", 7), *pages_of(page("B"))]
+
+
+def test_the_last_revision_counts() -> None:
+    revisions = "".join(f"<revision><text>{text}</text></revision>" for text in ("old", "new"))
+    assert pages_of(f"<page><title>A</title>{revisions}</page>")[0].text == "new"
+
+
+def test_bad_bytes_and_control_characters_stay_inside_their_page() -> None:
+    broken = page(text="a\x01\x0b BAD \ufffe").encode().replace(b"BAD", b"\xff\x00\xc3(")
+    assert [p.text for p in pages_of(broken + page(text="good").encode())] == [
+        "a\x01\x0b \ufffd\x00\ufffd( \ufffe",
+        "good",
+    ]
+
+
+def test_utf16_reads_as_utf8_does() -> None:
+    xml = SITEINFO + page("Ж", "я 😀") + page("Б") + FOOTER
+    for codec in ("utf-16-le", "utf-16-be"):
+        assert pages_of(("\ufeff" + xml).encode(codec)) == pages_of(xml)
+
+
+def test_a_page_without_its_end_does_not_take_the_next_one_along() -> None:
+    broken = page("A").replace("</page>", "")
+    cut = "<page><title>C</title><ns>x</ns><revision><text>c"
+    pages = pages_of(broken + page("B") + "</page></page>" + cut + page("D"))
+    assert [(p.title, p.text) for p in pages] == [("A", "a"), ("B", "a"), ("C", ""), ("D", "a")]
+
+
+def test_xml_that_ends_inside_a_page_keeps_the_pages_before() -> None:
+    xml = (SITEINFO + page("A") + page("B") + page("C")).encode()
+    pages, cut = until_cut(read_pages(io.BytesIO(xml[:-20])))
+    assert [p.title for p in pages] == ["A", "B"]
+    assert cut.pages == 2
+    assert isinstance(cut, InputError)
+    assert "after 2 pages" in str(cut)
+
+
+@pytest.mark.parametrize("module", [bz2, gzip, lzma])
+def test_a_cut_compressed_file_keeps_the_pages_before(module: Any, tmp_path: Path) -> None:
+    noise = random.Random(0)
+    xml = "".join(page(str(i), noise.randbytes(400).hex()) for i in range(2000))
+    path = tmp_path / "cut"
+    path.write_bytes(module.compress(xml.encode())[:-100_000])
+    with module.open(path) as stream:
+        pages, cut = until_cut(read_pages(stream))
+    assert len(pages) == cut.pages > 900
+    assert pages == pages_of(xml)[: len(pages)]
+
+
+def test_a_whole_dump_without_its_footer_is_cut_between_pages() -> None:
+    pages, cut = until_cut(read_pages(io.BytesIO((SITEINFO + page("A") + page("B")).encode())))
+    assert len(pages) == cut.pages == 2
+    assert "footer" in str(cut)
+
+
+def test_a_damaged_stream_after_a_good_one_is_noticed() -> None:
+    header = bz2.compress((SITEINFO + page("A")).encode())
+    damaged = bytearray(bz2.compress(page("B").encode()))
+    damaged[20:24] = b"!!!!"
+    by_range = read_range(io.BytesIO(header + damaged), 0, len(header + damaged))
+    with bz2.open(io.BytesIO(header + damaged)) as stream:
+        for pages, cut in (until_cut(read_pages(stream)), until_cut(by_range)):
+            assert [p.title for p in pages] == ["A"]
+            assert cut.pages == 1
+
+
+class Dribble(io.BytesIO):
+    """Hands out a few bytes at a time, as a network may."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        super().__init__(data)
+        self.size = size
+
+    def read1(self, _: int | None = -1) -> bytes:
+        return super().read1(self.size)
+
+
+@given(st.text(max_size=40), st.integers(1, 40))
+def test_pages_do_not_depend_on_how_the_bytes_arrive(text: str, size: int) -> None:
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").encode(errors="replace").decode()
+    xml = SITEINFO + page("Kategorie:A", escaped, ns="") + page("B") + page("C").replace("</p", "")
+    whole = until_cut(read_pages(io.BytesIO(xml.encode())))[0]
+    assert whole[0].text == text.encode(errors="replace").decode()
+    assert until_cut(read_pages(Dribble(xml.encode(), size)))[0] == whole
+
+
+@given(st.binary(max_size=300), st.binary(max_size=50))
+def test_garbage_around_pages_never_raises_anything_else(before: bytes, inside: bytes) -> None:
+    xml = page(text="BAD").encode().replace(b"BAD", inside) + page("B").encode()
+    assert pages_of(b" " + before + xml + FOOTER.encode())[-1].title == "B"
+
+
+class Repeated(io.BytesIO):
+    """The same page over and over, without ever being in memory as a whole."""
+
+    left = 60
+
+    def read1(self, _: int | None = -1) -> bytes:
+        self.left -= 1
+        return self.getvalue() if self.left >= 0 else b""
+
+
+def test_memory_is_one_page_not_the_dump() -> None:
+    stream = Repeated(page(text="x" * 999_000).encode())
+    tracemalloc.start()
+    pages = sum(1 for _ in read_pages(stream))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pages == 60
+    assert peak < 12e6
+
+
+@pytest.mark.parametrize(
+    ("dump", "index"),
+    [
+        ("d/enwiki-multistream.xml.bz2", "d/enwiki-multistream-index.txt.bz2"),
+        ("a-multistream4.xml-p1p99.bz2", "a-multistream-index4.txt-p1p99.bz2"),
+        ("a-multistream-index.txt.bz2", None),
+        ("enwiki-pages-articles.xml.bz2", None),
+        ("a-multistream.xml", None),
+    ],
+)
+def test_an_index_is_found_by_its_dumps_name(dump: str, index: str | None) -> None:
+    assert index_name(dump) == index
+
+
+def multistream() -> tuple[bytes, bytes]:
+    """A dump of header, three streams of two pages, and footer; and its index."""
+    dump, index = bz2.compress(SITEINFO.encode()), b""
+    for titles in ("AB", "CD", "EF"):
+        index += b"".join(b"%d:7:T: %s\n" % (len(dump), title.encode()) for title in titles)
+        dump += bz2.compress("".join(map(page, titles)).encode())
+    return dump + bz2.compress(FOOTER.encode()), index
+
+
+def test_ranges_of_streams_give_the_pages_of_the_whole() -> None:
+    dump, index = multistream()
+    ranges = read_index(io.BytesIO(index), io.BytesIO(dump))
+    assert len(ranges) == 3
+    assert (ranges[0][0], ranges[-1][1]) == (0, len(dump))
+    parts = [list(read_range(io.BytesIO(dump), *span)) for span in ranges]
+    assert ["".join(p.title for p in part) for part in parts] == ["AB", "CD", "EF"]
+    with bz2.open(io.BytesIO(dump)) as stream:
+        assert [page for part in parts for page in part] == list(read_pages(stream))
+    both = read_range(io.BytesIO(dump), ranges[0][0], ranges[1][1])
+    assert "".join(p.title for p in both) == "ABCD"
+
+
+def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before() -> None:
+    dump, index = multistream()
+    start, stop = read_index(io.BytesIO(index), io.BytesIO(dump))[0]
+    pages, cut = until_cut(read_range(io.BytesIO(dump), start, stop + 30))
+    assert [p.title for p in pages] == ["A", "B"]
+    assert cut.pages == 2
+
+
+def test_an_index_that_does_not_fit_its_dump_is_refused() -> None:
+    dump, index = multistream()
+    for wrong in (dump[:-200], b"x" + dump, b""):
+        with pytest.raises(InputError, match="does not fit its dump: no stream begins at byte"):
+            read_index(io.BytesIO(index), io.BytesIO(wrong))
+    for damaged in (b"one:2:A\n", b"-5:2:A\n"):
+        with pytest.raises(InputError, match="index"):
+            read_index(io.BytesIO(damaged), io.BytesIO(dump))
+    with (
+        bz2.open(io.BytesIO(bz2.compress(index)[:-9])) as cut,
+        pytest.raises(InputError, match="cannot be read"),
+    ):
+        read_index(cut, io.BytesIO(dump))
+    assert read_index(io.BytesIO(b""), io.BytesIO(dump)) == [(0, len(dump))]
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "pages", "redirects", "articles"),
+    [
+        ("enwiki-slice-pages-articles.xml.bz2", 206, 100, 205),
+        ("smallwiki-latest-pages-articles.xml.bz2", 2004, 195, 1050),
+        ("enwiki-table-markup.xml.bz2", 5, 0, 5),
+        ("bgwiki-latest-pages-articles-shortened.xml.bz2", 3, 0, 1),
+    ],
+)
+def test_real_dumps_have_their_pages(name: str, pages: int, redirects: int, articles: int) -> None:
+    with bz2.open(DUMPS / name) as stream:
+        read = list(read_pages(stream))
+    assert len(read) == pages
+    assert sum(p.redirect for p in read) == redirects
+    assert Counter(p.namespace for p in read)[0] == articles
+    assert not any("\ufffd" in p.text or not p.title or not p.page_id for p in read)
+
+
+@needs_data
+def test_a_real_truncated_dump_keeps_its_whole_pages() -> None:
+    with lzma.open(DUMPS / "elwiki-truncated-100k.xml.xz") as stream:
+        pages, cut = until_cut(read_pages(stream))
+    assert len(pages) == cut.pages == 933
+
+
+@needs_data
+def test_a_real_multistream_dump_by_ranges_equals_the_plain_one() -> None:
+    name = "enwiki-slice-pages-articles-multistream.xml.bz2"
+    index = index_name(str(DUMPS / name))
+    assert index is not None
+    with bz2.open(index) as lines, (DUMPS / name).open("rb") as dump:
+        ranges = read_index(lines, dump)
+        by_ranges = [page for span in ranges for page in read_range(dump, *span)]
+    with bz2.open(DUMPS / name.replace("-multistream", "")) as stream:
+        assert by_ranges == list(read_pages(stream))
+    assert len(ranges) == 3

@@ -1,0 +1,220 @@
+"""Ids in columns are the ids of the library, whatever the text, the flags and the memo."""
+
+import itertools
+import os
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.tokenization.fast_wordpiece import SLAB_CHARACTERS, ColumnTokenizer, Memo, cut_words
+from pipeline.tokenization.tokenizer import (
+    SPECIAL_TOKENS,
+    Normalization,
+    Tokenizer,
+    adopt_vocabulary,
+)
+
+DATA = Path(os.environ.get("CLOZELINE_DATA", "nowhere"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CLOZELINE_DATA is not set")
+
+# One of each kind of trouble: what a normalizer drops, splits, reorders, composes or lengthens.
+HOSTILE = [
+    *"aAbZz09 ,.'[]#-_`~;=<K",
+    *"\t\n\r\x0b\x0c\x00\x01\x1c\x1f\x7f\x80\x85\xa0\xad\xff",  # ASCII and Latin-1 controls, spaces
+    *"\u1680\u2003\u2028\u2029\u202f\u3000\ufeff\u200b\u200c\u200d\u2060",  # wide or of no width
+    *"\u0301\u0327\u0308\u0316\u0345\u20dd\u093f\u0e33\u3099",  # marks: of many classes, spacing
+    *"éÉñŞİıßẞſΣςǅﬁﬀŉǰΐ\u037e\u1fef\u212a\u2126\u2260\ufb1d",  # cases and canonical decompositions
+    *"中文﨑㐀𠀀한각\u1112\u1161\u11abカガ゛ｶﾞ",  # Chinese, Korean, Japanese
+    *"😀👍🏽🇫🇷\ufe0f\U000e0041\ufffd\ue000\uffff\U0010ffff\u0378",  # emoji, tags, private, none
+    *"\u202e\u2066\u2069\u061cع٣५①ŉǆª",  # bidi, digits and letters that lower-case and fold oddly
+    *"“”—…·«»؟،।՞\u05be§№",  # punctuation beyond ASCII, signs that are none
+    *("[MASK]", "[mask]", "[SEP]", "##a", "é" * 101, "a" * 100, "a" * 101, "the", "The", "a\u0301"),
+]
+UNUSED = ("Cn", "Co", "Cs")  # unassigned, private, surrogates: the first two are in HOSTILE
+FLAGS = [Normalization(
+    clean_text=clean, handle_chinese_chars=chinese, strip_accents=strip, lowercase=lower
+) for clean, chinese, strip, lower in itertools.product((True, False), repeat=4)]  # fmt: skip
+
+# What plain st.text() seldom draws; and runs that meet the limit of a word's length.
+STRANGE = st.characters(
+    categories=("Cc", "Cf", "Cn", "Co", "Zs", "Zl", "Mn", "Mc", "Me", "Lt", "Lm", "Lo", "Nd", "No")
+)
+RUNS = st.builds(
+    lambda text, times: text * times, st.sampled_from(HOSTILE), st.sampled_from([2, 50, 99, 101])
+)
+sentences = st.lists(
+    st.one_of(
+        st.lists(st.sampled_from(HOSTILE), max_size=12).map("".join),
+        st.text(STRANGE, max_size=20),
+        st.lists(st.one_of(RUNS, st.sampled_from(HOSTILE)), max_size=4).map("".join),
+        st.text(max_size=20),
+    ),
+    max_size=6,
+)
+
+
+def small_vocabulary() -> list[str]:
+    """Every hostile character in every form, alone and as a continuation, so that few are [UNK]."""
+    forms = (unicodedata.normalize(form, t) for t in HOSTILE for form in ("NFC", "NFD"))
+    known = {c for form in forms for c in form + form.lower() + form.upper()}
+    characters = sorted(known - set("\n [zZ"))
+    return [*SPECIAL_TOKENS, *characters, *(f"##{c}" for c in characters), "the", "aa", "##aaa"]
+
+
+def vocabularies() -> dict[str, Tokenizer]:
+    made = {str(flags): Tokenizer(small_vocabulary(), flags) for flags in FLAGS}
+    for kind in ("cased", "uncased") if DATA.is_dir() else ():
+        path = DATA / "vocab" / f"bert-base-{kind}-vocab.txt"
+        made[kind] = adopt_vocabulary(path, cased=kind == "cased", punkt=None)
+    return made
+
+
+TOKENIZERS = vocabularies()
+COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+UNCASED, CASED = (
+    next(t for t in TOKENIZERS.values() if t.normalization == Normalization(**flags))
+    for flags in (
+        {"strip_accents": True, "lowercase": True},
+        {"strip_accents": False, "lowercase": False},
+    )
+)
+
+
+def as_lists(columns: ColumnTokenizer, texts: list[str]) -> list[list[int]]:
+    ids, lengths = columns.encode(texts)
+    assert ids.dtype == np.uint32
+    assert lengths.dtype == np.int64
+    assert lengths.sum() == len(ids)
+    return [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]]
+
+
+def articles(rows: int | None = None) -> list[str]:
+    """The paragraphs of the first articles of a real file."""
+    file = pq.ParquetFile(DATA / "wikipedia" / "train-00000-of-00006.parquet")
+    texts = file.read(columns=["text"])["text"].slice(0, rows).to_pylist()
+    return [line for text in texts for line in text.split("\n")]
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(deadline=None)
+@given(texts=sentences)
+def test_ids_are_the_library_s(name: str, texts: list[str]) -> None:
+    assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_every_hostile_pair_is_the_library_s(name: str) -> None:
+    texts = [f"a{x}{y}{x} {y}" for x in HOSTILE for y in HOSTILE]
+    assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
+
+
+def test_the_small_vocabulary_knows_the_hostile_text() -> None:
+    # Were nearly all of it [UNK], equal ids would say little.
+    ids, _ = COLUMNS[str(CASED.normalization)].encode([t for t in HOSTILE if len(t) == 1])
+    assert (ids == CASED.unk_id).mean() < 0.1
+
+
+def test_every_character_is_the_library_s() -> None:
+    every = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in UNUSED]
+    texts = ["".join(f"x{c}.{c} " for c in every[i : i + 64]) for i in range(0, len(every), 64)]
+    columns = ColumnTokenizer(UNCASED)
+    for start in range(0, len(texts), 512):
+        part = texts[start : start + 512]
+        assert as_lists(columns, part) == UNCASED.encode_batch(part)
+
+
+def test_text_that_spells_a_special_token_is_text() -> None:
+    texts = ["[MASK]", "a[SEP]a", "x [CLS] [UNK] [PAD]"]
+    for columns in (ColumnTokenizer(UNCASED), ColumnTokenizer(CASED)):
+        ids, _ = columns.encode(texts)
+        assert not {UNCASED.cls_id, UNCASED.sep_id, UNCASED.mask_id, UNCASED.pad_id} & set(ids)
+
+
+def test_long_words_are_unknown_from_101_characters() -> None:
+    ids, lengths = ColumnTokenizer(UNCASED).encode(["a" * 100, "a" * 101, "é" * 101, "a" * 10**6])
+    assert lengths.tolist() == [35, 1, 1, 1]  # aa, 32 of ##aaa, ##a, ##a; [UNK] thrice
+    assert ids[35:].tolist() == [UNCASED.unk_id] * 3
+
+
+def test_sentences_may_be_empty_or_none_at_all() -> None:
+    columns = ColumnTokenizer(UNCASED)
+    assert as_lists(columns, []) == []
+    assert as_lists(columns, [""]) == [[]]
+    assert as_lists(columns, ["", " ", "\u0301", "the", "", "  the ", "\x00"]) == [
+        *([[]] * 3), [UNCASED.tokens.index("the")], [], [UNCASED.tokens.index("the")], []
+    ]  # fmt: skip
+
+
+def test_a_call_may_be_of_any_size() -> None:
+    texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
+    ids, lengths = ColumnTokenizer(UNCASED).encode(texts)
+    some, some_lengths = ColumnTokenizer(UNCASED).encode(texts[:4])
+    assert len("".join(texts)) > 2 * SLAB_CHARACTERS
+    assert ids.tolist() == some.tolist() * 1000
+    assert lengths.tolist() == some_lengths.tolist() * 1000
+    assert as_lists(ColumnTokenizer(UNCASED), [""] * 3) == [[]] * 3
+
+
+def test_a_lone_surrogate_is_no_text() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        ColumnTokenizer(UNCASED).encode(["the \ud83d"])
+
+
+def test_words_end_at_spaces_marks_and_sentences() -> None:
+    words, bounds = cut_words(["No, no.", "", "a\tb", "É c "], letters=bytes(range(256)).lower())
+    assert words.to_pylist() == ["no", ",", "no", ".", "a\tb", "É", "c"]
+    assert bounds.tolist() == [0, 4, 4, 5, 7]
+
+
+@settings(deadline=None)
+@given(batches=st.lists(sentences, max_size=6), memo_bytes=st.sampled_from([0, 500, 2000, 1 << 20]))
+def test_the_memo_changes_no_result(batches: list[list[str]], memo_bytes: int) -> None:
+    columns = ColumnTokenizer(UNCASED, memo_bytes=memo_bytes)
+    for texts in [*batches, *batches]:
+        assert as_lists(columns, texts) == UNCASED.encode_batch(texts)
+
+
+def test_a_full_memo_makes_room_and_one_that_is_not_keeps_all() -> None:
+    memo, ids = Memo(1_000), np.array([7, 8, 9], np.uint32)
+    memo.add(["a", "bc"], ids, np.array([0, 1]))
+    memo.make_room()
+    assert memo.ids_of(["bc", "a", "bc"]).to_pylist() == [[8, 9], [7], [8, 9]]
+    memo.add(["x" * 1_000], ids, np.array([0]))  # a line of megabytes without a space, say
+    memo.make_room()
+    assert "a" not in memo
+    memo.add(["a"], ids[2:], np.array([0]))
+    assert memo.ids_of(["a"]).to_pylist() == [[9]]
+
+
+def test_the_memo_is_bounded_however_many_words_there_are() -> None:
+    columns = ColumnTokenizer(UNCASED, memo_bytes=50_000)
+    held = []
+    for start in range(0, 20_000, 100):
+        columns.encode([" ".join(map(str, range(start, start + 100)))])
+        held.append(sum(str(number) in columns._memo for number in range(20_000)))
+    assert max(held) < 400
+
+
+@needs_data
+@pytest.mark.parametrize("kind", ["cased", "uncased"])
+def test_real_articles_are_the_library_s(kind: str) -> None:
+    texts = articles(300)
+    assert as_lists(ColumnTokenizer(TOKENIZERS[kind]), texts) == TOKENIZERS[kind].encode_batch(
+        texts
+    )
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cased", "uncased"])
+def test_a_file_of_real_articles_is_the_library_s(kind: str) -> None:
+    texts = articles()
+    columns = ColumnTokenizer(TOKENIZERS[kind], memo_bytes=8 << 20)  # it forgets on the way
+    for start in range(0, len(texts), 50_000):
+        part = texts[start : start + 50_000]
+        assert as_lists(columns, part) == TOKENIZERS[kind].encode_batch(part)

@@ -1,0 +1,209 @@
+"""Sources to blocks: formats, slices that cover everything once, and clear refusals."""
+
+import bz2
+import gzip
+import pickle
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.common.errors import InputError
+from pipeline.sources.formats import Block, list_blocks
+from pipeline.sources.sample.articles import count_articles
+
+WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
+XML = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n</mediawiki>\n'
+
+
+def write(path: Path, data: str | bytes) -> str:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+def write_parquet(path: Path, texts: Sequence[str | None], **options: int) -> str:
+    pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path, **options)
+    return str(path)
+
+
+def formats(blocks: Sequence[Block]) -> list[tuple[str, str | None]]:
+    return [(block.format, block.compression) for block in blocks]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("a.jsonl", "x", ("jsonl", None)),
+        ("a.JSON", "x", ("jsonl", None)),
+        ("a.ndjson.gz", "x", ("jsonl", "gz")),
+        ("a.txt.zst", "x", ("text", "zst")),
+        ("a.txt", '{"text": "a text all the same"}', ("text", None)),
+        ("wiki_00", WIKI, ("wikiextractor", None)),
+        ("wiki_00", '{"text": "as --json writes it"}', ("jsonl", None)),
+        ("wiki_07.bz2", "cut before its first block", ("wikiextractor", "bz2")),
+        ("a.xml.bz2", "x", ("mediawiki", "bz2")),
+        ("enwiki-multistream4.xml-p1p99.bz2", "x", ("mediawiki", "bz2")),
+        ("dump", XML, ("mediawiki", None)),
+        ("dump", XML.encode("utf-16"), ("mediawiki", None)),
+        ("dump", bz2.compress(XML.encode()), ("mediawiki", "bz2")),
+        ("file", gzip.compress(b' {"text": "a"}\n'), ("jsonl", "gz")),
+        ("README", "Some words, é.", ("text", None)),
+        ("notes.md", "\ufeff" + "é" * 40_000, ("text", None)),
+        ("extracted", WIKI, ("wikiextractor", None)),
+    ],
+)
+def test_formats_are_known_by_name_or_first_bytes(
+    name: str, data: str | bytes, expected: tuple[str, str | None], tmp_path: Path
+) -> None:
+    assert formats(list_blocks([write(tmp_path / name, data)])) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.png", b"\x89PNG\r\n\x1a\n\0\0"),
+        ("a.pdf", b"%PDF-1.7 text"),
+        ("a.html", b"<!doctype html>"),
+        ("a.csv", b"label,text\n1,a\n"),
+        ("a.tsv.gz", gzip.compress(b"label\ttext\n")),
+        ("latin", "caf\xe9 and more".encode("latin-1")),
+        ("array", b'[{"text": "a"}]'),
+        ("a.tar.gz", gzip.compress(b"name\0\0\0")),
+    ],
+)
+def test_an_unknown_format_is_refused(name: str, data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name}: unknown format; read are Parquet, .jsonl"):
+        list_blocks([write(tmp_path / name, data)])
+
+
+def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_path: Path) -> None:
+    sources = [
+        write(tmp_path / "a.txt", "x" * 1000),
+        write(tmp_path / "b.jsonl.gz", "y" * 1000),
+        write_parquet(tmp_path / "c.parquet", ["some text", "more"] * 50, row_group_size=7),
+        "sample:articles?size=64KB&seed=3",
+        "sample:reviews?rows=100&start=50",
+    ]
+    sums = set()
+    for block_bytes in (1, 10, 333, 1 << 20):
+        blocks = list_blocks(sources, block_bytes=block_bytes)
+        assert [block.index for block in blocks] == list(range(len(blocks)))
+        sums.add(sum(block.text_bytes for block in blocks))
+        last: dict[str, int] = {}
+        for block in blocks:
+            assert block.start < block.stop
+            assert block.start == last.get(block.path, block.start)
+            last[block.path] = block.stop
+        assert list(last.values()) == [1000, 1000, 15, count_articles(64_000), 150]
+    assert len(sums) == 1
+    assert len(list_blocks(sources[:1], block_bytes=100)) == 10
+    assert len(list_blocks(sources[2:3], block_bytes=1)) == 15
+    assert len(list_blocks(sources, block_bytes=1 << 20)) == 5
+
+
+def test_blocks_travel_and_their_identity_is_theirs_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    before = list_blocks([write(path, "x" * 100), "sample:articles"], block_bytes=50)
+    assert pickle.loads(pickle.dumps(before)) == before
+    again = list_blocks(["sample:articles", str(path)], block_bytes=50)
+    assert {block.identity for block in again} == {block.identity for block in before}
+    assert len({block.identity for block in before}) == len(before)
+    twin = tmp_path / "b.txt"
+    shutil.copy2(path, twin)  # of the same size and time
+    assert list_blocks([str(twin)])[0].identity != list_blocks([str(path)])[0].identity
+    path.write_text("y" * 101)
+    after = list_blocks([str(path)], block_bytes=50)
+    assert not {block.identity for block in after} & {block.identity for block in before}
+
+
+def test_a_larger_sample_begins_with_the_blocks_of_a_smaller_one() -> None:
+    small = list_blocks(["sample:articles?size=210KB"], block_bytes=21_000)
+    large = list_blocks(["sample:articles?size=420KB"], block_bytes=21_000)
+    whole = [block.identity for block in small[:-1]]  # the last one is a part of a block
+    assert len(whole) > 5
+    assert whole == [block.identity for block in large[: len(whole)]]
+
+
+def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.txt", "text")
+    assert len(list_blocks([path, f"{tmp_path}/*", path])) == 1
+    assert list_blocks(["sample:articles"] * 2) == list_blocks(["sample:articles"])
+
+
+def test_an_index_beside_its_dump_cuts_the_dump_and_is_no_source(tmp_path: Path) -> None:
+    header, pages = bz2.compress(XML[:70].encode()), bz2.compress(b"<page></page>\n" * 100)
+    write(tmp_path / "x-multistream.xml.bz2", header + pages * 3 + bz2.compress(b"</mediawiki>"))
+    offsets = [len(header) + i * len(pages) for i in range(3)]
+    lines = "".join(f"{offset}:{i}:Title: {i}\n" for offset in offsets for i in range(100))
+    index = write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(lines.encode()))
+    (whole,) = list_blocks([f"{tmp_path}/*"])
+    blocks = list_blocks([f"{tmp_path}/*"], block_bytes=1)
+    assert [block.start for block in blocks] == [0, *offsets[1:]]
+    assert [block.stop for block in blocks] == [*offsets[1:], whole.stop]
+    assert sum(block.text_bytes for block in blocks) == whole.text_bytes
+    write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(b"7:1:not its index\n"))
+    (uncut,) = list_blocks([f"{tmp_path}/*"], block_bytes=1)
+    assert (uncut.start, uncut.stop) == (0, whole.stop)
+    with pytest.raises(InputError, match="nothing to read"):
+        list_blocks([index])
+
+
+def test_remote_files_are_sources() -> None:
+    for name in ("a", "b"):
+        with fsspec.open(f"memory://sources/{name}.jsonl", "wb") as file:
+            file.write(b'{"text": "a"}')
+    blocks = list_blocks(["memory://sources/*.jsonl"])
+    assert [block.path for block in blocks] == [f"memory:///sources/{name}.jsonl" for name in "ab"]
+
+
+@pytest.mark.parametrize("files", [{}, {"a.txt": ""}, {"a.jsonl": "", "b": "", "c.xml": ""}])
+def test_an_empty_corpus_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+    sources = [write(tmp_path / name, data) for name, data in files.items()]
+    with pytest.raises(InputError, match="nothing to read in"):
+        list_blocks(sources)
+
+
+def test_parquet_without_the_text_column_names_those_it_has(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "a.parquet", ["a"])
+    with pytest.raises(InputError, match=r"a\.parquet has no column 'body'; its columns are id"):
+        list_blocks([path], text_columns=("text", "body"))
+    with pytest.raises(InputError, match="column 'id' holds int64, not text"):
+        list_blocks([path], text_columns=("id",))
+
+
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 and no footer PAR1"])
+def test_corrupt_parquet_is_named(data: bytes, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a\.parquet is no Parquet file that can be read"):
+        list_blocks([write(tmp_path / "a.parquet", data)])
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("sample:essays", "there is sample:articles and sample:reviews, no 'essays'"),
+        ("sample:articles?rows=3", "no option 'rows'; there is size, seed"),
+        ("sample:articles?big", "no option 'big'; there is size, seed"),
+        ("sample:articles?size=huge", "size is bytes, as in size=250MB or size=64KB, not 'huge'"),
+        ("sample:reviews?rows=-1", "rows is a whole number, as in rows=5000, not '-1'"),
+        ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
+        ("hf://x?config=1", "no option 'config'; there is name, split"),
+    ],
+)
+def test_bad_options_list_the_good_ones(source: str, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        list_blocks([source])
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("size", "size_bytes"),
+    [("2100", 2100), ("64KB", 64_000), ("1.5MB", 1_500_000), ("1gb", 10**9), ("2K", 2000)],
+)
+def test_sizes_have_units(size: str, size_bytes: int) -> None:
+    blocks = list_blocks([f"sample:articles?size={size}"])
+    assert blocks[-1].stop == count_articles(size_bytes)
+    assert sum(block.text_bytes for block in blocks) == size_bytes

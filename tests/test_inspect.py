@@ -1,0 +1,115 @@
+"""Inspect: what a person sees of an example, to the letter."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.dataset.manifest import read_manifest
+from pipeline.dataset.schema import Examples
+from pipeline.dataset.shards import read_shard
+from pipeline.report.inspect import show_data_set, show_example
+from tests.support.small import small_tokenizer
+from tests.test_steps import build, work
+
+TOKENIZER = small_tokenizer()
+
+
+def ids_of(text):
+    return [TOKENIZER.tokens.index(token) for token in text.split()]
+
+
+def example(text, *, hidden, length_a, label):
+    """One row; `hidden` is position -> the token that stood there."""
+    ids = np.array(ids_of(text), np.uint16)
+    labels = np.array(ids_of(" ".join(hidden.values())), np.uint16)
+    return Examples(
+        input_ids=Ragged(ids, offsets_of([len(ids)])),
+        masked_lm_positions=Ragged(np.array([*hidden], np.uint16), offsets_of([len(hidden)])),
+        masked_lm_labels=Ragged(labels, offsets_of([len(hidden)])),
+        length_a=np.array([length_a], np.uint16),
+        next_sentence_label=np.array([label], np.int8),
+        document_a=np.zeros(1, np.uint64),
+        document_b=np.zeros(1, np.uint64),
+    )
+
+
+def show(shown, width=80):
+    return list(show_example(shown, 0, TOKENIZER, name="train-00000-of-00001.arrow", width=width))
+
+
+def test_a_pair_with_its_masks_and_their_answers():
+    shown = example(
+        "[CLS] the [MASK] sat on the river . [SEP] it [MASK] ##ing , dog ##s ran . [SEP]",
+        hidden={2: "cat", 6: "mat", 10: "grow", 13: "dog"},
+        length_a=9,
+        label=0,
+    )
+    assert show(shown) == [
+        "train-00000-of-00001.arrow, row 0: 18 tokens, B follows A",
+        "  A        the [1 MASK] sat on the [2 river] .",
+        "  B        it [3 MASK]ing , [4 dog]s ran .",
+        "  hidden   1 cat   2 mat (shown as river)   3 grow   4 dog (left as it is)",
+    ]
+
+
+def test_a_hidden_piece_stays_apart_and_a_cut_word_shows_its_cut():
+    shown = example(
+        "[CLS] grow ##ing trees ##s [SEP] ##er ran [SEP]",
+        hidden={2: "##ed", 4: "##s"},
+        length_a=6,
+        label=1,
+    )
+    assert show(shown)[:3] == [
+        "train-00000-of-00001.arrow, row 0: 9 tokens, B is random",
+        "  A        grow [1 ##ing] trees [2 ##s]",
+        "  B        ##er ran",
+    ]
+
+
+def test_a_row_without_b_has_one_stretch_and_long_ones_are_wrapped():
+    words = "the cat sat on the mat and the dog ran to the old town near the river"
+    shown = example(f"[CLS] {words} [SEP]", hidden={}, length_a=19, label=-1)
+    assert show(shown, width=44) == [
+        "train-00000-of-00001.arrow, row 0: 19 tokens, no B",
+        "  A        the cat sat on the mat and the",
+        "           dog ran to the old town near the",
+        "           river",
+        "  hidden",
+    ]
+
+
+@pytest.fixture(scope="module")
+def data_set(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shown")
+    build(*work(folder))
+    return folder / "out"
+
+
+def test_a_data_set_is_introduced_by_its_facts(data_set):
+    manifest = read_manifest(data_set)
+    train, held_out = manifest.num_examples("train"), manifest.num_examples("validation")
+    read = manifest.counts
+    lines = list(show_data_set(data_set, number=0, seed=0, width=80))
+    assert lines[:2] == [
+        f"{train} training and {held_out} validation examples of at most 32 tokens, "
+        f"pairs: segments, vocabulary {TOKENIZER.vocab_size}",
+        f"from 60 documents, {read['sentences']} sentences, {read['tokens']:,} tokens",
+    ]
+    assert lines[2:] == [
+        "left out: " + ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
+    ]
+
+
+def test_as_many_examples_as_asked_for_the_same_for_the_same_seed(data_set):
+    lines = list(show_data_set(data_set, number=5, seed=1, width=80))
+    assert lines == list(show_data_set(data_set, number=5, seed=1, width=80))
+    assert lines != list(show_data_set(data_set, number=5, seed=2, width=80))
+    heads = [after for before, after in pairwise(lines) if not before]
+    assert len(heads) == 5
+    for head in heads:  # each is a row there is
+        name, row = head.split(":")[0].split(", row ")
+        examples = read_shard(data_set / name)
+        assert f": {examples.input_ids.lengths[int(row)]} tokens" in head
+        assert head.startswith("train-")

@@ -1,0 +1,176 @@
+"""Labelled rows by column name: every row, or an error that names the bad one."""
+
+import gzip
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.common.errors import InputError
+from pipeline.sources.labelled_table import read_table
+from pipeline.sources.sample.articles import make_reviews
+
+DATA = os.environ.get("CLOZELINE_DATA")
+ROWS: list[dict[str, Any]] = [
+    {"label": 1, "text": 'Good,\nvery "good".', "id": 0},
+    {"label": 0, "text": "Ça ne va\tpas.", "id": 1},
+    {"label": 1, "text": "", "id": 2},
+]
+
+
+def write(path: Path, data: str | bytes) -> str:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+def delimited(rows: Sequence[dict[str, Any]], delimiter: str) -> str:
+    lines = [list(rows[0]), *(row.values() for row in rows)]
+    quoted = [['"' + str(cell).replace('"', '""') + '"' for cell in line] for line in lines]
+    return "\n".join(delimiter.join(line) for line in quoted)
+
+
+def json_lines(rows: Sequence[dict[str, Any]]) -> str:
+    return "\n".join(map(json.dumps, rows))
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+    """The rows in the format that the name says."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path)
+        return str(path)
+    name = path.name.removesuffix(".gz")
+    text = json_lines(rows) if name.endswith("l") else delimited(rows, "," if "c" in name else "\t")
+    return write(path, gzip.compress(text.encode()) if path.suffix == ".gz" else text)
+
+
+FORMATS = ["a.csv", "a.tsv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.parquet"]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
+    table = read_table(write_rows(tmp_path / name, ROWS), ["text", "label"])
+    assert table.column_names == ["text", "label"]
+    assert table.column("text").to_pylist() == [row["text"] for row in ROWS]
+    assert [str(label) for label in table.column("label").to_pylist()] == ["1", "0", "1"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.lists(st.text(alphabet="a,\t\"'\n\r\\é\u2028 1", max_size=8), min_size=1, max_size=8))
+def test_quoted_text_survives_csv(tmp_path: Path, texts: list[str]) -> None:
+    rows = [{"text": text, "label": i} for i, text in enumerate(texts)]
+    for name in ("a.csv", "a.tsv"):
+        table = read_table(write_rows(tmp_path / name, rows), ["text", "label"])
+        assert table.column("text").to_pylist() == texts
+
+
+def test_several_files_are_one_table_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for i in (2, 0, 1):
+        write_rows(tmp_path / f"part-{i}.parquet", [{"n": 10 * i}, {"n": 10 * i + 1}])
+    table = read_table(f"{tmp_path}/part-*", ["n"])
+    assert table.column("n").to_pylist() == [0, 1, 10, 11, 20, 21]
+
+
+def test_what_looks_like_a_number_in_csv_stays_text(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.csv", "label,text\n1,1984\n01,NA\n")
+    table = read_table(source, ["label", "text"])
+    assert table.to_pydict() == {"label": ["1", "01"], "text": ["1984", "NA"]}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
+def test_invalid_utf8_is_mended(name: str, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / name, [{"label": 0, "text": "caf#"}, {"label": 1, "text": "é"}])
+    data = Path(source).read_bytes()
+    if name == "a.parquet":
+        values = pa.array([b"caf\xe9", "é".encode()], pa.binary())
+        broken = pa.Array.from_buffers(pa.string(), 2, values.buffers())
+        pq.write_table(pa.table({"label": [0, 1], "text": broken}), source)
+    else:
+        write(Path(source), data.replace(b"#", b"\xe9"))
+    table = read_table(source, ["label", "text"])
+    assert table.column("text").to_pylist() == ["caf\ufffd", "é"]
+    table.validate(full=True)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.jsonl"):
+        path = tmp_path / name
+        write(path, b"\xef\xbb\xbf" + Path(write_rows(path, ROWS)).read_bytes())
+        assert len(read_table(str(path), ["label"])) == 3
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name} has no column 'body'; its columns are label, te"):
+        read_table(write_rows(tmp_path / name, ROWS), ["label", "body"])
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", "label,text\n1,a\n,b\n", "a.csv: row 2 has no 'label'"),
+        ("a.tsv", "label\ttext\n1\t\n", "a.tsv: row 1 has no 'text'"),
+        ("a.csv", "label,text\n1,a\n2\n", "a.csv cannot be read: CSV parse error: Expected 2"),
+        ("a.csv", "label,text\n", "a.csv has no rows"),
+        ("a.csv", "", "a.csv has no rows"),
+        ("a.csv", "text,label,text\na,1,b\n", "has more than one column 'text'"),
+        ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": 0}', "a.jsonl: row 2 has no 'text'"),
+        ("a.jsonl", '{"label": 1, "text": "a"}\n\n{"label"', "a.jsonl:3: no JSON: "),
+        ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": "x", "text": "a"}', "more than one type"),
+        ("a.jsonl", "", "has no column 'label'; its columns are none"),
+        ("a.parquet", "PAR1", "a.parquet is no Parquet file that can be read"),
+        ("a.csv.gz", gzip.compress(b"label,text\n1,a\n")[:-12], "truncated or corrupt gz"),
+        ("a.txt", "label text", "a.txt is no table; those are .csv, .tsv, .jsonl and .parquet"),
+        ("b.csv", "label,text\n1,a\n", "a.csv: no such file"),
+    ],
+)
+def test_bad_tables_are_one_clear_line(
+    name: str, data: str | bytes, message: str, tmp_path: Path
+) -> None:
+    write(tmp_path / name, data)
+    with pytest.raises(InputError) as error:
+        read_table(str(tmp_path / name.replace("b.csv", "a.csv")), ["label", "text"])
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_nulls_in_parquet_are_named_by_row(tmp_path: Path) -> None:
+    source = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"label": [1, 0, None]}), source, row_group_size=1)
+    with pytest.raises(InputError, match="row 3 has no 'label'"):
+        read_table(source, ["label"])
+
+
+def test_reviews_may_start_after_those_trained_on() -> None:
+    made = make_reviews(5, 20, 30)
+    table = read_table("sample:reviews?rows=10&seed=5&start=20", ["title", "label", "content"])
+    assert table.to_pydict() == {
+        "title": made.titles,
+        "label": made.labels.tolist(),
+        "content": made.contents,
+    }
+    with pytest.raises(InputError, match="has no labels; sample:reviews has"):
+        read_table("sample:articles", ["label"])
+    with pytest.raises(InputError, match="has no rows"):
+        read_table("sample:reviews?rows=0", ["label"])
+
+
+@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
+@pytest.mark.parametrize(
+    ("source", "columns", "rows"),
+    [
+        ("amazon_polarity/train-*", ["label", "title", "content"], 59_242),
+        ("imdb/*", ["label", "text"], 50_000),
+        ("sst2/validation-*", ["label", "sentence"], 872),
+    ],
+)
+def test_real_tables_are_whole(source: str, columns: list[str], rows: int) -> None:
+    table = read_table(f"{DATA}/{source}", columns)
+    assert len(table) == rows
+    assert set(table.column("label").to_pylist()) == {0, 1}

@@ -1,0 +1,199 @@
+"""The audit of masks: bounds that chance does not leave, and each fault by its own words."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.config import DataConfig
+from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from pipeline.verify import mask_checks as mask_audit
+from pipeline.verify.findings import Faults
+from pipeline.verify.mask_checks import audit_masks, within_chance
+from tests.support.small import small_tokenizer
+from tests.test_examples import documents_of, examples_of
+
+TOKENIZER = small_tokenizer()
+CONFIG = DataConfig(max_seq_length=24, num_shards=1)
+WHOLE = replace(CONFIG, whole_word=True, masked_lm_prob=0.3)
+SEED = "rows with masks other than the config and the seed draw"
+
+
+def many_rows(config=CONFIG):
+    """3,000 rows and more, one of the small vocabulary's "##" pieces every third token."""
+    documents = documents_of([[[6] * 12]] * 1200)
+    ids = documents.ids.copy()
+    pieces = np.flatnonzero(TOKENIZER.is_continuation)
+    ids[1::3] = pieces[np.arange(len(ids[1::3])) % len(pieces)]
+    examples, _ = examples_of(replace(documents, ids=ids), config)
+    assert len(examples) > 3000
+    return examples
+
+
+def remasked(examples, config=CONFIG, **changes):
+    """The same originals, masked by other rules."""
+    return mask_examples(
+        examples.unmasked(),
+        keys=np.broadcast_to(
+            mask_keys(config.seed, split="train", shard=0, epoch=0), len(examples)
+        ),
+        rows=np.arange(len(examples)),
+        rules=replace(MaskRules.of(config, TOKENIZER), **changes),
+    )
+
+
+def faults_of(examples, config=CONFIG):
+    faults = Faults()
+    audit_masks(examples, faults, "train", 0, config, TOKENIZER)
+    return faults.lines()
+
+
+@pytest.mark.parametrize("config", [CONFIG, WHOLE])
+def test_sound_masks_have_no_fault(config):
+    assert faults_of(many_rows(config), config) == []
+
+
+@pytest.mark.parametrize("chance", [0.01, 0.1, 0.5, 0.8])
+@pytest.mark.parametrize("size", [1, 10, 100, 1000])
+def test_chance_leaves_its_bounds_less_than_once_in_25_million(size, chance):
+    """Against the exact tails of the binomial law."""
+    variance = size * chance * (1 - chance)
+    outside = sum(
+        math.comb(size, count) * chance**count * (1 - chance) ** (size - count)
+        for count in range(size + 1)
+        if not within_chance(count, size * chance, variance)
+    )
+    assert outside < 4e-8
+
+
+def test_the_bounds_are_narrow_where_there_is_much_to_count():
+    variance = 1_000_000 * 0.8 * 0.2
+    assert within_chance(802_000, 800_000, variance)
+    assert not within_chance(803_000, 800_000, variance)
+    assert not within_chance(797_000, 800_000, variance)
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({"mask_rate": 0.85, "random_rate": 0.05}, "are [MASK], not 80.00%"),
+        ({"mask_rate": 0.8, "random_rate": 0.05}, "are kept, not 10.2"),
+        ({"mask_rate": 0.8, "random_rate": 0.15}, "are a random word, not 9.7"),
+    ],
+)
+def test_shares_other_than_80_10_10(rates, expected):
+    lines = faults_of(remasked(many_rows(), **rates))
+    assert any(f"% of the masked tokens {expected}" in line for line in lines), lines
+
+
+def test_masks_that_keep_to_the_front_of_the_rows():
+    examples = many_rows().unmasked()
+    counts = np.full(len(examples), 4)
+    positions = np.tile(np.arange(1, 5), len(examples)).astype(np.uint16)
+    flat = np.repeat(examples.input_ids.offsets[:-1], 4) + positions
+    offsets = offsets_of(counts)
+    front = replace(
+        examples,
+        masked_lm_positions=Ragged(positions, offsets),
+        masked_lm_labels=Ragged(examples.input_ids.values[flat], offsets),
+    )
+    lines = faults_of(front)
+    assert any(line.startswith("part 1 of 8 of the rows has ") for line in lines), lines
+    assert any(line.startswith("part 8 of 8 of the rows has 0 masks, not ") for line in lines)
+
+
+def without_first_mask(examples, row):
+    """The row's first masked token put back, and no longer told of."""
+    at = examples.masked_lm_positions.offsets[row]
+    ids = examples.input_ids.values.copy()
+    ids[examples.flat_positions()[at]] = examples.masked_lm_labels.values[at]
+    counts = examples.masked_lm_positions.lengths
+    counts[row] -= 1
+    return replace(
+        examples,
+        input_ids=Ragged(ids, examples.input_ids.offsets),
+        masked_lm_positions=Ragged(
+            np.delete(examples.masked_lm_positions.values, at), offsets_of(counts)
+        ),
+        masked_lm_labels=Ragged(
+            np.delete(examples.masked_lm_labels.values, at), offsets_of(counts)
+        ),
+    )
+
+
+def test_one_mask_too_few():
+    assert faults_of(without_first_mask(many_rows(), 7)) == [
+        "rows that hide more or fewer tokens than the rules: 1, the first at 7",
+        f"{SEED}: 1, the first at 7",
+    ]
+
+
+def test_one_mask_too_many():
+    """The rules of a longer prediction: rows of 24 tokens hide 5 instead of 4."""
+    examples = many_rows()
+    more = remasked(examples, masked_lm_prob=0.2, max_predictions_per_seq=5)
+    counts = (more.masked_lm_positions.lengths != examples.masked_lm_positions.lengths).sum()
+    lines = faults_of(more)
+    what = "rows that hide more or fewer tokens than the rules"
+    assert any(line.startswith(f"{what}: {counts:,}, ") for line in lines), lines
+
+
+def test_a_word_that_is_hidden_in_part():
+    examples = many_rows(WHOLE)
+    starts = np.flatnonzero(TOKENIZER.is_continuation[examples.masked_lm_labels.values])
+    row = int(np.searchsorted(examples.masked_lm_labels.offsets, starts[0], side="right") - 1)
+    examples = without_first_mask(examples, row)
+    lines = faults_of(examples, WHOLE)
+    assert f"{SEED}: 1, the first at {row}" in lines
+    some = remasked(many_rows(WHOLE), CONFIG, whole_word=False, masked_lm_prob=0.3)
+    lines = faults_of(some, WHOLE)
+    assert any(line.startswith("rows that hide a word in part: ") for line in lines), lines
+
+
+def test_whole_words_of_which_one_more_would_have_fitted():
+    examples = many_rows(WHOLE)
+    words = ~TOKENIZER.is_continuation[examples.masked_lm_labels.values]
+    whole = np.add.reduceat(words, examples.masked_lm_labels.offsets[:-1])
+    row = int(np.argmax(whole == examples.masked_lm_labels.lengths))  # words of one piece alone
+    lines = faults_of(without_first_mask(examples, row), WHOLE)
+    what = "rows that hide more or fewer tokens than the rules"
+    assert f"{what}: 1, the first at {row}" in lines, lines
+
+
+@pytest.mark.parametrize("config", [CONFIG, WHOLE])
+def test_small_slabs_say_the_same(monkeypatch, config):
+    examples = without_first_mask(many_rows(config), 1234)
+    whole = faults_of(examples, config)
+    assert f"{SEED}: 1, the first at 1,234" in whole
+    monkeypatch.setattr(mask_audit, "SLAB", 100)
+    assert faults_of(examples, config) == whole
+
+
+@pytest.mark.parametrize("piece", ["[unused0]", "[SEP]"])
+def test_a_random_word_that_is_no_word(piece):
+    examples = many_rows()
+    shown = examples.input_ids.values[examples.flat_positions()]
+    at = int(np.argmax((shown != TOKENIZER.mask_id) & (shown != examples.masked_lm_labels.values)))
+    row = int(np.searchsorted(examples.masked_lm_labels.offsets, at, side="right") - 1)
+    ids = examples.input_ids.values.copy()
+    ids[examples.flat_positions()[at]] = TOKENIZER.tokens.index(piece)
+    assert faults_of(replace(examples, input_ids=Ragged(ids, examples.input_ids.offsets))) == [
+        f"rows with a special or unused piece for a random word: 1, the first at {row}",
+        f"{SEED}: 1, the first at {row}",
+    ]
+
+
+def test_the_number_of_rows_that_the_seed_masks_otherwise():
+    examples = many_rows()
+    other = remasked(examples, replace(CONFIG, seed=1))
+    [line] = faults_of(other)
+    found = int(line.removeprefix(f"{SEED}: ").removesuffix(", the first at 0").replace(",", ""))
+    assert 0.99 * len(examples) < found <= len(examples)  # some rows come out alike
+    row = 999
+    ids = examples.input_ids.values.copy()
+    place = examples.flat_positions()[examples.masked_lm_positions.offsets[row]]
+    ids[place] = 9 if ids[place] != 9 else 10
+    changed = replace(examples, input_ids=Ragged(ids, examples.input_ids.offsets))
+    assert faults_of(changed) == [f"{SEED}: 1, the first at {row}"]

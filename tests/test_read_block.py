@@ -1,0 +1,477 @@
+"""Blocks to documents: the same at any block size, and hostile input never ends the job."""
+
+import bz2
+import gzip
+import json
+import lzma
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.common.errors import InputError
+from pipeline.sources import text_files as lines
+from pipeline.sources.formats import list_blocks
+from pipeline.sources.read import Documents, read_block
+from pipeline.sources.sample.articles import make_articles, make_reviews
+
+DATA = os.environ.get("CLOZELINE_DATA")
+needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
+REPLACED = "\ufffd"
+
+JSON_LINES = st.sampled_from(
+    [b'{"text": "One."}', b'{"text": "Two\\nlines."}', b'{"text": "\xff"}', b"{", b"[]", b" ", b""]
+)
+TEXT_LINES = st.sampled_from([b"One.", b"  two ", b"\xc3\xa9", b"\xff", b"\0", b" \t", b"", b""])
+WIKI_LINES = st.sampled_from(
+    [b'<doc id="1" title="A &amp; B">', b"A &amp; B", b"Text.", b"</doc>", b"</doc>", b"", b"\xff"]
+)
+LINES = {"jsonl": JSON_LINES, "txt": TEXT_LINES, "wiki": WIKI_LINES}
+
+
+def read(
+    sources: str | Sequence[str],
+    *,
+    columns: tuple[str, ...] = ("text",),
+    block_bytes: int = 1 << 20,
+    piece_bytes: int = 1 << 20,
+) -> Documents:
+    """All documents of the sources as one piece."""
+    sources = [sources] if isinstance(sources, str) else sources
+    whole = Documents()
+    for block in list_blocks(sources, block_bytes=block_bytes, text_columns=columns):
+        for piece in read_block(block, text_columns=columns, piece_bytes=piece_bytes):
+            whole.texts += piece.texts
+            whole.rejected += piece.rejected
+            whole.counts += piece.counts
+    return whole
+
+
+def write(path: Path, data: str | bytes) -> str:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return str(path)
+
+
+def reasons(documents: Documents) -> list[tuple[str, str]]:
+    return [(Path(bad.where).name, bad.reason) for bad in documents.rejected]
+
+
+@pytest.mark.parametrize("name", LINES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_any_size_of_block_and_piece_gives_the_same_documents(
+    name: str, data: st.DataObject, tmp_path: Path
+) -> None:
+    parts = data.draw(st.lists(LINES[name], max_size=12))
+    end = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"] if name == "txt" else [b"\n", b"\r\n"]))
+    last = data.draw(st.sampled_from([b"", end]))
+    begin = b'<doc id="0" title="0">' + end if name == "wiki" else b"x" + end
+    path = tmp_path / ("wiki_00" if name == "wiki" else f"file.{name}")
+    source = write(path, begin + end.join(parts) + last)
+    whole = read(source)
+    for block_bytes, piece_bytes in [(1, 1), (2, 100), (7, 3), (100, 1)]:
+        assert read(source, block_bytes=block_bytes, piece_bytes=piece_bytes) == whole
+    packed = write(path.with_name(path.name + ".gz"), gzip.compress(path.read_bytes()))
+    for bad in (unpacked := read(packed, piece_bytes=3)).rejected:
+        assert bad.where.startswith(packed)
+    assert (unpacked.texts, unpacked.counts) == (whole.texts, whole.counts)
+    assert [b.where.replace(".gz", "") for b in unpacked.rejected] == [
+        b.where for b in whole.rejected
+    ]
+
+
+@given(st.lists(st.one_of(TEXT_LINES, st.text(alphabet="ab \t\r\u2028\x0b")), max_size=12))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_text_is_what_a_slow_reading_line_by_line_gives(
+    tmp_path: Path, parts: list[bytes | str]
+) -> None:
+    data = b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+    source = write(tmp_path / "file.txt", b"x\n" + data)
+    text = (b"x\n" + data).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    expected, document = [], ""
+    for line in [*text.split("\n"), ""]:
+        if line.strip(" \t"):
+            document += line + "\n"
+        elif document:
+            expected.append(document.strip().replace("\0", ""))
+            document = ""
+    assert read(source, block_bytes=5).texts == [text for text in expected if text.strip()]
+
+
+def test_the_bytes_of_a_json_line_are_mended_and_counted(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "a.jsonl",
+        b'\xef\xbb\xbf{"text": "a\\r\\nb\\rc"}\r\n'
+        b'{"text": "caf\xe9 \xe2\x82 x"}\n'
+        b'{"text": "nul \\u0000 and \x00."}\n'
+        b'{"text": "\\ud800 lone, \\ud83d\\ude00 a pair"}\n'
+        b'{"text": ""}\n{"text": " \\n\\u0000"}\n'
+        b'{"text": "tab\tand\x0bmore", "id": 1e999, "text2": NaN}\n'
+        b'{"text": "first", "text": "last"}',
+    )
+    found = read(source)
+    assert found.texts == [
+        "a\nb\nc",
+        f"caf{REPLACED} {REPLACED} x",
+        "nul  and .",
+        f"{REPLACED} lone, \U0001f600 a pair",
+        "tab\tand\x0bmore",
+        "last",
+    ]
+    assert found.counts == Counter(invalid_utf8=2, nul=1, empty=2)
+    assert found.rejected == []
+
+
+def test_bad_json_lines_are_rejected_by_line(tmp_path: Path) -> None:
+    bad = ["{", "[1]", '"text"', '{"id": 1}', '{"text": null}', '{"text": 7}', "[" * 100_000]
+    bad += ['{"text": "a"} {"text": "b"}', "{" + '"a":' + "9" * 5000 + "}", "\0", "\ud800"]
+    data = "\n\n".join(f'{line}\n{{"text": "good"}}' for line in bad)
+    source = write(tmp_path / "a.jsonl", data.encode("utf-8", "surrogatepass"))
+    found = read(source, block_bytes=40)
+    assert found.texts == ["good"] * len(bad)
+    assert [where for where, _ in reasons(found)] == [
+        f"a.jsonl:{3 * i + 1}" for i in range(len(bad))
+    ]
+    assert [reason for _, reason in reasons(found)][:8] == [
+        "no JSON: Expecting property name enclosed in double quotes at character 2",
+        "no JSON object",
+        "no JSON object",
+        "no 'text' in the JSON object",
+        "'text' is not text",
+        "'text' is not text",
+        "no JSON that can be read: it is nested too deep",
+        "no JSON: Extra data at character 15",
+    ]
+
+
+def test_lines_far_into_a_file_are_named_from_the_block_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "a.jsonl", '{"text": "good"}\n' * 10 + "bad\n")
+    monkeypatch.setattr(lines, "COUNT_LINES_BYTES", 100)
+    (bad,) = read(source, block_bytes=58).rejected
+    assert bad.where == f"{source}: line 4 after byte 119"
+
+
+def test_several_columns_are_joined_by_line_ends(tmp_path: Path) -> None:
+    rows = [{"title": "A", "text": "b"}, {"text": "no title"}]
+    source = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    found = read(source, columns=("title", "text"))
+    assert found.texts == ["A\nb"]
+    assert reasons(found) == [("a.jsonl:2", "no 'title' in the JSON object")]
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_document_of_50_megabytes_on_one_line_is_a_document(ending: str, tmp_path: Path) -> None:
+    text = "Some words. " * 4_200_000
+    pack = gzip.compress if ending else bytes
+    line = json.dumps({"text": text}).encode()
+    data = pack(b'{"text": "a"}\n' + line + b'\n{"text": "b"}', *([1] if ending else []))
+    assert read(write(tmp_path / f"a.jsonl{ending}", data)).texts == ["a", text, "b"]
+    if not ending:
+        source = write(tmp_path / "a.txt", f"a\n\n{text}\n\nb")
+        assert read(source).texts == ["a", text.strip(), "b"]
+
+
+def test_wikiextractor_output_loses_titles_and_entities(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "wiki_00",
+        '<doc id="1" url="u" title="A &amp; "B"">\nA &amp; "B"\n\nAT&T &lt;b&gt; &amp;lt; &copy\n'
+        "A line that begins &amp; goes on.\n\n</doc>\n"
+        '<doc id="2" url="u" title="C">\nNo title line.\nC\n</doc>\n'
+        '<doc id="3" url="u" title="D">\nD\n\n</doc>\n'
+        '<doc id="4" url="u" title="E">\nCut.\n'
+        '<doc id="5" url="u" title="F">\nF\r\n\r\nG\r\n</doc>\n',
+    )
+    found = read(source)
+    assert found.texts == [
+        "AT&T <b> &lt; &copy\nA line that begins & goes on.",
+        "No title line.\nC",
+        "G",
+    ]
+    assert found.counts == Counter(empty=1)
+    assert reasons(found) == [("wiki_00: E", "no </doc>: the document is cut")]
+
+
+def test_text_around_wikiextractor_documents_is_rejected(tmp_path: Path) -> None:
+    source = write(tmp_path / "wiki_00", 'before\n<doc id="1" title="A">\nText.\n</doc>\nafter\n')
+    assert reasons(read(source)) == [
+        ("wiki_00", "text before the first <doc>"),
+        ("wiki_00: A", "text after </doc>"),
+    ]
+
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": lambda data: b"".join(
+        bz2.compress(data[i : i + 20_000]) for i in range(0, len(data), 20_000)
+    ),
+    ".xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+@pytest.mark.parametrize(
+    ("name", "line", "text"),
+    [
+        ("a.jsonl", '{{"text": "Sentence {} is here."}}\n', "Sentence {} is here."),
+        ("a.txt", "Sentence {} is here.\n\n", "Sentence {} is here."),
+        ("wiki_00", '<doc id="" title="">\nSentence {0} is.\n</doc>\n\n', "Sentence {0} is."),
+    ],
+)
+def test_of_a_cut_file_what_was_read_is_kept_with_one_rejection(
+    name: str, line: str, text: str, ending: str, tmp_path: Path
+) -> None:
+    packed = PACKERS[ending]("".join(line.format(i) for i in range(20_000)).encode())
+    source = write(tmp_path / (name + ending), packed[: len(packed) * 2 // 3])
+    found = read(source, piece_bytes=10_000)
+    kept = found.texts if name != "a.txt" else found.texts[:-1]  # whose end may be missing
+    assert len(kept) > 1000
+    assert kept == [text.format(i) for i in range(len(kept))]
+    (bad,) = found.rejected
+    assert bad.where == source
+    assert bad.reason.startswith(f"truncated or corrupt {ending[1:]}: ")
+
+
+def page(title: str, text: str, *, ns: int = 0, redirect: str = "") -> str:
+    return (
+        f"<page><title>{title}</title><ns>{ns}</ns><id>7</id>{redirect}"
+        f"<revision><text>{text}</text></revision></page>\n"
+    )
+
+
+DUMP = (
+    "<mediawiki>\n"
+    + page("A", "'''A''' is a [[letter]].")
+    + page("B", "#REDIRECT [[A]]", redirect='<redirect title="A" />')
+    + page("Talk:A", "Hello.", ns=1)
+    + page("Empty", "")
+    + page("Deep", "{{" * 5000 + "}}" * 5000)
+    + page("C", "Ünïcode &amp;amp; more.")
+    + "</mediawiki>\n"
+)
+
+
+@pytest.mark.parametrize("ending", ["", *PACKERS])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_of_a_dump_articles_are_kept_and_the_rest_is_counted(
+    encoding: str, ending: str, tmp_path: Path
+) -> None:
+    data = PACKERS.get(ending, bytes)(DUMP.encode(encoding))
+    found = read(write(tmp_path / f"dump.xml{ending}", data), piece_bytes=1)
+    assert found.texts == ["A is a letter.", "Ünïcode & more."]
+    assert found.counts == Counter(redirect=1, other_namespace=1, empty=1)
+    assert reasons(found) == [(f"dump.xml{ending}: Deep", "over the page budget: nesting_depth")]
+
+
+@pytest.mark.parametrize("ending", ["", *PACKERS])
+def test_a_cut_dump_keeps_its_whole_pages(ending: str, tmp_path: Path) -> None:
+    pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(4000))
+    packed = PACKERS.get(ending, bytes)(("<mediawiki>\n" + pages).encode())
+    found = read(write(tmp_path / f"dump.xml{ending}", packed[: len(packed) * 2 // 3]))
+    assert len(found.texts) > 1000
+    assert found.texts == [f"Sentence {i} stands here." for i in range(len(found.texts))]
+    (bad,) = reasons(found)
+    assert re.search(r"truncated|cut", bad[1])
+
+
+def test_damage_between_pages_is_no_silent_end(tmp_path: Path) -> None:
+    pages = bz2.compress(page("A", "Text.").encode())
+    found = read(write(tmp_path / "part.xml.bz2", pages + b"garbage, not a stream" * 9))
+    assert found.texts == ["Text."]
+    assert reasons(found) == [("part.xml.bz2", "truncated or corrupt bz2: Invalid data stream")]
+
+
+def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path: Path) -> None:
+    streams = [
+        "<mediawiki>\n",
+        *(page(f"T{i}", f"Text {i}.") + page(f"U{i}", f"More {i}.") for i in range(5)),
+        "</mediawiki>\n",
+    ]
+    packed = [bz2.compress(stream.encode()) for stream in streams]
+    source = write(tmp_path / "x-multistream.xml.bz2", b"".join(packed))
+    whole = read(source)
+    offsets = [sum(map(len, packed[:i])) for i in range(1, 6)]
+    index = "".join(f"{offset}:{i}:T\n{offset}:{i}:U\n" for i, offset in enumerate(offsets))
+    write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(index.encode()))
+    assert len(list_blocks([source], block_bytes=1)) == 5
+    assert read(source, block_bytes=1) == whole
+    assert len(whole.texts) == 10
+    write(Path(source), b"".join(packed)[: offsets[3]])  # cut where a stream begins
+    assert read(source, block_bytes=1).texts == whole.texts[:6]
+
+
+def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path: Path) -> None:
+    texts = [f"Row {i}." for i in range(100)]
+    table = pa.table({"n": range(100), "text": [*texts[:41], None, *texts[42:]], "t": ["T"] * 100})
+    source = str(tmp_path / "a.parquet")
+    pq.write_table(table, source, row_group_size=7)
+    for block_bytes, piece_bytes in [(1, 1), (30, 20), (1 << 20, 1 << 20)]:
+        found = read(source, block_bytes=block_bytes, piece_bytes=piece_bytes)
+        assert found.texts == texts[:41] + texts[42:]
+        assert reasons(found) == [("a.parquet: row 42", "null text")]
+    assert read(source, columns=("t", "text")).texts[:2] == ["T\nRow 0.", "T\nRow 1."]
+
+
+@pytest.mark.parametrize(
+    "type",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
+)
+def test_parquet_text_may_be_any_kind_of_text(type: pa.DataType, tmp_path: Path) -> None:
+    source = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": pa.array(["é", None, "a\r\nb", "\0"], type)}), source)
+    found = read(source)
+    assert found.texts == ["é", "a\nb"]
+    assert found.counts == Counter(empty=1)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_invalid_utf8_in_parquet_is_mended_and_counted(binary: bool, tmp_path: Path) -> None:
+    values = pa.array([b"caf\xe9 \xe2\x82", "é".encode(), None], pa.binary())
+    column = values if binary else pa.Array.from_buffers(pa.string(), 3, values.buffers())
+    source = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": column}), source)
+    found = read(source)
+    assert found.texts == [f"caf{REPLACED} {REPLACED}", "é"]
+    assert found.counts == Counter(invalid_utf8=1)
+    assert reasons(found) == [("a.parquet: row 3", "null text")]
+
+
+def test_a_corrupt_row_group_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["Some text." * 9] * 1000}), source, compression="gzip")
+    data = source.read_bytes()
+    write(source, data[:20] + b"\xff" * 60 + data[80:])
+    with pytest.raises(InputError, match=r"a\.parquet is corrupt near row 1"):
+        read(str(source))
+
+
+def test_a_huge_row_group_is_read_in_pieces(tmp_path: Path) -> None:
+    source = str(tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": [f"{i:09} " * 100 for i in range(20_000)]}), source)
+    (block,) = list_blocks([source], block_bytes=1 << 30)
+    sizes = [sum(map(len, piece.texts)) for piece in read_block(block, piece_bytes=1 << 20)]
+    assert sum(sizes) == 20_000_000
+    assert max(sizes) < 3 << 20
+
+
+def test_samples_are_those_of_the_generator() -> None:
+    articles = read("sample:articles?size=100KB&seed=4", block_bytes=30_000, piece_bytes=9000)
+    assert articles.texts == make_articles(4, 0, len(articles.texts))
+    reviews = make_reviews(4, 50, 80)
+    expected = [f"{t}\n{c}" for t, c in zip(reviews.titles, reviews.contents, strict=True)]
+    assert read("sample:reviews?rows=30&start=50&seed=4", block_bytes=900).texts == expected
+
+
+def test_remote_files_are_read_in_ranges() -> None:
+    with fsspec.open("memory://readers/a.jsonl", "wb") as file:
+        file.write(b'{"text": "One."}\nbad\n{"text": "Two."}\n')
+    found = read("memory://readers/a.jsonl", block_bytes=1)
+    assert found.texts == ["One.", "Two."]
+    assert reasons(found) == [("a.jsonl:2", "no JSON: Expecting value at character 1")]
+
+
+HUB_SCRIPT = """
+import json, sys
+from pipeline.common.errors import InputError
+from pipeline.sources.read import read_block
+from pipeline.sources.formats import list_blocks
+from pipeline.sources.labelled_table import read_table
+folder = sys.argv[1]
+blocks = list_blocks([f"hf://{folder}?split=train"], block_bytes=200)
+texts = [text for block in blocks for piece in read_block(block) for text in piece.texts]
+rejected = [b.where for block in blocks for piece in read_block(block) for b in piece.rejected]
+labels = read_table(f"hf://{folder}", ["label"]).column("label").to_pylist()
+try:
+    list_blocks([f"hf://{folder}-missing"])
+except InputError as error:
+    missing = str(error)
+try:
+    list_blocks(["hf://nobody/nothing"])
+except InputError as error:
+    offline = str(error)
+try:
+    list_blocks([f"hf://{folder}"], text_columns=("body",))
+except InputError as error:
+    column = str(error)
+sums = {sum(b.text_bytes for b in list_blocks([f"hf://{folder}"], block_bytes=n)) for n in (9, 99)}
+print(json.dumps([len(blocks), texts, rejected, labels, list(sums), missing, offline, column]))
+"""
+
+
+def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    rows = [
+        {"text": f"Row {i} of a data set." if i != 7 else None, "label": i % 2} for i in range(50)
+    ]
+    write(folder / "train.jsonl", "\n".join(map(json.dumps, rows)))
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(
+        [sys.executable, "-c", HUB_SCRIPT, str(folder)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    blocks, texts, rejected, labels, sums, missing, offline, column = json.loads(done.stdout)
+    kept = [row["text"] for row in rows if row["text"]]
+    assert texts == kept
+    assert rejected == [f"hf://{folder}?split=train: row 8"]
+    assert labels == [row["label"] for row in rows]
+    assert blocks == 5
+    assert sums == [sum(map(len, map(str, kept)))]
+    assert "data-missing (name None, split train) cannot be loaded: " in missing
+    assert "hf://nobody/nothing (name None, split train) cannot be loaded: " in offline
+    assert column == f"hf://{folder} has no column 'body'; its columns are text, label"
+
+
+@needs_data
+@pytest.mark.slow
+def test_wikipedia_parquet_has_101533_articles() -> None:
+    found = read(f"{DATA}/wikipedia/train-*.parquet")
+    assert len(found.texts) == 101_533
+    assert found.rejected == []
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "texts", "counts", "rejected"),
+    [
+        ("wikiextractor/wiki_00", 366, {"empty": 23}, 0),
+        ("dumps/enwiki-slice-pages-articles.xml.bz2", 106, {"redirect": 100}, 0),
+        ("dumps/bgwiki-*.xml.bz2", 1, {"other_namespace": 2}, 0),
+        ("dumps/enwiki-table-markup.xml.bz2", 5, {}, 0),
+    ],
+)
+def test_real_files_give_as_many_documents(
+    name: str, texts: int, counts: dict[str, int], rejected: int
+) -> None:
+    found = read(f"{DATA}/{name}")
+    assert (len(found.texts), found.counts, len(found.rejected)) == (texts, counts, rejected)
+
+
+@needs_data
+@pytest.mark.slow
+def test_a_real_multistream_dump_gives_the_same_in_ranges() -> None:
+    whole = read(f"{DATA}/dumps/enwiki-slice-pages-articles.xml.bz2")
+    assert read(f"{DATA}/dumps/enwiki-slice-*-multistream*", block_bytes=1).texts == whole.texts
+
+
+@needs_data
+@pytest.mark.slow
+def test_a_real_cut_dump_is_one_rejection() -> None:
+    found = read(f"{DATA}/dumps/elwiki-truncated-100k.xml.xz")
+    assert len(found.texts) > 500
+    (bad,) = found.rejected
+    assert "the dump is cut after 933 pages" in bad.reason

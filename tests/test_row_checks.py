@@ -1,0 +1,157 @@
+"""The audit of pairs: what holds of every shard, and each way in which it may not."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.config import DataConfig
+from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from pipeline.verify.findings import Faults, rows_with
+from pipeline.verify.row_checks import audit
+from tests.support.small import make_examples, small_tokenizer
+from tests.test_examples import DOCUMENT, TALK, documents_of, examples_of
+
+TOKENIZER = small_tokenizer()
+CONFIG = DataConfig(max_seq_length=24, num_shards=1)
+
+
+def faults_of(examples, config=CONFIG, *, nothing_to_mask=0):
+    faults = Faults()
+    audit(
+        examples,
+        faults,
+        split="train",
+        shard=0,
+        config=config,
+        tokenizer=TOKENIZER,
+        nothing_to_mask=nothing_to_mask,
+    )
+    return faults.lines()
+
+
+def remasked(examples, config=CONFIG):
+    """The same originals under the masks of the places that the rows have now."""
+    return mask_examples(
+        examples.unmasked(),
+        keys=np.broadcast_to(
+            mask_keys(config.seed, split="train", shard=0, epoch=0), len(examples)
+        ),
+        rows=np.arange(len(examples)),
+        rules=MaskRules.of(config, TOKENIZER),
+    )
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(DOCUMENT, max_size=6),
+    st.sampled_from(["segments", "sentences", "none"]),
+    st.booleans(),
+    st.integers(1, 3),
+    st.integers(8, 40),
+    st.integers(0, 1000),
+)
+def test_whatever_is_made_is_sound(shape, kind, whole_word, copies, length, seed):
+    config = DataConfig(
+        max_seq_length=length, pairs=kind, whole_word=whole_word, dupe_factor=copies, seed=seed
+    )
+    examples, dropped = examples_of(documents_of(shape), config)
+    assert faults_of(examples, config, nothing_to_mask=dropped["nothing_to_mask"]) == []
+
+
+def test_rows_stand_in_the_order_of_their_documents_once_for_each_copy():
+    twice = replace(CONFIG, dupe_factor=2)
+    examples, _ = examples_of(documents_of(TALK), twice)
+    assert faults_of(examples, twice) == []
+    found = faults_of(remasked(examples), CONFIG)
+    [second_copy] = np.flatnonzero(np.diff(examples.document_a.astype(np.int64)) < 0) + 1
+    assert found == [f"rows out of the order of their documents: 1, the first at {second_copy}"]
+
+
+def test_a_span_that_is_cut_short_inside_its_document():
+    config = replace(CONFIG, pairs="none")
+    examples, _ = examples_of(documents_of([[[30]], [[30]]]), config)
+    swapped = remasked(examples.take(np.array([1, 0, 2, 3])), config)
+    assert faults_of(swapped, config) == [
+        "rows cut short inside their document: 1, the first at 0",
+    ]
+
+
+def test_more_random_pairs_than_are_balanced_out():
+    examples, _ = examples_of(documents_of(TALK))
+    random = int((examples.next_sentence_label == 1).sum())
+    follows = np.flatnonzero(examples.next_sentence_label == 0)
+    fewer = remasked(examples.take(np.setdiff1d(np.arange(len(examples)), follows[:3])))
+    left = len(follows) - 3
+    assert faults_of(fewer) == [
+        f"{random} random pairs beside {left} that follow: not the balance of --pairs segments"
+    ]
+    assert faults_of(fewer, nothing_to_mask=3) == []
+
+
+def test_as_many_neighbours_that_follow_as_random_ones():
+    config = replace(CONFIG, pairs="sentences")
+    examples, _ = examples_of(documents_of(TALK), config)
+    half = len(examples) // 2
+    lost = remasked(examples.take(np.delete(np.arange(len(examples)), 1)), config)
+    assert faults_of(lost, config) == [
+        f"{half - 1} random pairs beside {half} that follow: not the balance of --pairs sentences"
+    ]
+    assert faults_of(lost, config, nothing_to_mask=1) == []
+
+
+def test_the_share_of_random_pairs_is_held_against_its_bounds():
+    examples, _ = examples_of(documents_of([[[6] * 12]] * 2000))
+    assert len(examples) > 5000
+    is_random = np.flatnonzero(examples.next_sentence_label == 1)
+    everything = np.arange(len(examples))
+    assert faults_of(examples) == []
+    fewer = np.setdiff1d(everything, is_random[: len(everything) // 10])
+    assert len(fewer) > 4096
+    [fault] = faults_of(remasked(examples.take(fewer)))
+    assert fault.endswith("% of the pairs are random, not 48-52 %")
+    assert faults_of(remasked(examples.take(fewer[:4000]))) == []  # too few to tell
+
+
+def test_a_data_set_of_one_document_has_no_random_pairs_and_no_fault():
+    config = DataConfig(max_seq_length=8, pairs="sentences")
+    examples, _ = examples_of(documents_of([[[3] * 5000]]), config)
+    assert len(examples) > 4096
+    assert not (examples.next_sentence_label == 1).any()
+    assert faults_of(examples, config) == []
+
+
+def test_rows_of_no_shape_are_counted_and_not_taken_apart():
+    faults = Faults()
+    rows = make_examples([[2, 9, 3, 9, 3], [2, 9], [2, 9, 999, 3, 9, 3]], length_a=[3, 2, 4])
+    sound = audit(
+        rows,
+        faults,
+        split="train",
+        shard=0,
+        config=replace(CONFIG, pairs="none"),
+        tokenizer=TOKENIZER,
+        nothing_to_mask=0,
+    )
+    assert not sound
+    assert faults.lines() == [
+        "rows shorter than 3 or longer than 24 tokens: 1, the first at 1",
+        "rows with length_a beyond the row, or of an empty A: 1, the first at 1",
+        f"rows with ids beyond the vocabulary of {TOKENIZER.vocab_size}: 1, the first at 2",
+    ]
+
+
+def test_faults_of_one_kind_are_one_line():
+    faults = Faults()
+    faults.note(np.array([False, False]), "nothing")
+    faults.note(np.array([False, True, True]), "this", first=1000)
+    faults.say("that")
+    faults.note(np.array([7, 7, 5]), "this")
+    assert faults.lines() == ["this: 4, the first at 5", "that"]
+
+
+def test_rows_with_a_flagged_value():
+    ragged = Ragged(np.zeros(6), offsets_of([2, 0, 3, 1]))
+    assert rows_with(np.array([1, 1, 0, 0, 1, 1], dtype=bool), ragged).tolist() == [0, 2, 3]

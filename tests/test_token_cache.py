@@ -1,0 +1,217 @@
+"""Runs: whatever order and pieces documents come in, a bucket gets them once, sorted by hash."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.common.errors import InputError
+from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.dataset.buckets import Buckets, hash_documents
+from pipeline.job.token_cache import (
+    Counts,
+    RunSlice,
+    TokenizedDocuments,
+    list_slices,
+    read_counts,
+    read_documents,
+    run_name,
+    run_schema,
+    write_run,
+)
+
+VOCAB = 1000
+SCHEMA = run_schema(VOCAB)
+BUCKETS = Buckets(num_train=3, num_validation=1, validation=0.3)
+
+IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5)  # a sentence
+DOCUMENT = st.lists(st.lists(IDS, max_size=3), min_size=1, max_size=3).filter(any)
+CORPUS = st.lists(DOCUMENT, max_size=8)
+
+
+def tokenized(corpus):
+    """Documents of paragraphs of sentences of ids, as columns; the hash is that of their text."""
+    sentences = [[s for paragraph in document for s in paragraph] for document in corpus]
+    high, low = hash_documents(list(map(str, corpus)))
+    return TokenizedDocuments(
+        high,
+        low,
+        _ragged([[len(s) for s in document] for document in sentences]),
+        _ragged([[len(paragraph) for paragraph in document] for document in corpus]),
+        _ragged([[i for s in document for i in s] for document in sentences]),
+    )
+
+
+def _ragged(rows):
+    values = np.array([value for row in rows for value in row], dtype=np.int64)
+    return Ragged(values, offsets_of([len(row) for row in rows]))
+
+
+def nested(documents):
+    """A bucket taken apart: ids in sentences in paragraphs (those that have any) in documents."""
+    found = []
+    for first, last in zip(
+        documents.document_offsets, documents.document_offsets[1:], strict=False
+    ):
+        paragraphs: dict[int, list[list[int]]] = {}
+        for s in range(first, last):
+            start, stop = documents.sentence_offsets[s : s + 2]
+            paragraphs.setdefault(int(documents.paragraphs[s]), []).append(
+                documents.ids[start:stop].tolist()
+            )
+        found.append(list(paragraphs.values()))
+    return found
+
+
+def write(path: Path, *pieces):
+    write_run(
+        path,
+        [(tokenized(piece), Counts(Counter(documents=len(piece)))) for piece in pieces],
+        buckets=BUCKETS,
+        schema=SCHEMA,
+    )
+    return list_slices(path)
+
+
+def read_all(folder, *runs):
+    """What each bucket reads out of the slices of several runs."""
+    return [
+        read_documents(folder, [run[bucket] for run in runs if bucket in run], VOCAB)
+        for bucket in range(len(BUCKETS))
+    ]
+
+
+@settings(max_examples=40)
+@given(CORPUS)
+def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
+    tmp_path_factory, corpus
+):
+    folder = tmp_path_factory.mktemp("runs")
+    found = read_all(folder, write(folder / "a", corpus))
+    hashes = [hash_documents([str(document)]) for document in corpus]
+    for bucket, (documents, duplicates) in enumerate(found):
+        mine = {
+            (int(high[0]), int(low[0])): [paragraph for paragraph in document if paragraph]
+            for (high, low), document in zip(hashes, corpus, strict=True)
+            if BUCKETS.of(high, low)[0] == bucket
+        }
+        assert nested(documents) == [mine[key] for key in sorted(mine)]
+        assert documents.hashes.tolist() == [high for high, _ in sorted(mine)]
+        assert duplicates == sum(BUCKETS.of(h, low)[0] == bucket for h, low in hashes) - len(mine)
+
+
+@settings(max_examples=40)
+@given(CORPUS, CORPUS, CORPUS)
+def test_pieces_and_runs_and_their_order_do_not_matter(tmp_path_factory, first, second, third):
+    folder = tmp_path_factory.mktemp("runs")
+    one = read_all(folder, write(folder / "one", first + second + third))
+    pieces = read_all(folder, write(folder / "pieces", third, first, [], second))
+    runs = write(folder / "x", second), write(folder / "y", first, third)
+    for other in (pieces, read_all(folder, *runs), read_all(folder, *runs[::-1])):
+        for (documents, duplicates), (expected, expected_duplicates) in zip(
+            other, one, strict=True
+        ):
+            assert nested(documents) == nested(expected)
+            assert documents.hashes.tolist() == expected.hashes.tolist()
+            assert duplicates == expected_duplicates
+
+
+def test_a_slice_that_is_told_twice_is_read_once(tmp_path):
+    corpus = [[[[1, 2]]], [[[3]]], [[[4]]], [[[5]]]]
+    for part in write(tmp_path / "a", corpus).values():
+        once = read_documents(tmp_path, [part], VOCAB)
+        twice = read_documents(tmp_path, [part, part], VOCAB)
+        assert nested(once[0]) == nested(twice[0])
+        assert twice[1] == 0
+
+
+def test_a_bucket_without_anything_is_empty(tmp_path):
+    write(tmp_path / "a", [[[[1, 2]]]])
+    for slices in ([], [RunSlice("a", ())]):
+        documents, duplicates = read_documents(tmp_path, slices, VOCAB)
+        assert (len(documents), duplicates) == (0, 0)
+        assert documents.ids.dtype == np.uint16
+        assert documents.sentence_offsets.tolist() == documents.document_offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize(("vocab_size", "dtype"), [(65_535, np.uint16), (65_536, np.uint32)])
+def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
+    piece = (tokenized([[[[65_000]]]]), Counts())
+    one = Buckets(num_train=1, num_validation=0, validation=0)
+    write_run(tmp_path / "a", [piece], buckets=one, schema=run_schema(vocab_size))
+    documents, _ = read_documents(tmp_path, list_slices(tmp_path / "a").values(), vocab_size)
+    assert documents.ids.dtype == dtype
+    assert documents.ids.tolist() == [65_000]
+
+
+def test_counts_of_all_pieces_come_back_from_the_run(tmp_path):
+    counts = Counts(Counter(documents=2), Counter(empty=1), [{"where": "a\tß:3", "reason": "no"}])
+    more = Counts(Counter(documents=1, tokens=5), Counter(), [{"where": "b", "reason": '"'}])
+    nothing = tokenized([])
+    pieces = [(nothing, counts), (nothing, more)]
+    write_run(tmp_path / "a", pieces, buckets=BUCKETS, schema=SCHEMA)
+    found = read_counts(tmp_path / "a")
+    assert found.read == {"documents": 3, "tokens": 5}
+    assert found.dropped == {"empty": 1}
+    assert [entry["where"] for entry in found.rejected] == ["a\tß:3", "b"]
+    assert Counts.from_json(found.to_json()) == found
+    assert "\n" not in found.to_json()
+    assert list_slices(tmp_path / "a") == {}
+
+
+def test_a_run_is_named_by_all_it_depends_on_and_the_version():
+    assert run_name("a", 1, BUCKETS) == run_name("a", 1, BUCKETS)
+    names = [("a", 1), ("a", 2), ("b", 1), ("a",), ("a", 1, BUCKETS), ("a1",), ("a, 1",)]
+    assert len({run_name(*facts) for facts in names}) == len(names)
+    assert run_name("a").endswith(".run.arrow")
+
+
+@pytest.mark.parametrize("keep", [0, 50, -20])
+def test_a_damaged_run_is_named_wherever_it_is_read(tmp_path, keep):
+    slices = write(tmp_path / "a.run.arrow", [[[[1, 2, 3]]]] * 3)
+    data = (tmp_path / "a.run.arrow").read_bytes()
+    (tmp_path / "a.run.arrow").write_bytes(data[:keep])
+    message = r"a\.run\.arrow is damaged .*; delete it and run again"
+    with pytest.raises(InputError, match=message):
+        list_slices(tmp_path / "a.run.arrow")
+    with pytest.raises(InputError, match=message):
+        read_counts(tmp_path / "a.run.arrow")
+    with pytest.raises(InputError, match=message):
+        read_documents(tmp_path, slices.values(), VOCAB)
+
+
+def test_a_failed_block_leaves_no_run(tmp_path):
+    def pieces():
+        yield tokenized([[[[1, 2]]]]), Counts()
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_run(tmp_path / "a", pieces(), buckets=BUCKETS, schema=SCHEMA)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_equal_documents_are_equal_batches(tmp_path):
+    corpus = [[[[i, 2], [3]]] for i in range(20)]
+    write(tmp_path / "a", corpus)
+    write(tmp_path / "b", corpus)
+    a, b = pa.ipc.open_file(tmp_path / "a"), pa.ipc.open_file(tmp_path / "b")
+    assert a.read_all().equals(b.read_all())
+    assert a.num_record_batches == len(list_slices(tmp_path / "a")) + 1  # one a bucket, the counts
+
+
+def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
+    documents = replace(
+        tokenized([[[[3]]], [[[1]]], [[[2]]], [[[2]]]]),
+        high=np.full(4, 7, np.uint64),
+        low=np.array([9, 1, 5, 5], np.uint64),
+    )
+    one = Buckets(num_train=1, num_validation=0, validation=0)
+    write_run(tmp_path / "a", [(documents, Counts())], buckets=one, schema=SCHEMA)
+    found, duplicates = read_documents(tmp_path, list_slices(tmp_path / "a").values(), VOCAB)
+    assert nested(found) == [[[[1]]], [[[2]]], [[[3]]]]
+    assert duplicates == 1

@@ -1,0 +1,121 @@
+"""The tokenizer command: adopted or learned once, and kept whole in its folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline.common.errors import InputError
+from pipeline.tokenization.sentences import PunktData, SentenceSplitter
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from pipeline.tokenization.train_tokenizer import make_tokenizer
+from tests.support.small import small_tokenizer
+from tests.test_steps import TEXT
+
+DATA = os.environ.get("CLOZELINE_DATA")
+
+
+@pytest.fixture
+def no_punkt(monkeypatch):
+    """A machine on which nltk finds nothing."""
+    import nltk.data
+
+    monkeypatch.setattr(nltk.data, "path", [])
+
+
+@pytest.fixture
+def punkt_of_nltk(monkeypatch):
+    import nltk.data
+
+    if not DATA:
+        pytest.skip("CLOZELINE_DATA is not set")
+    monkeypatch.setattr(nltk.data, "path", [str(Path(DATA, "nltk_data").resolve())])
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def make(out, *sources, **more):
+    facts = {
+        "vocab": None,
+        "vocab_size": None,
+        "cased": False,
+        "language": "english",
+        "text_columns": ("text",),
+        "max_megabytes": 10,
+    }
+    return make_tokenizer([str(source) for source in sources], out=out, **(facts | more))
+
+
+@pytest.fixture
+def vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join(small_tokenizer().tokens) + "\n")
+    return path
+
+
+def test_a_learned_vocabulary_knows_the_text(tmp_path, corpus, no_punkt):
+    tokenizer, where = make(tmp_path / "out", corpus, vocab_size=200)
+    assert where == "trained on the sources"
+    assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
+    assert tokenizer.vocab_size <= 200
+    [ids] = tokenizer.encode_batch([TEXT.replace("\n", " ")])
+    assert tokenizer.unk_id not in ids
+    assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
+
+
+def test_what_is_learned_splits_sentences(tmp_path, corpus, no_punkt):
+    tokenizer, _ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
+    assert tokenizer.punkt["language"] == "elvish"
+    splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
+    assert splitter.split(["the cat sat. It slept."])[0] == ["the cat sat.", "It slept."]
+
+
+def test_an_adopted_vocabulary_is_taken_as_it_is(tmp_path, corpus, vocabulary, no_punkt):
+    tokenizer, _ = make(tmp_path / "out", corpus, vocab=vocabulary)
+    assert tokenizer.tokens == small_tokenizer().tokens
+    assert tokenizer.lowercase
+    cased, _ = make(tmp_path / "cased", corpus, vocab=vocabulary, cased=True)
+    assert not cased.lowercase
+
+
+def test_no_more_text_is_read_than_asked_for(tmp_path, punkt_of_nltk):
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_text(f"{'abcd'[i] * 9} " * 150_000 + ".")  # 1.5 MB each
+    sources = [tmp_path / f"{i}.txt" for i in range(4)]
+    tokenizer, _ = make(tmp_path / "out", *sources, vocab_size=100, max_megabytes=1)
+    assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
+
+
+def test_punkt_of_nltk_is_taken_where_it_is_found(tmp_path, vocabulary, punkt_of_nltk):
+    tokenizer, where = make(tmp_path / "out", vocab=vocabulary)
+    assert where == "of nltk (english)"
+    assert "dr" in tokenizer.punkt["abbrev_types"]
+
+
+def test_without_punkt_and_sources_it_is_said_what_to_do(tmp_path, vocabulary, no_punkt):
+    with pytest.raises(InputError, match=r"no punkt_tab for english.*name sources, or point NLTK"):
+        make(tmp_path / "out", vocab=vocabulary)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_something_is_not_touched(tmp_path, corpus, no_punkt):
+    (tmp_path / "out").mkdir()
+    make(tmp_path / "out", corpus, vocab_size=200)  # an empty one is fine
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    with pytest.raises(InputError, match="out exists already; remove it or give another --out"):
+        make(tmp_path / "out", corpus, vocab_size=300)
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    with pytest.raises(InputError, match="exists already"):
+        make(corpus, corpus, vocab_size=200)
+
+
+def test_a_vocabulary_that_is_not_berts_leaves_no_folder(tmp_path, corpus, no_punkt):
+    (tmp_path / "bad.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
+    with pytest.raises(InputError, match=r"bad\.txt.*lacks \[MASK\]"):
+        make(tmp_path / "out", corpus, vocab=tmp_path / "bad.txt")
+    assert not (tmp_path / "out").exists()

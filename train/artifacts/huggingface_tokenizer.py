@@ -1,0 +1,132 @@
+"""The tokenizer of a Hugging Face folder, to and from ours.
+
+    tokenizer.json, or vocab.txt      the pieces
+    tokenizer_config.json             lower case, accents, Chinese; how long a text may be
+    special_tokens_map.json           written for older versions, and not read
+
+Which flags count is what `transformers` makes of the files: for its BERT tokenizer those of
+tokenizer_config.json, and a flag that is not there has its default; otherwise tokenizer.json's.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from model.huggingface.weight_files import read_json
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import (
+    SPECIAL_TOKENS,
+    TOKENIZER_JSON,
+    VOCAB_TXT,
+    Normalization,
+    Tokenizer,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
+
+TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+FLAGS = {  # ours -> theirs
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+BERT_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
+FILE_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
+
+
+def read_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder, without Punkt.
+
+    Raises InputError where there is none, or one that is not BERT's.
+    """
+    config = read_tokenizer_config(folder)
+    kind, words_first = config.get("tokenizer_class"), config.get("do_basic_tokenize", True)
+    if kind not in (*BERT_TOKENIZERS, *FILE_TOKENIZERS) or not words_first:
+        raise InputError(
+            f"{folder / TOKENIZER_CONFIG}: tokenizer_class is {kind!r} and do_basic_tokenize "
+            f"{words_first!r}; read here is BertTokenizer, which cuts text into words first."
+        )
+    flags = _flags(folder, config)
+    if (folder / TOKENIZER_JSON).is_file():
+        tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
+        if config and kind in BERT_TOKENIZERS:
+            normalization = flags
+    elif (folder / VOCAB_TXT).is_file():
+        tokens, normalization = read_vocab_txt(folder / VOCAB_TXT), flags
+    else:
+        raise InputError(
+            f"{folder} has no tokenizer (no {TOKENIZER_JSON} or {VOCAB_TXT} in it); put the one "
+            "there that the model was trained with."
+        )
+    try:
+        return Tokenizer(tokens, normalization)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from error
+
+
+def save_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_seq_length: int) -> None:
+    """Write the files by which `transformers` gives the ids of this tokenizer, into a new folder.
+
+    Text that spells [MASK] and the like is another matter: there it is the token, unless the
+    tokenizer is made with split_special_tokens. Raises InputError for flags it does not have.
+    """
+    flags = tokenizer.normalization
+    if not flags.clean_text:
+        raise InputError(
+            "the tokenizer keeps control characters (clean_text is off), and the one of "
+            "transformers for BERT drops them, so this model cannot be exported."
+        )
+    Tokenizer(tokenizer.tokens, flags).save(folder)  # without Punkt, which is of no use there
+    special = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))
+    facts = {
+        "tokenizer_class": "BertTokenizer",
+        "model_max_length": max_seq_length,
+        "clean_up_tokenization_spaces": True,
+        **{theirs: getattr(flags, ours) for ours, theirs in FLAGS.items()},
+        **special,
+    }
+    for name, values in ((TOKENIZER_CONFIG, facts), (SPECIAL_TOKENS_MAP, special)):
+        (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+
+
+def vocabulary_differences(theirs: Tokenizer, ours: Tokenizer) -> list[str]:
+    """What makes two tokenizers give different ids, as "a there, b here"."""
+    flags = [
+        (name, getattr(theirs.normalization, name), getattr(ours.normalization, name))
+        for name in Normalization.__dataclass_fields__
+    ]
+    found = [f"{name} {there} there, {here} here" for name, there, here in flags if there != here]
+    if theirs.vocab_size != ours.vocab_size:
+        found.append(f"{theirs.vocab_size:,} pieces there, {ours.vocab_size:,} here")
+    pairs = zip(theirs.tokens, ours.tokens, strict=False)
+    other = [f"id {i} {a!r} there, {b!r} here" for i, (a, b) in enumerate(pairs) if a != b]
+    if other:
+        found.append(other[0] + (f", and {len(other) - 1:,} other ids" if other[1:] else ""))
+    return found
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says; nothing, where there is none.
+
+    Raises InputError where it is damaged.
+    """
+    path = folder / TOKENIZER_CONFIG
+    try:
+        return read_json(path) if path.exists() else {}
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _flags(folder: Path, config: dict[str, Any]) -> Normalization:
+    lowercase, accents = config.get("do_lower_case", True), config.get("strip_accents")
+    flags = {
+        "lowercase": lowercase,
+        "strip_accents": lowercase if accents is None else accents,
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+    }
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            where = folder / TOKENIZER_CONFIG
+            raise InputError(f"{where}: {FLAGS[name]} is {flag!r}; it must be true or false.")
+    return Normalization(**flags)

@@ -1,0 +1,76 @@
+"""What a folder is, and a pretrained model out of one: a run of ours, or somebody else's model."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+
+from model.config import BertConfig
+from model.heads import BertForPretraining
+from model.huggingface.convert import part_of
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import Tokenizer
+from train.artifacts.huggingface import is_hugging_face, load_model, longest_text
+from train.artifacts.run import RUN, load_run
+from train.finetuning.classifier import CLASSIFIER, is_classifier
+
+Kind = Literal["run", "classifier", "hugging face"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """A model that read text before, with all weights of a `BertForPretraining`."""
+
+    model: BertConfig
+    tokenizer: Tokenizer
+    weights: dict[str, Tensor]
+    max_seq_length: int
+    absent: tuple[str, ...] = ()  # parts that it came without, drawn from the seed
+
+
+def kind_of(folder: Path) -> Kind:
+    """Whose folder it is. Raises InputError, naming all there are, where it is none of them."""
+    if (folder / RUN).exists():
+        return "run"
+    if is_classifier(folder):
+        return "classifier"
+    if is_hugging_face(folder):
+        return "hugging face"
+    raise InputError(
+        f"{folder} is no run (no {RUN} in it), is no classifier (no {CLASSIFIER}) and is no "
+        "Hugging Face folder (no config.json); give one that `clozeline pretrain`, `clozeline "
+        "finetune` or transformers made."
+    )
+
+
+def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
+    """The newest weights of a run, or those of a Hugging Face folder, all on the CPU.
+
+    Raises InputError where the folder is neither, or not whole.
+    """
+    kind = kind_of(folder)
+    if kind == "classifier":
+        raise InputError(
+            f"{folder} is a classifier; give what it was made of: a run or a Hugging Face folder."
+        )
+    if kind == "run":
+        config, tokenizer, weights = load_run(folder)
+        return Pretrained(
+            model=config.model,
+            tokenizer=tokenizer,
+            weights=weights,
+            max_seq_length=config.data.max_seq_length,
+        )
+    found, tokenizer = load_model(folder)
+    model = found.config.model
+    weights = {name: found.weights[name] for name in found.weights if part_of(name) != "classifier"}
+    if found.absent:
+        weights = BertForPretraining(model, seed=seed).state_dict() | weights
+    return Pretrained(
+        model=model,
+        tokenizer=tokenizer,
+        weights=weights,
+        max_seq_length=longest_text(folder, model),
+        absent=found.absent,
+    )

@@ -1,0 +1,57 @@
+"""Weights and moments by parameter name, on the CPU: the same from DDP, FSDP2 and one process.
+
+weights   "encoder.layers.0.attention.qkv.weight"            float32 [3H, H]
+moments   "encoder.layers.0.attention.qkv.weight/exp_avg"    float32 [3H, H]
+          "encoder.layers.0.attention.qkv.weight/step"       float32 []
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from train.engine.distributed import part_for, whole
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy that training does not change any more."""
+
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+
+
+@torch.no_grad()
+def take_snapshot(
+    model: nn.Module, optimizer: torch.optim.Optimizer, *, is_kept: bool = True
+) -> Snapshot:
+    """All processes call it, for each has a part; who does not keep it gets an empty one."""
+    weights: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
+    # First of all: after a look FSDP2 has the weights at hand, and this takes them back to parts.
+    for name, value in model.state_dict().items():
+        _keep(weights, name, value, is_kept)
+    for name, parameter in model.named_parameters():
+        for moment, value in optimizer.state[parameter].items():
+            _keep(moments, f"{name}/{moment}", value, is_kept)
+    return Snapshot(weights, moments)
+
+
+def restore_moments(
+    model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]
+) -> None:
+    """Give the optimizer the moments of a snapshot, by parameter name."""
+    by_name: dict[str, dict[str, Tensor]] = {}
+    for key, value in moments.items():
+        name, _, moment = key.rpartition("/")
+        by_name.setdefault(name, {})[moment] = value
+    for name, parameter in model.named_parameters():
+        optimizer.state[parameter] = {
+            moment: part_for(parameter, value) for moment, value in by_name.get(name, {}).items()
+        }
+
+
+def _keep(kept: dict[str, Tensor], name: str, value: Tensor, is_kept: bool) -> None:
+    value = whole(value)
+    if is_kept:
+        kept[name] = value.detach().to("cpu", copy=True).contiguous()

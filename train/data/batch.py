@@ -1,0 +1,262 @@
+"""A batch: ragged rows of a shard as tensors of fixed shapes.
+
+B examples, S = max_seq_length, P = max_predictions_per_seq; S and P are those of the data set, not
+of the longest row: a new shape costs a compilation on CUDA and an entry in a kernel cache on CPU.
+
+    rows            [CLS] the [MASK] sat [SEP] it slept [SEP]      positions 2      labels cat
+    input_ids       2 7 4 9 3 8 6 3 0 0    masked_lm_positions   2 0 0
+    token_type_ids  0 0 0 0 0 1 1 1 0 0    masked_lm_labels     11 0 0
+    attention_mask  1 1 1 1 1 1 1 1 0 0    masked_lm_weights     1 0 0
+
+Padding is one gather of whole windows (S values from where the row begins, whatever follows it, as
+one thing of so many bytes), blanked after the row's end: it moves bytes and never looks at tokens.
+All of it is numpy's work: torch would wake all its threads for each small operation, at several
+times the cost.
+"""
+
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Generic, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.common.counter_rng import GOLDEN, Words, mix64, random_words, stream_key
+from pipeline.common.ragged import Offsets, Ragged
+from pipeline.dataset.schema import NO_PAIR, Examples
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The tensors of one forward pass."""
+
+    input_ids: Tensor  # int64 [B, S]
+    token_type_ids: Tensor  # int64 [B, S]
+    attention_mask: Tensor  # bool [B, S]
+    masked_lm_positions: Tensor  # int64 [B, P], 0 in unused slots
+    masked_lm_labels: Tensor  # int64 [B, P], 0 in unused slots
+    masked_lm_weights: Tensor  # float32 [B, P], 0 in unused slots
+    next_sentence_labels: Tensor  # int64 [B], -1: there is no B
+    example_weights: Tensor  # float32 [B], 0: a row of padding at the end of an evaluation
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens, padding not counted."""
+        return int((self.attention_mask.sum(1) * self.example_weights).sum())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, in the order of the fields."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
+        """The same batch on another device."""
+        moved = {k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()}
+        return Batch(**moved)
+
+    def pin_memory(self) -> "Batch":
+        """The same batch in pages that the GPU can fetch by itself."""
+        return Batch(**{k: v.pin_memory() for k, v in self.tensors().items()})
+
+    def slice(self, start: int, stop: int) -> "Batch":
+        """Some rows, as views."""
+        return Batch(**{k: v[start:stop] for k, v in self.tensors().items()})
+
+    def padded(self, rows: int, *, pad_id: int) -> "Batch":
+        """Rows of padding at the end, of weight 0, so that there are `rows` of them."""
+        missing = rows - len(self)
+        if not missing:
+            return self
+        blank = {k: v.new_zeros((missing, *v.shape[1:])) for k, v in self.tensors().items()}
+        blank["input_ids"].fill_(pad_id)
+        blank["next_sentence_labels"].fill_(NO_PAIR)
+        # A row that attends to nothing has no softmax: let it see its first token.
+        blank["attention_mask"][:, :1] = True
+        return concatenate([self, Batch(**blank)])
+
+
+class Movable(Protocol):
+    """What both forms of a batch can do, padded and unpadded."""
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self: ...
+
+    def pin_memory(self) -> Self: ...
+
+    def tensors(self) -> dict[str, Tensor]: ...
+
+
+AnyBatch = TypeVar("AnyBatch", bound=Movable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedBatch(Generic[AnyBatch]):
+    """One rank's part of a global batch, and what it has to know of the whole."""
+
+    batch: AnyBatch
+    #: The position after the global batch: where a run that has trained on it goes on.
+    next_position: int
+    #: Of the whole global batch, over all ranks: real tokens, masked tokens, examples with a B.
+    num_tokens: int
+    num_predictions: int
+    num_pairs: int
+    #: This rank's term of the data digest; see `digest_text`.
+    digest: int
+
+    def to(
+        self, device: torch.device | str, *, non_blocking: bool = False
+    ) -> "LoadedBatch[AnyBatch]":
+        """With the tensors on another device."""
+        return self._with(self.batch.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> "LoadedBatch[AnyBatch]":
+        """With the tensors in pinned memory; a `DataLoader(pin_memory=True)` calls this."""
+        return self._with(self.batch.pin_memory())
+
+    def _with(self, batch: AnyBatch) -> "LoadedBatch[AnyBatch]":
+        return replace(self, batch=batch)
+
+
+def collate(
+    examples: Examples,
+    rows: NDArray[np.int64],
+    *,
+    max_seq_length: int,
+    max_predictions: int,
+    pad_id: int,
+) -> Batch:
+    """The given rows, in the given order, as one batch of fresh memory."""
+    starts, is_token = _bounds(examples.input_ids, rows, max_seq_length)
+    input_ids = _padded(examples.input_ids.values, starts, is_token, pad_id)
+    starts, is_masked = _bounds(examples.masked_lm_positions, rows, max_predictions)
+    positions = _padded(examples.masked_lm_positions.values, starts, is_masked, 0)
+    labels = _padded(examples.masked_lm_labels.values, starts, is_masked, 0)
+    is_a = _filled(max_seq_length).take(examples.length_a[rows], axis=0, mode="clip")
+    is_b = is_token > is_a
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
+        attention_mask=torch.from_numpy(is_token),
+        masked_lm_positions=torch.from_numpy(positions),
+        masked_lm_labels=torch.from_numpy(labels),
+        masked_lm_weights=torch.from_numpy(is_masked.astype(np.float32)),
+        next_sentence_labels=torch.from_numpy(examples.next_sentence_label[rows].astype(np.int64)),
+        example_weights=torch.ones(len(rows)),
+    )
+
+
+def concatenate(parts: list[Batch]) -> Batch:
+    """All rows of the parts (at least one), in order; one part is returned as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = {
+        name: np.concatenate([part.tensors()[name].numpy() for part in parts])
+        for name in parts[0].tensors()
+    }
+    return Batch(**{name: torch.from_numpy(column) for name, column in joined.items()})
+
+
+def split(batch: Batch, parts: int) -> list[Batch]:
+    """Micro-batches of equal size, as views; `parts` divides the number of rows."""
+    size, rest = divmod(len(batch), parts)
+    assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
+    columns = {name: tensor.split(size) for name, tensor in batch.tensors().items()}
+    return [Batch(**{name: pieces[i] for name, pieces in columns.items()}) for i in range(parts)]
+
+
+def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
+    """64 bits that name each row and its position in the endless sequence, [B]; 0 for padding rows.
+
+    All of the row counts: masked ids, masked positions and labels, where B begins and ends, the
+    next-sentence label. It is a sum modulo 2**64 with random weights, which costs one pass.
+    """
+    arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
+    lengths_b = arrays["token_type_ids"].sum(axis=1)  # those of the rows follow from their padding
+    sums = np.zeros(len(batch), dtype=np.uint64)
+    for name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
+        column = arrays[name].view(np.uint64)
+        sums += np.einsum("bs,s->b", column, digest_weights(name, column.shape[1]))
+    rest = np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1).view(np.uint64)
+    hashes = final_hashes(sums, rest, positions)
+    return np.where(arrays["example_weights"] > 0, hashes, np.uint64(0))
+
+
+def final_hashes(sums: Words, rest: Words, positions: NDArray[np.int64]) -> Words:
+    """The hashes [B] of the sums over long columns [B], over short ones [B, 2], and positions."""
+    short = np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
+    return mix64(mix64(positions) + sums + short + GOLDEN)
+
+
+def batch_digest(batch: Batch, start: int) -> int:
+    """The digest of rows that stand at positions start, start + 1, ...: signed, 64 bits."""
+    hashes = example_hashes(batch, start + np.arange(len(batch)))
+    return int(hashes.sum().view(np.int64))
+
+
+def digest_text(*terms: int) -> str:
+    """The data digest of a global batch, from those of its parts: their sum modulo 2**64.
+
+    A sum does not ask who added what, so any number of ranks gives the same 16 hex digits; an int64
+    `all_reduce` of the terms wraps around in just this way.
+    """
+    return f"{sum(terms) % 2**64:016x}"
+
+
+@lru_cache
+def digest_weights(name: str, width: int) -> Words:
+    """The random weight of each place of a column in the sum that names a row, [width]."""
+    return random_words(stream_key(0, f"digest/{name}"), np.arange(width))
+
+
+def _bounds(
+    column: Ragged, rows: NDArray[np.int64], width: int
+) -> tuple[Offsets, NDArray[np.bool_]]:
+    """Where each row begins, [B], and which of `width` places it fills, [B, width]."""
+    starts = column.offsets[rows]
+    lengths = column.offsets[rows + 1] - starts
+    assert not len(rows) or lengths.max() <= width
+    return starts, _filled(width).take(lengths, axis=0, mode="clip")
+
+
+@lru_cache
+def _filled(width: int) -> NDArray[np.bool_]:
+    """Which places a row of 0, 1, ... width values fills: looking up is cheaper than comparing."""
+    return np.tri(width + 1, width, -1, dtype=bool)
+
+
+def _padded(
+    values: NDArray, starts: Offsets, is_value: NDArray[np.bool_], fill: int
+) -> NDArray[np.int64]:
+    """The rows that begin at the starts, filled up to the width of `is_value`, [B, width]."""
+    padded = _windows(values, starts, is_value.shape[1])
+    if fill:
+        np.copyto(padded, fill, where=~is_value)
+    else:  # the usual case, at half the price
+        np.multiply(padded, is_value, out=padded)
+    return padded.astype(np.int64)
+
+
+def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
+    """The `width` values from each start on, whatever they are, [B, width]."""
+    last = len(values) - width  # where the last whole window begins
+    if starts.max(initial=0) <= last:
+        return _take_windows(values, starts, width)
+    ends = np.append(values[max(last, 0) :], np.zeros(width, values.dtype))
+    if last <= 0:
+        return _take_windows(ends, starts, width)
+    windows = _take_windows(values, np.minimum(starts, last), width)
+    late = starts > last
+    windows[late] = _take_windows(ends, starts[late] - last, width)
+    return windows
+
+
+def _take_windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
+    """To numpy a window is one thing of many bytes: copied at once, not value by value."""
+    values = np.ascontiguousarray(values)
+    whole = np.dtype((np.void, width * values.itemsize))
+    count = max(len(values) - width + 1, 0)
+    windows = np.ndarray((count,), whole, values.data, 0, (values.itemsize,))
+    return windows[starts].view(values.dtype).reshape(len(starts), width)

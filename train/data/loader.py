@@ -1,0 +1,195 @@
+"""Batches for training and evaluation, the same ones for every number of processes.
+
+Step s reads the next *global* batch of the endless sequence (see `order.py`), and a rank takes its
+contiguous part of it. So world size, workers and accumulation decide who does the work and never
+what is trained on, and where training stands is a single number, `next_position`.
+
+    for loaded in Loader(folder, batch_size=256, seed=0):
+        train(loaded.batch)
+        checkpoint(loader.state_dict(loaded.next_position))
+
+A thread makes the batches ahead of the training step. Worker processes are possible
+(`DataLoader(loader, batch_size=None, num_workers=2)`) and seldom worth it: each one reads all
+shards, and its batches travel through shared memory.
+"""
+
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from pipeline.common.errors import InputError
+from train.data.batch import LoadedBatch
+from train.data.batch_reader import BatchReader, Form, Share
+from train.data.device_copy import Transfer, received
+from train.data.order import POOL_ROWS, Order
+from train.data.prefetch import prefetched
+from train.data.shard_set import ShardSet
+
+#: What the state of a plain sequence says, or leaves out, of what changes an order.
+PLAIN: dict[str, Any] = {"skipped_shards": [], "length_bins": 0, "batch_size": None}
+
+
+class Loader(IterableDataset[LoadedBatch]):
+    """The endless training sequence of a data set folder, in batches.
+
+    `batch_size` counts the examples of the global batch. `seed` decides the order; masks are drawn
+    from the data set's own seed. `remask=False` keeps the stored masks in every epoch. `prefetch`
+    slabs of some 2,048 examples (`SLAB_ROWS`) are made ahead; 0 makes them without a thread.
+
+    `length_bins` sorts the rows of so many global batches by length (`bins.py`): the rows of a
+    batch, of all ranks, are of like length, and it is as wide as the longest needs. `unpadded`
+    gives batches without padding (`unpadded.py`). `check_shards` and `skip_bad_shards`: `ShardSet`.
+    With a CUDA `device`, batches are there when they are handed out (`transfer.py`).
+
+    Iterating goes on where the last iteration stopped. Raises InputError for a folder that is no
+    finished data set (`ShardSet`), a batch that does not divide, and, while reading, a bad shard.
+    """
+
+    def __init__(
+        self,
+        folder: Path | str,
+        *,
+        split: str = "train",
+        batch_size: int,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int,
+        start_position: int = 0,
+        remask: bool = True,
+        length_bins: int = 0,
+        unpadded: bool = False,
+        check_shards: bool = False,
+        skip_bad_shards: bool = False,
+        device: torch.device | str = "cpu",
+        prefetch: int = 2,
+        pool_rows: int = POOL_ROWS,
+    ) -> None:
+        self.shards = ShardSet(
+            folder, split, check_shards=check_shards, skip_bad_shards=skip_bad_shards
+        )
+        self._share = Share(batch_size, rank, world_size)
+        self._form = Form(remask=remask, length_bins=length_bins, unpadded=unpadded)
+        self._seed = seed
+        self.next_position = self._fitting(start_position)
+        self._device = torch.device(device)
+        self._prefetch = prefetch
+        self._pool_rows = pool_rows
+
+    def __iter__(self) -> Generator[LoadedBatch]:
+        worker = get_worker_info()
+        if worker:  # a process of its own works ahead without a thread
+            slabs = self._slabs(first=worker.id, step=worker.num_workers)
+        else:
+            slabs = self._slabs(first=0, step=1)
+            slabs = prefetched(slabs, self._prefetch) if self._prefetch else slabs
+        with closing(slabs):
+            for slab in slabs:
+                for loaded in slab:
+                    self.next_position = loaded.next_position
+                    yield received(loaded)
+
+    def set_batch_size(self, batch_size: int) -> None:
+        """Of the next iteration. Raises InputError where it does not divide or, with bins, fit."""
+        self._share = Share(batch_size, self._share.rank, self._share.world_size)
+        self.next_position = self._fitting(self.next_position)
+
+    def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
+        """Where the sequence stands: after the last batch handed out, or at `next_position`.
+
+        Give the `next_position` of the last batch trained on wherever batches are fetched ahead, as
+        a `DataLoader` with workers does.
+        """
+        here = self.next_position if next_position is None else next_position
+        return {"next_position": here, **self._identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on at the very next example; batch size, ranks and workers may be others than before.
+
+        Raises InputError where the state is of another tokenizer, data set or order.
+        """
+        for name, ours in self._identity().items():
+            theirs = state.get(name, PLAIN.get(name))
+            if theirs != ours and name in ("length_bins", "batch_size"):
+                raise InputError(
+                    f"{name} is {ours}, the checkpoint's is {theirs}; with length bins the order "
+                    "of the data depends on both: give those that it was trained with."
+                )
+            if theirs != ours:
+                raise InputError(
+                    f"{self.shards.folder} cannot go on with this checkpoint: its "
+                    f"{name.replace('_', ' ')} is {ours}, the checkpoint's is {theirs}; give "
+                    "the shards and the seed that it was trained on."
+                )
+        self.next_position = self._fitting(state["next_position"])
+
+    def _identity(self) -> dict[str, Any]:
+        """What the sequence is a function of; the tokenizer first, being the clearest complaint."""
+        return {
+            "tokenizer_digest": self.shards.manifest.tokenizer_digest,
+            "dataset_digest": self.shards.manifest.dataset_digest,
+            "split": self.shards.split,
+            "seed": self._seed,
+            "pool_rows": self._pool_rows,
+            "skipped_shards": sorted(self.shards.skipped),
+            "length_bins": self._form.length_bins,
+            "batch_size": self._share.batch_size if self._form.length_bins else None,
+        }
+
+    def _fitting(self, position: int) -> int:
+        """A position to begin at: with bins, the beginning of a batch."""
+        if self._form.length_bins and position % self._share.batch_size:
+            raise InputError(
+                f"position {position} is not the beginning of a batch of {self._share.batch_size}; "
+                "with length bins the batch size cannot change on the way."
+            )
+        return position
+
+    def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch]]:
+        """Every `step`-th global batch from the `first` on, some at once."""
+        order = Order(
+            self.shards.shard_rows,
+            dataset_digest=self.shards.manifest.dataset_digest,
+            seed=self._seed,
+            pool_rows=self._pool_rows,
+        )
+        reader = BatchReader(self.shards, order, self._share, self._form)
+        at_once = reader.batches_at_once
+        begin = self.next_position
+        transfer = Transfer(self._device) if self._device.type == "cuda" else None
+        for slab in count(0, at_once):
+            numbers = first + step * np.arange(slab, slab + at_once)
+            loaded = reader.read(begin + self._share.batch_size * numbers)
+            yield list(map(transfer.send, loaded)) if transfer else loaded
+
+
+def evaluation_batches(
+    folder: Path | str,
+    *,
+    split: str = "validation",
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    limit: int | None = None,
+) -> Iterator[LoadedBatch]:
+    """The first `limit` examples (or all), each once, in stored order and with their stored masks.
+
+    The last batch is filled up with rows of weight 0, so every rank has the same number of batches
+    of the same shape. Raises InputError as `Loader` does.
+    """
+    shards = ShardSet(folder, split)
+    order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
+    share = Share(batch_size, rank, world_size)
+    end = min(limit or order.epoch_rows, order.epoch_rows)
+    return _evaluation(BatchReader(shards, order, share, Form(remask=False)), share, end)
+
+
+def _evaluation(reader: BatchReader, share: Share, end: int) -> Iterator[LoadedBatch]:
+    starts = np.arange(0, end, share.batch_size)
+    for slab in range(0, len(starts), reader.batches_at_once):
+        yield from reader.read(starts[slab : slab + reader.batches_at_once], end=end)

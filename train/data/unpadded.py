@@ -1,0 +1,167 @@
+"""Batches without padding: the tokens of all rows one after the other.
+
+B examples, T tokens and M masked tokens of all of them.
+
+    rows                 [CLS] the [MASK] sat [SEP]    [CLS] it [MASK] [SEP]
+    input_ids            2 7 4 9 3 2 8 4 3
+    position_ids         0 1 2 3 4 0 1 2 3             cu_seqlens      0 5 9
+    masked_lm_positions  2 7 (among all tokens)
+
+T and M differ from batch to batch: what is compiled has to allow for that. Where the rows begin is
+known on the CPU too, so that a batch on a GPU is cut into parts without waiting for it.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pipeline.common.counter_rng import Words
+from pipeline.common.ragged import Offsets, offsets_of, slice_indices
+from pipeline.dataset.schema import Examples
+from train.data.batch import digest_weights, final_hashes
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpaddedBatch:
+    """The tensors of one forward pass over unpadded rows."""
+
+    input_ids: Tensor  # int64 [T]
+    token_type_ids: Tensor  # int64 [T]
+    position_ids: Tensor  # int64 [T], the place of each token in its row
+    cu_seqlens: Tensor  # int32 [B + 1], where each row begins, and T
+    max_seqlen: int  # of the data set, not of the longest row: one number, compiled once
+    masked_lm_positions: Tensor  # int64 [M], among the T tokens
+    masked_lm_labels: Tensor  # int64 [M]
+    masked_lm_weights: Tensor  # float32 [M], all 1
+    next_sentence_labels: Tensor  # int64 [B], -1: there is no B
+    token_offsets: Offsets  # [B + 1], `cu_seqlens` on the CPU
+    masked_offsets: Offsets  # [B + 1], where the masked tokens of each row begin, and M
+
+    def __len__(self) -> int:
+        return len(self.next_sentence_labels)
+
+    @property
+    def num_tokens(self) -> int:
+        """All of them are real."""
+        return len(self.input_ids)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, in the order of the fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "UnpaddedBatch":
+        """The same batch on another device."""
+        moved: dict[str, Any] = {
+            k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()
+        }
+        return replace(self, **moved)
+
+    def pin_memory(self) -> "UnpaddedBatch":
+        """The same batch in pages that the GPU can fetch by itself."""
+        pinned: dict[str, Any] = {k: v.pin_memory() for k, v in self.tensors().items()}
+        return replace(self, **pinned)
+
+    def slice(self, start: int, stop: int) -> "UnpaddedBatch":
+        """Some rows; ids and labels are views."""
+        tokens = self.token_offsets[start : stop + 1]
+        masks = self.masked_offsets[start : stop + 1]
+        token, mask = slice(int(tokens[0]), int(tokens[-1])), slice(int(masks[0]), int(masks[-1]))
+        return UnpaddedBatch(
+            input_ids=self.input_ids[token],
+            token_type_ids=self.token_type_ids[token],
+            position_ids=self.position_ids[token],
+            cu_seqlens=self.cu_seqlens[start : stop + 1] - token.start,
+            max_seqlen=self.max_seqlen,
+            masked_lm_positions=self.masked_lm_positions[mask] - token.start,
+            masked_lm_labels=self.masked_lm_labels[mask],
+            masked_lm_weights=self.masked_lm_weights[mask],
+            next_sentence_labels=self.next_sentence_labels[start:stop],
+            token_offsets=tokens - token.start,
+            masked_offsets=masks - mask.start,
+        )
+
+
+def collate_unpadded(
+    examples: Examples, rows: NDArray[np.int64], *, max_seq_length: int
+) -> UnpaddedBatch:
+    """The given rows, in the given order, as one batch of fresh memory."""
+    ids = examples.input_ids.take(rows)
+    positions, labels = (
+        column.take(rows) for column in (examples.masked_lm_positions, examples.masked_lm_labels)
+    )
+    lengths = ids.lengths
+    assert not len(rows) or lengths.max() <= max_seq_length
+    places = slice_indices(np.zeros_like(lengths), lengths)
+    is_b = places >= np.repeat(examples.length_a[rows], lengths)
+    masked = positions.values + np.repeat(ids.offsets[:-1], positions.lengths)
+    return UnpaddedBatch(
+        input_ids=torch.from_numpy(ids.values.astype(np.int64)),
+        token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
+        position_ids=torch.from_numpy(places),
+        cu_seqlens=torch.from_numpy(ids.offsets.astype(np.int32)),
+        max_seqlen=max_seq_length,
+        masked_lm_positions=torch.from_numpy(masked),
+        masked_lm_labels=torch.from_numpy(labels.values.astype(np.int64)),
+        masked_lm_weights=torch.ones(len(masked)),
+        next_sentence_labels=torch.from_numpy(examples.next_sentence_label[rows].astype(np.int64)),
+        token_offsets=ids.offsets,
+        masked_offsets=positions.offsets,
+    )
+
+
+def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
+    """All rows of the parts (at least one), in order; one part is returned as it is."""
+    if len(parts) == 1:
+        return parts[0]
+    joined: dict[str, Any] = {
+        name: torch.cat([part.tensors()[name] for part in parts]) for name in parts[0].tensors()
+    }
+    before = offsets_of([part.num_tokens for part in parts]).tolist()
+    moved = [part.masked_lm_positions + n for part, n in zip(parts, before, strict=False)]
+    joined["masked_lm_positions"] = torch.cat(moved)
+    for name in ("token_offsets", "masked_offsets"):
+        lengths = [np.diff(getattr(part, name)) for part in parts]
+        joined[name] = offsets_of(np.concatenate(lengths))
+    joined["cu_seqlens"] = torch.from_numpy(joined["token_offsets"].astype(np.int32))
+    return replace(parts[0], **joined)
+
+
+def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
+    """Micro-batches of equal numbers of rows; `parts` divides the number of rows."""
+    size, rest = divmod(len(batch), parts)
+    assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
+    return [batch.slice(start, start + size) for start in range(0, len(batch), size)]
+
+
+def unpadded_hashes(batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_id: int) -> Words:
+    """What `example_hashes` gives for the same rows with padding, [B]."""
+    arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
+    tokens, masks = batch.token_offsets, batch.masked_offsets
+    places, lengths = arrays["position_ids"], np.diff(tokens)
+    in_row = arrays["masked_lm_positions"] - np.repeat(tokens[:-1], np.diff(masks))
+    slots = slice_indices(np.zeros(len(batch), np.int64), np.diff(masks))
+    weights = digest_weights("input_ids", batch.max_seqlen)
+    weights_before = np.append(np.uint64(0), np.cumsum(weights))
+    padding = np.uint64(pad_id) * (weights_before[-1] - weights_before[lengths])
+    most = int(np.diff(masks).max(initial=0))
+    sums = padding + _sums(arrays["input_ids"], weights[places], tokens)
+    for name, column in (
+        ("masked_lm_positions", in_row),
+        ("masked_lm_labels", arrays["masked_lm_labels"]),
+    ):
+        sums += _sums(column, digest_weights(name, most)[slots], masks)
+    lengths_b = _sums(arrays["token_type_ids"], np.ones(1, np.uint64), tokens)
+    rest = np.stack([lengths_b, arrays["next_sentence_labels"].view(np.uint64)], axis=1)
+    return final_hashes(sums, rest, positions)
+
+
+def _sums(column: NDArray[np.int64], weights: Words, offsets: Offsets) -> Words:
+    """Weighted sums of the stretches between the offsets, modulo 2**64."""
+    before = np.zeros(len(column) + 1, np.uint64)
+    np.cumsum(column.view(np.uint64) * weights, out=before[1:])
+    return before[offsets[1:]] - before[offsets[:-1]]

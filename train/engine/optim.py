@@ -1,0 +1,53 @@
+"""The optimizers of pretraining and fine-tuning."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from train.config import PretrainConfig
+from train.engine.muon import MuonWithAdamW, is_hidden_matrix
+
+
+def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.Optimizer:
+    """The optimizer of pretraining."""
+    rates = {"learning_rate": training.learning_rate, "weight_decay": training.weight_decay}
+    betas = (training.beta1, training.beta2)
+    if training.optimizer == "adamw":
+        return adamw(model, betas=betas, **rates)
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    hidden = [p for name, p in named if is_hidden_matrix(name, p)]
+    rest = [p for name, p in named if not is_hidden_matrix(name, p)]
+    return MuonWithAdamW(hidden, _adamw(rest, betas=betas, **rates), **rates)
+
+
+def adamw(
+    model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float]
+) -> torch.optim.AdamW:
+    """Fused AdamW (Loshchilov & Hutter 2019); vectors, that is norms and biases, do not decay."""
+    trained = (p for p in model.parameters() if p.requires_grad)
+    return _adamw(trained, learning_rate=learning_rate, weight_decay=weight_decay, betas=betas)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """For all parameter groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def _adamw(
+    parameters: Iterable[nn.Parameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    betas: tuple[float, float],
+) -> torch.optim.AdamW:
+    matrices: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
+    for parameter in parameters:
+        (matrices if parameter.ndim >= 2 else vectors).append(parameter)
+    groups = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, eps=1e-6, fused=True)

@@ -1,0 +1,89 @@
+"""What one gets without any pretraining: bag-of-words, that is TF-IDF and logistic regression.
+
+It sees which words and pairs of neighbours are in a text, weighed by how rare they are, and nothing
+else of their order. It is strong on reviews, so it stands beside every classifier, on the same rows
+and the same part of each text. Logarithmic counts and a weak prior (C = 5) make it a little
+stronger than scikit-learn's defaults do (90.0 % against 89.0 % of amazon_polarity at 64 tokens): a
+yardstick should not be easy to beat.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import load_tokenizer
+from train.finetuning.encoding import Encoder
+from train.finetuning.labelled import Labelled, Texts, class_ids, class_names, read_labelled
+from train.finetuning.scores import Scores
+
+
+def baseline(
+    train_source: str,
+    test_source: str,
+    *,
+    text: str = "text",
+    text_pair: str | None = None,
+    label: str = "label",
+    max_tokens: int | None = None,
+    tokenizer: Path | None = None,
+) -> Scores:
+    """Train bag-of-words on one file, test it on another.
+
+    Of each row `max_tokens` are read: as a classifier with this tokenizer would cut it ([CLS] and
+    [SEP] counted), or whitespace-separated words where none is given. Raises InputError for bad
+    input, and where scikit-learn is absent.
+    """
+    train, test = (
+        read_labelled(source, text=text, text_pair=text_pair, label=label)
+        for source in (train_source, test_source)
+    )
+    names = class_names(train)
+    if max_tokens is not None and tokenizer is not None:
+        encoder = Encoder(load_tokenizer(tokenizer), max_seq_length=max_tokens)
+        train, test = (replace(rows, texts=encoder.cut(rows.texts)) for rows in (train, test))
+    elif max_tokens is not None:
+        train, test = (
+            replace(rows, texts=_words(rows.texts, max_tokens)) for rows in (train, test)
+        )
+    return bag_of_words(train, test, names)
+
+
+def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Scores:
+    """Train on some rows, test on others; a row's two texts count as one.
+
+    Raises InputError where scikit-learn is absent, or where the training rows hold no word, or no
+    two classes.
+    """
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise InputError(
+            "bag-of-words needs scikit-learn, which is not installed; "
+            "`pip install 'clozeline[baseline]'`."
+        ) from error
+    labels = class_ids(train, names)
+    if len(np.unique(labels)) < 2:
+        raise InputError(f"the {len(train)} rows drawn are of one class; draw more.")
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    try:
+        counts = vectorizer.fit_transform(train.texts.joined())
+    except ValueError as error:  # scikit-learn's word for an empty vocabulary
+        raise InputError(f"{train.source}: no row has a word of two letters or more.") from error
+    model = LogisticRegression(C=5, max_iter=1000).fit(counts, labels)
+    predicted = model.predict(vectorizer.transform(test.texts.joined()))
+    return Scores.of(names, class_ids(test, names), predicted)
+
+
+def has_sklearn() -> bool:
+    """Whether bag-of-words can be trained here."""
+    return find_spec("sklearn") is not None
+
+
+def _words(texts: Texts, count: int) -> Texts:
+    """The first words of each row, of both texts together."""
+    return Texts([" ".join(text.split()[:count]) for text in texts.joined()])

@@ -1,0 +1,186 @@
+"""Texts to token ids to tensors, for a classifier.
+
+    "Great", "I liked it a lot"  ->  [CLS] great [SEP] i liked it a lot [SEP]      length_a 3
+                                          cut to 8:   [CLS] great [SEP] i liked it a [SEP]
+
+B batch, S sequence. A pair that is too long loses tokens at the end of its longer text, one at a
+time. Batches are padded to one of four fixed widths: short texts cost less, and there are still few
+shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tokenizers import Encoding
+from torch import Tensor
+
+from pipeline.common.counter_rng import permutation, stream_key
+from pipeline.common.ragged import Offsets, Ragged, concatenate, offsets_of, slice_indices
+from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from train.finetuning.labelled import Rows, Texts
+
+TEXTS_PER_CALL = 4096  # some megabytes of text: where the tokenizer is at its full speed
+BATCHES_PER_WINDOW = 32  # rows of like length meet in a batch, out of so many batches of rows
+WIDTHS = 4
+
+Inputs = tuple[Tensor, Tensor, Tensor]  # what a model reads, see `Encoded.inputs`
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """N rows of token ids."""
+
+    input_ids: Ragged  # uint32
+    length_a: NDArray[np.int64]  # [N], tokens of [CLS] A [SEP]
+    max_seq_length: int
+    pad_id: int
+
+    def __len__(self) -> int:
+        return len(self.length_a)
+
+    def take(self, rows: Rows) -> "Encoded":
+        """The given rows, in the given order."""
+        return Encoded(
+            self.input_ids.take(rows), self.length_a[rows], self.max_seq_length, self.pad_id
+        )
+
+    def inputs(self, rows: Rows) -> Inputs:
+        """input_ids and token_type_ids, int64 [B, S], and attention_mask, bool [B, S].
+
+        S is the smallest of the widths that holds all of the rows.
+        """
+        lengths = self.input_ids.lengths[rows]
+        places = np.arange(self._width(int(lengths.max())))
+        is_token = places < lengths[:, None]
+        input_ids = np.full(is_token.shape, self.pad_id, dtype=np.int64)
+        input_ids[is_token] = self.input_ids.take(rows).values
+        is_b = is_token & (places >= self.length_a[rows, None])
+        return (
+            torch.from_numpy(input_ids),
+            torch.from_numpy(is_b.astype(np.int64)),
+            torch.from_numpy(is_token),
+        )
+
+    def _width(self, longest: int) -> int:
+        widths = [-(-self.max_seq_length * n // WIDTHS) for n in range(1, WIDTHS + 1)]
+        return next(width for width in widths if width >= longest)
+
+
+class Encoder:
+    """Texts to rows of at most `max_seq_length` tokens; it remembers the words it has seen."""
+
+    def __init__(self, tokenizer: Tokenizer, *, max_seq_length: int) -> None:
+        self._tokenizer = tokenizer
+        self._columns = ColumnTokenizer(tokenizer)
+        self._max_seq_length = max_seq_length
+
+    def encode(self, texts: Texts) -> Encoded:
+        """All rows; at least one."""
+        parts = [self._encode(part) for part in _parts(texts)]
+        return Encoded(
+            concatenate([input_ids for input_ids, _ in parts]),
+            np.concatenate([length_a for _, length_a in parts]),
+            self._max_seq_length,
+            self._tokenizer.pad_id,
+        )
+
+    def cut(self, texts: Texts) -> Texts:
+        """The texts as far as `encode` reads them: up to the end of the last token that is kept."""
+        columns: list[list[str]] = [[] for _ in texts.columns]
+        for part in _parts(texts):
+            pieces = [self._pieces(column) for column in part.columns]
+            kept = self._kept([p.lengths for p in pieces])
+            for whole, column, p, k in zip(columns, part.columns, pieces, kept, strict=True):
+                whole += self._cut(column, p.lengths, k)
+        return Texts(*columns)
+
+    def _encode(self, texts: Texts) -> tuple[Ragged, Offsets]:
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], of the tokens that are kept."""
+        pieces = [self._pieces(column) for column in texts.columns]
+        kept = self._kept([p.lengths for p in pieces])
+        offsets = offsets_of(sum(kept) + len(kept) + 1)
+        values = np.full(offsets[-1], self._tokenizer.sep_id, dtype=np.uint32)
+        values[offsets[:-1]] = self._tokenizer.cls_id
+        starts = offsets[:-1] + 1
+        for p, k in zip(pieces, kept, strict=True):
+            values[slice_indices(starts, k)] = p.values[slice_indices(p.offsets[:-1], k)]
+            starts = starts + k + 1
+        return Ragged(values, offsets), kept[0] + 2
+
+    def _pieces(self, texts: list[str]) -> Ragged:
+        values, lengths = self._columns.encode(texts)
+        return Ragged(values, offsets_of(lengths))
+
+    def _kept(self, lengths: list[Offsets]) -> list[Offsets]:
+        room = self._max_seq_length - 1 - len(lengths)
+        if len(lengths) == 1:
+            return [np.minimum(lengths[0], room)]
+        return list(longest_first(*lengths, room=room))
+
+    def _cut(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
+        texts = texts.copy()
+        rows = np.flatnonzero(kept < lengths).tolist()
+        long = [texts[row] for row in rows]
+        # The library knows where a token stands in its text; it is slower, so only these ask it.
+        encodings = self._tokenizer.library.encode_batch(long, add_special_tokens=False)
+        for row, encoding in zip(rows, encodings, strict=True):
+            texts[row] = texts[row][: _end(encoding, int(kept[row]))]
+        return texts
+
+
+def longest_first(lengths_a: Offsets, lengths_b: Offsets, *, room: int) -> tuple[Offsets, Offsets]:
+    """How many tokens of each A and B fit into `room` together, when the longer one gives way.
+
+    7 and 2 into 6 -> 4 and 2;  7 and 9 into 6 -> 3 and 3;  as Hugging Face's `longest_first`.
+    """
+    is_short = lengths_a + lengths_b <= room
+    shorter = np.minimum(np.minimum(lengths_a, lengths_b), room // 2)
+    kept_a = np.where(lengths_a > lengths_b, room - shorter, shorter)
+    kept_b = room - kept_a
+    return np.where(is_short, lengths_a, kept_a), np.where(is_short, lengths_b, kept_b)
+
+
+def training_batches(
+    lengths: NDArray[np.int64], *, batch_size: int, seed: int, epoch: int
+) -> list[Rows]:
+    """The rows of each batch of an epoch: every row once, in an order that the seed decides.
+
+    Rows are shuffled; rows of like length are put together inside windows of some batches; the
+    batches are shuffled. The last batch to be cut is short.
+    """
+    order = permutation(stream_key(seed, "finetune/rows", epoch), len(lengths))
+    batches: list[Rows] = []
+    window = BATCHES_PER_WINDOW * batch_size
+    for start in range(0, len(order), window):
+        batches += _by_length(order[start : start + window], lengths, batch_size)
+    shuffled = permutation(stream_key(seed, "finetune/batches", epoch), len(batches))
+    return [batches[index] for index in shuffled]
+
+
+def reading_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[Rows]:
+    """The rows of each batch where order does not matter: all rows once, by length."""
+    return _by_length(np.arange(len(lengths)), lengths, batch_size)
+
+
+def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[Rows]:
+    rows = rows[np.argsort(lengths[rows], kind="stable")]
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+def _end(encoding: Encoding, count: int) -> int:
+    """Where the first `count` tokens of a text end, in characters."""
+    if not count:
+        return 0
+    span = encoding.token_to_chars(count - 1)
+    assert span is not None  # only added tokens, such as [CLS], stand for no characters
+    return span[1]
+
+
+def _parts(texts: Texts) -> Iterator[Texts]:
+    rows = np.arange(len(texts))
+    for start in range(0, len(texts), TEXTS_PER_CALL):
+        yield texts.take(rows[start : start + TEXTS_PER_CALL])

@@ -1,0 +1,7 @@
+"""How a run is doing: metrics on disk, warnings in words, a page of curves.
+
+    {"step": 100, "mlm_loss": 6.73, "tokens_per_second": 14210.0, ...}
+    ->  RUN/metrics.jsonl, TensorBoard events, RUN/report.html
+
+Live warnings and those of the report come from the same rules.
+"""

@@ -1,0 +1,80 @@
+"""A run as its folder tells it: its config, its lines of metrics, and what it reached."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from train.artifacts.run import SUMMARY, RunConfig, read_run
+from train.monitoring.health import HealthWarning, find_warnings
+from train.monitoring.metrics import read_metrics
+
+UNIGRAM = "heldout/unigram_loss"
+
+Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps, values
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run as its folder tells it."""
+
+    name: str
+    config: RunConfig
+    lines: list[dict[str, Any]]
+    is_complete: bool  # summary.json is there
+
+    @classmethod
+    def of(cls, run: Path, name: str) -> "RunFacts":
+        """Raises InputError where the folder is no run, or a file of it cannot be read.
+
+        A run that is under way, or was killed, is a run as far as it got.
+        """
+        return cls(name, read_run(run), read_metrics(run), (run / SUMMARY).exists())
+
+    @property
+    def step(self) -> int:
+        """The last one that was logged."""
+        return max((line["step"] for line in self.lines), default=0)
+
+    def points(self, name: str) -> Points:
+        """All finite values of that name."""
+        found = [(line["step"], line[name]) for line in self.lines if name in line]
+        columns = np.array(found, dtype=np.float64).reshape(-1, 2)
+        columns = columns[np.isfinite(columns[:, 1])]
+        return columns[:, 0], columns[:, 1]
+
+    def last(self, name: str, number: int = 10) -> float | None:
+        """The mean of the newest values, one in a line being noisy; None where there are none."""
+        values = self.points(name)[1]
+        return float(values[-number:].mean()) if len(values) else None
+
+    @cached_property
+    def warnings(self) -> list[HealthWarning]:
+        """What `health` sees in the lines."""
+        training = self.config.training
+        return find_warnings(
+            self.lines,
+            unigram_loss=self.last(UNIGRAM, 1),
+            batch_size=training.batch_size,
+            total_steps=None if training.budget else training.max_steps,
+        )
+
+    def choices(self) -> dict[str, str]:
+        """All that decides the run, by name, as text."""
+        parts = self.config.to_dict()
+        flat = {
+            f"{part}: {name.rstrip('_')}": _value(value)
+            for part in ("training", "model", "data")
+            for name, value in parts[part].items()
+        }
+        return flat | {
+            name: _value(parts[name])
+            for name in ("dataset_digest", "tokenizer_digest", "started_from")
+        }
+
+
+def _value(value: Any) -> str:
+    return "none" if value is None else str(value)

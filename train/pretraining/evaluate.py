@@ -1,0 +1,172 @@
+"""How good a pretrained model is on examples it has not seen.
+
+Two yardsticks stand beside the model, computed on the very same masks: the cross-entropy of the
+training unigram (what a model knows that has only counted words), and the accuracy of always
+guessing the most frequent word.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import read_manifest
+from train.artifacts.run import load_run
+from train.data.batch import Batch, LoadedBatch
+from train.data.loader import evaluation_batches
+from train.engine.distributed import World, join_world
+from train.pretraining.step import autocast
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Losses in nats, accuracies and shares in [0, 1]; NaN where there is nothing to measure."""
+
+    examples: int
+    mlm_loss: float
+    mlm_accuracy: float
+    nsp_loss: float
+    nsp_accuracy: float
+    unigram_loss: float
+    most_frequent_share: float
+
+    @property
+    def loss(self) -> float:
+        """What training minimizes."""
+        return self.mlm_loss + (0.0 if np.isnan(self.nsp_loss) else self.nsp_loss)
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values; what is not measured is left out."""
+        return {name: value for name, value in asdict(self).items() if not np.isnan(value)}
+
+
+@torch.no_grad()
+def evaluate(
+    model: BertForPretraining,
+    batches: Iterable[LoadedBatch],
+    *,
+    token_counts: list[int],
+    world: World,
+    precision: str,
+) -> Evaluation:
+    """Look at each example once; every process takes its part and all get the same numbers."""
+    unigram = _log_unigram(token_counts).to(world.device)
+    was_training = model.training
+    model.eval()
+    sums = torch.zeros(9, dtype=torch.float64, device=world.device)
+    for loaded in batches:
+        batch = loaded.batch.to(world.device)
+        with autocast(precision, world.device):
+            mlm_logits, nsp_logits = model(
+                batch.input_ids,
+                batch.token_type_ids,
+                batch.attention_mask,
+                batch.masked_lm_positions,
+            )
+        sums += _sums(batch, mlm_logits, nsp_logits, unigram)
+    model.train(was_training)
+    return _evaluation(world.sum(sums).tolist())
+
+
+def _sums(batch: Batch, mlm_logits: Tensor, nsp_logits: Tensor, unigram: Tensor) -> Tensor:
+    labels, weights = batch.masked_lm_labels, batch.masked_lm_weights  # [B, P]
+    pairs = batch.next_sentence_labels  # [B], -1 in rows of padding too
+    hits = (mlm_logits.argmax(-1) == labels) * weights
+    parts = [
+        batch.example_weights.sum(),
+        weights.sum(),
+        masked_lm_loss_sum(mlm_logits, labels, weights),
+        hits.sum(),
+        -(unigram[labels] * weights).sum(),
+        ((labels == unigram.argmax()) * weights).sum(),
+        (pairs >= 0).sum(),
+        next_sentence_loss_sum(nsp_logits, pairs),
+    ]
+    nsp_hits = ((nsp_logits.argmax(-1) == pairs) & (pairs >= 0)).sum()
+    return torch.stack([part.double() for part in (*parts, nsp_hits)])
+
+
+def _evaluation(sums: list[float]) -> Evaluation:
+    examples, masked, mlm, hits, unigram, frequent, pairs, nsp, nsp_hits = sums
+    return Evaluation(
+        examples=int(examples),
+        mlm_loss=_ratio(mlm, masked),
+        mlm_accuracy=_ratio(hits, masked),
+        nsp_loss=_ratio(nsp, pairs),
+        nsp_accuracy=_ratio(nsp_hits, pairs),
+        unigram_loss=_ratio(unigram, masked),
+        most_frequent_share=_ratio(frequent, masked),
+    )
+
+
+def _log_unigram(token_counts: list[int]) -> Tensor:
+    counts: NDArray[np.float64] = np.array(token_counts, dtype=np.float64) + 1
+    return torch.from_numpy(np.log(counts / counts.sum()))
+
+
+def _ratio(total: float, count: float) -> float:
+    return total / count if count else float("nan")
+
+
+def evaluate_run(
+    run: Path, shards: Path, *, split: str, batch_size: int, limit: int | None
+) -> Evaluation:
+    """Measure the newest checkpoint of a run on a split of a data set.
+
+    Raises InputError where the shards are of another tokenizer or longer than the model's
+    positions.
+    """
+    config, tokenizer, weights = load_run(run)
+    manifest = read_manifest(shards)
+    if manifest.tokenizer_digest != tokenizer.digest:
+        raise InputError(
+            f"{shards} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
+            f"{run} ({tokenizer.digest[:12]}); give shards of the same one."
+        )
+    if manifest.config.max_seq_length > config.model.max_position_embeddings:
+        raise InputError(
+            f"{shards} has examples of {manifest.config.max_seq_length} tokens, the model of {run} "
+            f"reads {config.model.max_position_embeddings} at most; give shorter ones."
+        )
+    with join_world() as world:
+        model = BertForPretraining(config.model)
+        model.load_state_dict(weights)
+        return evaluate(
+            model.to(world.device),
+            evaluation_batches(
+                shards,
+                split=split,
+                batch_size=batch_size,
+                rank=world.rank,
+                world_size=world.size,
+                limit=limit,
+            ),
+            token_counts=manifest.token_counts,
+            world=world,
+            precision=config.training.precision,
+        )
+
+
+def as_table(evaluation: Evaluation, *, split: str = "validation") -> Iterator[str]:
+    """The numbers as lines of text, each beside its yardstick."""
+    what = "held-out" if split == "validation" else "training"
+    loss, unigram = evaluation.mlm_loss, evaluation.unigram_loss
+    better = "better" if loss <= unigram else "worse"
+    yield f"{evaluation.examples:,} {what} examples"
+    yield (
+        f"masked-LM loss      {loss:6.3f}   unigram {unigram:.3f}: "
+        f"{abs(unigram - loss):.3f} nats {better}"
+    )
+    yield (
+        f"masked-LM accuracy  {evaluation.mlm_accuracy:6.1%}   "
+        f"always the most frequent token {evaluation.most_frequent_share:.1%}"
+    )
+    if not np.isnan(evaluation.nsp_loss):
+        yield f"NSP loss            {evaluation.nsp_loss:6.3f}"
+        yield f"NSP accuracy        {evaluation.nsp_accuracy:6.1%}   chance 50 %"
