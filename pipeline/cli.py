@@ -114,10 +114,10 @@ def inspect(folder: Path, number: int, seed: int) -> None:
     """Show examples as a person reads them."""
     import shutil
 
-    from pipeline.report.inspect import show_data_set
+    from pipeline.report.inspect import inspect_dataset
 
     width = min(shutil.get_terminal_size().columns, 100)
-    for line in show_data_set(folder, number=number, seed=seed, width=width):
+    for line in inspect_dataset(folder, number=number, seed=seed, width=width):
         click.echo(line)
 
 

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
-from pipeline.job.steps import REJECTED
+from pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 from train.cli import main

@@ -23,10 +23,10 @@ def nobody() -> Iterator[str]:
 
 def refusal(folder, *beam_args):
     """What is said of Beam options before any work begins."""
-    blocks, place = work(folder)
+    blocks, context = work(folder)
     with pytest.raises(InputError) as refused:
-        run_graph(blocks, place=place, beam_args=beam_args)
-    assert not list(place.runs_dir.iterdir())
+        run_graph(blocks, context=context, beam_args=beam_args)
+    assert not list(context.cache_dir.iterdir())
     return str(refused.value)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.common.counter_rng import (
     mix64,
     permutation,
-    random_words,
+    random_bits,
     stream_key,
     uniform_below,
     with_probability,
@@ -25,7 +25,7 @@ def test_the_numbers_are_the_same_for_ever():
     assert mix64(np.array([0x9E3779B97F4A7C15], np.uint64))[0] == 0xE220A8397B1DCDAF
     key = stream_key(7, "masks/train", 3, 0)
     assert int(key) == 13021456694372175046
-    assert random_words(key, np.arange(2), 1).tolist() == [
+    assert random_bits(key, np.arange(2), 1).tolist() == [
         12647142142137616924,
         1098827742514473261,
     ]
@@ -38,14 +38,14 @@ def test_another_process_draws_the_same():
         "print(random_words(stream_key(1, 'x', 2), np.arange(5)).tolist())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == str(random_words(stream_key(1, "x", 2), np.arange(5)).tolist())
+    assert run.stdout.strip() == str(random_bits(stream_key(1, "x", 2), np.arange(5)).tolist())
 
 
 @given(SEEDS, st.integers(1, 200), st.integers(0, 200))
 def test_a_number_does_not_depend_on_who_else_draws(seed, rows, first):
     key = stream_key(seed, "any", 1)
-    many = random_words(key, np.arange(first + rows), np.arange(3)[:, None])
-    few = random_words(key, np.arange(first, first + rows), 2)
+    many = random_bits(key, np.arange(first + rows), np.arange(3)[:, None])
+    few = random_bits(key, np.arange(first, first + rows), 2)
     assert (many[2, first:] == few).all()
 
 
@@ -70,26 +70,26 @@ def test_streams_of_other_names_are_other_streams(one, other):
 
 
 def test_rows_and_lanes_are_not_each_other():
-    words = random_words(stream_key(0, "grid"), np.arange(300)[:, None], np.arange(300))
+    words = random_bits(stream_key(0, "grid"), np.arange(300)[:, None], np.arange(300))
     assert len(np.unique(words)) == 300 * 300
 
 
 @given(SEEDS, st.integers(1, 2**32 - 1))
 def test_a_choice_lies_below_its_limit(seed, limit):
-    draws = uniform_below(random_words(stream_key(seed, "c"), np.arange(50)), limit)
+    draws = uniform_below(random_bits(stream_key(seed, "c"), np.arange(50)), limit)
     assert draws.min() >= 0
     assert draws.max() < limit
 
 
 def test_choices_are_uniform():
-    draws = uniform_below(random_words(stream_key(0, "u"), np.arange(60_000)), 6)
+    draws = uniform_below(random_bits(stream_key(0, "u"), np.arange(60_000)), 6)
     counts = np.bincount(draws)
     # Six cells of 10,000: the standard deviation of one is 91.
     assert (abs(counts - 10_000) < 5 * 91).all()
 
 
 def test_probabilities_hold_at_their_ends_and_in_between():
-    words = np.append(random_words(stream_key(0, "p"), np.arange(40_000)), np.uint64(2**64 - 1))
+    words = np.append(random_bits(stream_key(0, "p"), np.arange(40_000)), np.uint64(2**64 - 1))
     assert not with_probability(words, 0.0).any()
     assert with_probability(words, 1.0).all()
     assert abs(with_probability(words, 0.3).mean() - 0.3) < 5 * np.sqrt(0.21 / 40_000)

@@ -21,15 +21,15 @@ from pipeline.dataset.manifest import read_manifest, write_manifest
 from pipeline.dataset.shards import read_shard
 from pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
 from pipeline.report.dataset_report import REPORT, page_of, write_report
-from pipeline.report.dataset_summary import gather_facts
+from pipeline.report.dataset_summary import summarize_dataset
 from pipeline.report.html import Page, Section, Table, page_html, printable
-from pipeline.report.inspect import show_data_set
-from pipeline.report.row_statistics import PARTS, Tally, tally
+from pipeline.report.inspect import inspect_dataset
+from pipeline.report.row_statistics import PARTS, RowStatistics, tally
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
-from tests.test_show import example
+from tests.test_inspect import example
 from train.cli import main
 
 TOKENIZER = small_tokenizer()
@@ -81,7 +81,7 @@ class Parsed(HTMLParser):
 
 
 def page_text(folder: Path) -> str:
-    return page_html(page_of(gather_facts(folder)))
+    return page_html(page_of(summarize_dataset(folder)))
 
 
 def rows_of(folder: Path, split: str | None = None) -> list[tuple]:
@@ -143,10 +143,10 @@ def test_the_counts_of_parts_add_up_to_those_of_the_whole(small_folder):
     entry = read_manifest(small_folder).shards[1]
     examples = read_shard(small_folder / entry.name)
     parts = [examples.take(np.arange(start, stop)) for start, stop in ((0, 0), (0, 7), (7, 20))]
-    whole, added = tally(examples, 16, TOKENIZER), Tally.of_nothing(16)
+    whole, added = tally(examples, 16, TOKENIZER), RowStatistics.of_nothing(16)
     for part in parts:
         added += tally(part, 16, TOKENIZER)
-    for field in fields(Tally):
+    for field in fields(RowStatistics):
         np.testing.assert_array_equal(getattr(added, field.name), getattr(whole, field.name))
     assert added.maskable_along.shape == (PARTS,)
 
@@ -228,7 +228,7 @@ def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_f
 def test_some_examples_are_shown_as_inspect_shows_them(small_folder, html):
     page = Parsed(html)
     assert page.tags["pre"] == 1
-    lines = list(show_data_set(small_folder, number=4, seed=0, width=60))
+    lines = list(inspect_dataset(small_folder, number=4, seed=0, width=60))
     assert "\n".join(lines[lines.index("") + 1 :]) in page.text
 
 

@@ -191,7 +191,7 @@ def test_alone_there_is_nobody_to_wait_for():
     assert values.tolist() == [1.0, 2.0]
     assert world.any(True)
     assert not world.any(False)
-    assert world.of_main(lambda: 7) == 7
+    assert world.broadcast_from_main(lambda: 7) == 7
     assert world.is_main
     world.wait()
 

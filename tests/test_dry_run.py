@@ -63,11 +63,11 @@ def told(lines: Sequence[str]) -> dict[str, str]:
 
 
 def test_what_is_done_already_is_told(tokenizer: Path, tmp_path: Path) -> None:
-    blocks, place, loaded = facts(tokenizer, tmp_path / "out")
-    place.runs_dir.mkdir(parents=True)
+    blocks, context, loaded = facts(tokenizer, tmp_path / "out")
+    context.cache_dir.mkdir(parents=True)
     for block in blocks[:2]:
-        place.run_path(block).touch()
-    lines = told(list(dry_run(blocks, place, loaded, workers=2)))
+        context.cache_path(block).touch()
+    lines = told(list(dry_run(blocks, context, loaded, workers=2)))
     assert lines["blocks"].startswith(f"{len(blocks)} of 1 sources, 2 of them done already")
     assert lines["shards"] == f"1 to train and 0 to validate, arrow, in {tmp_path / 'out'}"
     assert lines["time"].endswith("on 2 workers of this machine")

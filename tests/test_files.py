@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.common.counter_rng import random_words
+from pipeline.common.counter_rng import random_bits
 from pipeline.common.errors import InputError
 from pipeline.sources.files import CHUNK, bare_name, damage, find_files, open_file, open_unpacked
 
@@ -24,7 +24,7 @@ def zstd(data: bytes) -> bytes:
 
 
 def random_bytes(size: int) -> bytes:
-    return random_words(7, np.arange(size // 8)).tobytes()
+    return random_bits(7, np.arange(size // 8)).tobytes()
 
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

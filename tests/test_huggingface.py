@@ -19,7 +19,7 @@ from model.heads import (
     next_sentence_loss_sum,
 )
 from model.huggingface.config import ARCHITECTURES, CARRIED, huggingface_config
-from model.huggingface.convert import load_huggingface, save_huggingface, their_names
+from model.huggingface.convert import huggingface_names, load_huggingface, save_huggingface
 from tests.support.small_huggingface import SMALL, quiet_transformers, save_folder, shaken
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of
 
@@ -53,7 +53,7 @@ def assert_same_gradients(ours: torch.nn.Module, theirs: torch.nn.Module) -> Non
     """Of every weight of theirs that has one."""
     found = {}
     for name, parameter in ours.named_parameters():
-        names = their_names(name)
+        names = huggingface_names(name)
         gradient = parameter.grad
         assert gradient is not None
         if name.endswith("word_embeddings.weight"):

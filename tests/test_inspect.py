@@ -9,7 +9,7 @@ from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import read_shard
-from pipeline.report.inspect import show_data_set, show_example
+from pipeline.report.inspect import inspect_dataset, show_example
 from tests.support.small import small_tokenizer
 from tests.test_steps import build, work
 
@@ -91,7 +91,7 @@ def test_a_data_set_is_introduced_by_its_facts(data_set):
     manifest = read_manifest(data_set)
     train, held_out = manifest.num_examples("train"), manifest.num_examples("validation")
     read = manifest.counts
-    lines = list(show_data_set(data_set, number=0, seed=0, width=80))
+    lines = list(inspect_dataset(data_set, number=0, seed=0, width=80))
     assert lines[:2] == [
         f"{train} training and {held_out} validation examples of at most 32 tokens, "
         f"pairs: segments, vocabulary {TOKENIZER.vocab_size}",
@@ -103,9 +103,9 @@ def test_a_data_set_is_introduced_by_its_facts(data_set):
 
 
 def test_as_many_examples_as_asked_for_the_same_for_the_same_seed(data_set):
-    lines = list(show_data_set(data_set, number=5, seed=1, width=80))
-    assert lines == list(show_data_set(data_set, number=5, seed=1, width=80))
-    assert lines != list(show_data_set(data_set, number=5, seed=2, width=80))
+    lines = list(inspect_dataset(data_set, number=5, seed=1, width=80))
+    assert lines == list(inspect_dataset(data_set, number=5, seed=1, width=80))
+    assert lines != list(inspect_dataset(data_set, number=5, seed=2, width=80))
     heads = [after for before, after in pairwise(lines) if not before]
     assert len(heads) == 5
     for head in heads:  # each is a row there is

@@ -175,12 +175,12 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
 
 
 def test_a_damaged_run_in_a_kept_folder_is_named(tmp_path):
-    blocks, place = work(tmp_path, block_bytes=8000)  # writes the same corpus.txt
+    blocks, context = work(tmp_path, block_bytes=8000)  # writes the same corpus.txt
     small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
-    path = place.run_path(blocks[1])
+    path = context.cache_path(blocks[1])
     path.write_bytes(b"ARROW1")
     with pytest.raises(InputError, match=rf"^{path} is damaged .*; delete it and run again\.$"):
-        shards(tmp_path, options=replace(OPTIONS, runs=place.runs_dir))
+        shards(tmp_path, options=replace(OPTIONS, runs=context.cache_dir))
 
 
 def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):

@@ -47,7 +47,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> str:
         return str(path)
     name = path.name.removesuffix(".gz")
     text = json_lines(rows) if name.endswith("l") else delimited(rows, "," if "c" in name else "\t")
-    return write(path, gzip.compress(text.encode()) if path.suffix == ".gz" else text)
+    return write(path, gzip.compress(text.encode(), mtime=0) if path.suffix == ".gz" else text)
 
 
 FORMATS = ["a.csv", "a.tsv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.parquet"]
@@ -125,7 +125,7 @@ def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": "x", "text": "a"}', "more than one type"),
         ("a.jsonl", "", "has no column 'label'; its columns are none"),
         ("a.parquet", "PAR1", "a.parquet is no Parquet file that can be read"),
-        ("a.csv.gz", gzip.compress(b"label,text\n1,a\n")[:-12], "truncated or corrupt gz"),
+        ("a.csv.gz", gzip.compress(b"label,text\n1,a\n", mtime=0)[:-12], "truncated or corrupt gz"),
         ("a.txt", "label text", "a.txt is no table; those are .csv, .tsv, .jsonl and .parquet"),
         ("b.csv", "label,text\n1,a\n", "a.csv: no such file"),
     ],

@@ -9,14 +9,14 @@ from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
 from tests.support.small_data import write_data_set
 from train.cli import main
-from train.data.loader_check import audit_loader
+from train.data.loader_check import check_loader
 from train.data.order import Order
 
 
 @pytest.mark.parametrize("rows", [(7,), (13, 20, 0, 7, 17), (150, 151)])
 def test_the_laws_hold_on_any_shards(tmp_path, rows):
     folder = write_data_set(tmp_path / "data", train=rows)
-    assert audit_loader(folder).startswith(f"{sum(rows)} training examples are each read once")
+    assert check_loader(folder).startswith(f"{sum(rows)} training examples are each read once")
 
 
 def test_an_order_that_reads_a_row_twice_is_told_of(tmp_path, monkeypatch):
@@ -25,7 +25,7 @@ def test_an_order_that_reads_a_row_twice_is_told_of(tmp_path, monkeypatch):
     right = Order.rows
     monkeypatch.setattr(Order, "rows", lambda self, pool: np.maximum(right(self, pool), 1))
     with pytest.raises(InputError, match="does not read each training example once"):
-        audit_loader(folder)
+        check_loader(folder)
 
 
 def test_the_command_offers_it_and_needs_shards(tmp_path):

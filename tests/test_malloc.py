@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from train.engine.malloc import keep_freed_memory
+from train.engine.malloc import disable_malloc_trim
 
 FAULTS = """
 import resource, sys, torch
@@ -28,6 +28,6 @@ def faults(what):
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-@pytest.mark.skipif(not keep_freed_memory(), reason="only glibc can keep it")
+@pytest.mark.skipif(not disable_malloc_trim(), reason="only glibc can keep it")
 def test_memory_that_was_freed_is_used_again_and_not_fetched_anew():
     assert faults("keep") < faults("give back") / 10

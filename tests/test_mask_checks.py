@@ -10,8 +10,8 @@ from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.config import DataConfig
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.verify import mask_checks as mask_audit
-from pipeline.verify.findings import Faults
-from pipeline.verify.mask_checks import audit_masks, within_chance
+from pipeline.verify.findings import Findings
+from pipeline.verify.mask_checks import check_masks, within_chance
 from tests.support.small import small_tokenizer
 from tests.test_examples import documents_of, examples_of
 
@@ -45,8 +45,8 @@ def remasked(examples, config=CONFIG, **changes):
 
 
 def faults_of(examples, config=CONFIG):
-    faults = Faults()
-    audit_masks(examples, faults, "train", 0, config, TOKENIZER)
+    faults = Findings()
+    check_masks(examples, faults, "train", 0, config, TOKENIZER)
     return faults.lines()
 
 

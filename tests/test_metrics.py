@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pipeline.common.errors import InputError
 from train.monitoring.health import Health
-from train.monitoring.metrics import MetricsLog, Stopwatch, read_metrics
+from train.monitoring.metrics import MetricsLog, StepTimer, read_metrics
 
 
 def write(run: Path, steps, *, after=0, health=None, **values) -> None:
@@ -175,7 +175,7 @@ def test_other_processes_write_nothing_and_say_nothing(tmp_path, capsys):
 
 
 def test_the_stopwatch_tells_what_was_since_the_last_look():
-    watch = Stopwatch()
+    watch = StepTimer()
     watch.tokens += 30
     with watch.waiting():
         sum(range(1000))

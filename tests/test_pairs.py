@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.counter_rng import random_words, stream_key, uniform_below, with_probability
+from pipeline.common.counter_rng import random_bits, stream_key, uniform_below, with_probability
 from pipeline.examples import pairs as lanes
 from pipeline.examples.pairs import LANES, make_pairs, no_pairs
 from tests.support.small import make_documents
@@ -139,7 +139,7 @@ def reference_segments(shape, key, max_tokens, short):
         for d, sentences in enumerate(documents):
             if at[d] == len(sentences):
                 continue
-            word = {lane: random_words(key, d, LANES * ordinal + lane) for lane in range(LANES)}
+            word = {lane: random_bits(key, d, LANES * ordinal + lane) for lane in range(LANES)}
             target = max_tokens
             if with_probability(word[lanes.SHORT], short):
                 target = 2 + int(uniform_below(word[lanes.TARGET], max_tokens - 1))
@@ -176,7 +176,7 @@ def reference_segments(shape, key, max_tokens, short):
     # Not more than 1.04 random pairs for each that follows.
     randoms = [i for i, row in enumerate(rows) if row[4]]
     allowed = int((len(rows) - len(randoms)) * 1.04)
-    by_draw = sorted(randoms, key=lambda i: int(random_words(key, i, lanes.SURPLUS)))
+    by_draw = sorted(randoms, key=lambda i: int(random_bits(key, i, lanes.SURPLUS)))
     surplus = by_draw[allowed:]
     dropped["surplus_random_pair"] = len(surplus)
     rows = [row for i, row in enumerate(rows) if i not in surplus]
@@ -188,8 +188,8 @@ def reference_segments(shape, key, max_tokens, short):
         while keep_a + keep_b > max_tokens:
             keep_a, keep_b = (keep_a - 1, keep_b) if keep_a > keep_b else (keep_a, keep_b - 1)
         dropped["cut_tokens"] += length_a + length_b - keep_a - keep_b
-        row[0] += int(uniform_below(random_words(key, i, lanes.CUT_A), length_a - keep_a + 1))
-        row[2] += int(uniform_below(random_words(key, i, lanes.CUT_B), length_b - keep_b + 1))
+        row[0] += int(uniform_below(random_bits(key, i, lanes.CUT_A), length_a - keep_a + 1))
+        row[2] += int(uniform_below(random_bits(key, i, lanes.CUT_B), length_b - keep_b + 1))
         row[1], row[3] = row[0] + keep_a, row[2] + keep_b
     return [tuple(row) for row in rows], dropped
 

@@ -8,31 +8,32 @@ import time
 
 import pytest
 
-from pipeline.common.stage_timer import Stopwatch
+from pipeline.common.counts import Counts
+from pipeline.common.stage_timer import StageTimer
 from pipeline.job.memory import process_peak, tree_memory
 from pipeline.job.progress import Progress, show_progress
-from pipeline.job.token_cache import Counts, run_schema, write_run
+from pipeline.job.token_cache import cache_schema, write_cache_file
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
-from tests.test_runs import tokenized
 from tests.test_steps import build, work
+from tests.test_token_cache import tokenized
 
 
-def finish_block(place, block, *, rejected=0):
+def finish_block(context, block, *, rejected=0):
     """The run of a block of one document."""
     counts = Counts(rejected=[{"where": "a", "reason": "b"}] * rejected)
-    schema = run_schema(place.vocab_size)
+    schema = cache_schema(context.vocab_size)
     pieces = [(tokenized([[[[7, 8]]]]), counts)]
-    write_run(place.run_path(block), pieces, buckets=place.buckets, schema=schema)
+    write_cache_file(context.cache_path(block), pieces, buckets=context.buckets, schema=schema)
 
 
 def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
-    blocks, place = work(tmp_path)
-    progress = Progress.of(blocks, place)
+    blocks, context = work(tmp_path)
+    progress = Progress.of(blocks, context)
     seen = []
     for number, block in enumerate(blocks[:3]):
         progress.look()
         seen.append((progress.done_bytes, progress.rejected))
-        finish_block(place, block, rejected=number)
+        finish_block(context, block, rejected=number)
     progress.look()
     sizes = [block.text_bytes for block in blocks]
     assert seen == [(0, 0), (sizes[0], 0), (sum(sizes[:2]), 1)]
@@ -45,34 +46,34 @@ def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
 
 
 def test_only_files_of_this_job_are_counted(tmp_path):
-    blocks, place = work(tmp_path)
-    build(blocks, place)
-    (place.out_dir / "train-00009-of-00099.arrow").touch()
-    (place.runs_dir / "another.run.arrow").touch()
-    progress = Progress.of(blocks, place)
+    blocks, context = work(tmp_path)
+    build(blocks, context)
+    (context.out_dir / "train-00009-of-00099.arrow").touch()
+    (context.cache_dir / "another.run.arrow").touch()
+    progress = Progress.of(blocks, context)
     progress.look()
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)
     assert progress.done_shards == progress.shards
-    assert len(progress.shards) == len(place.buckets)
+    assert len(progress.shards) == len(context.buckets)
 
 
 def test_a_run_that_cannot_be_read_stops_no_progress(tmp_path):
-    blocks, place = work(tmp_path)
-    place.run_path(blocks[0]).write_bytes(b"ARROW1")
-    finish_block(place, blocks[1])
-    progress = Progress.of(blocks, place)
+    blocks, context = work(tmp_path)
+    context.cache_path(blocks[0]).write_bytes(b"ARROW1")
+    finish_block(context, blocks[1])
+    progress = Progress.of(blocks, context)
     progress.look()
     assert progress.done_bytes == blocks[1].text_bytes
 
 
 def test_the_last_line_says_that_all_is_done(tmp_path):
-    blocks, place = work(tmp_path)
-    progress, terminal = Progress.of(blocks, place), io.StringIO()
+    blocks, context = work(tmp_path)
+    progress, terminal = Progress.of(blocks, context), io.StringIO()
     with show_progress(progress, terminal):
-        build(blocks, place)
+        build(blocks, context)
     shown = terminal.getvalue()
     assert f"blocks {len(blocks)}/{len(blocks)}" in shown
-    assert f"{len(place.buckets)}/{len(place.buckets)}" in shown
+    assert f"{len(context.buckets)}/{len(context.buckets)}" in shown
 
 
 def test_memory_counts_this_process_and_those_below_it():
@@ -100,7 +101,7 @@ def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
 
 
 def test_a_stage_counts_what_the_thread_works_and_no_waiting_of_the_consumer():
-    watch = Stopwatch()
+    watch = StageTimer()
 
     def work_a_little():
         for _ in range(3):
@@ -117,7 +118,7 @@ def test_a_stage_counts_what_the_thread_works_and_no_waiting_of_the_consumer():
 
 
 def test_a_stage_that_fails_is_counted_too():
-    watch = Stopwatch()
+    watch = StageTimer()
     with pytest.raises(ValueError, match="bad"), watch.stage("work"):
         raise ValueError("bad")
     assert "work" in watch.seconds

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset.manifest import Manifest, read_manifest
-from pipeline.job.steps import REJECTED
+from pipeline.dataset.manifest import REJECTED, Manifest, read_manifest
 from pipeline.sources.mediawiki.dump import read_pages
 from pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
 from pipeline.sources.sample.articles import make_articles

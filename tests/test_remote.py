@@ -15,7 +15,7 @@ from pipeline.common.paths import names_in, path_of, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import MANIFEST, read_manifest
 from pipeline.job.job import JobOptions, build_shards, plan_shards
-from pipeline.report.inspect import show_data_set
+from pipeline.report.inspect import inspect_dataset
 from pipeline.tokenization.tokenizer import load_tokenizer
 from pipeline.verify.verify import verify
 from tests.support.small import PUNKT, small_tokenizer
@@ -73,8 +73,8 @@ def test_a_store_holds_the_same_bytes_as_a_disk(format: str, tmp_path: Path, sto
 def test_what_reads_a_folder_reads_a_store(tmp_path: Path, store: Path) -> None:
     local, remote = local_and_remote(tmp_path, store, CONFIG)
     assert list(verify(remote)) == []
-    shown = list(show_data_set(remote, number=3, seed=0, width=80))
-    assert shown == list(show_data_set(local, number=3, seed=0, width=80))
+    shown = list(inspect_dataset(remote, number=3, seed=0, width=80))
+    assert shown == list(inspect_dataset(local, number=3, seed=0, width=80))
     loaders = [Loader(folder, batch_size=7, seed=0) for folder in (remote, local)]
     for ours, theirs in zip(*loaders, strict=False):
         assert ours.digest == theirs.digest

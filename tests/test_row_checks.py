@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.config import DataConfig
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.verify.findings import Faults, rows_with
-from pipeline.verify.row_checks import audit
+from pipeline.verify.findings import Findings, rows_with
+from pipeline.verify.row_checks import check_rows
 from tests.support.small import make_examples, small_tokenizer
 from tests.test_examples import DOCUMENT, TALK, documents_of, examples_of
 
@@ -19,8 +19,8 @@ CONFIG = DataConfig(max_seq_length=24, num_shards=1)
 
 
 def faults_of(examples, config=CONFIG, *, nothing_to_mask=0):
-    faults = Faults()
-    audit(
+    faults = Findings()
+    check_rows(
         examples,
         faults,
         split="train",
@@ -124,9 +124,9 @@ def test_a_data_set_of_one_document_has_no_random_pairs_and_no_fault():
 
 
 def test_rows_of_no_shape_are_counted_and_not_taken_apart():
-    faults = Faults()
+    faults = Findings()
     rows = make_examples([[2, 9, 3, 9, 3], [2, 9], [2, 9, 999, 3, 9, 3]], length_a=[3, 2, 4])
-    sound = audit(
+    sound = check_rows(
         rows,
         faults,
         split="train",
@@ -144,7 +144,7 @@ def test_rows_of_no_shape_are_counted_and_not_taken_apart():
 
 
 def test_faults_of_one_kind_are_one_line():
-    faults = Faults()
+    faults = Findings()
     faults.note(np.array([False, False]), "nothing")
     faults.note(np.array([False, True, True]), "this", first=1000)
     faults.say("that")

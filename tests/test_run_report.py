@@ -15,7 +15,7 @@ from tests.support.small_training import TINY
 from train.artifacts.run import RunConfig, write_run, write_summary
 from train.cli import main
 from train.config import PretrainConfig
-from train.monitoring.run_history import RunFacts
+from train.monitoring.run_history import RunHistory
 from train.monitoring.run_report import REPORT, page_of
 
 LOOK = {"heldout/mlm_loss": 3.25, "heldout/mlm_accuracy": 0.31, "heldout/unigram_loss": 4.5}
@@ -97,7 +97,7 @@ def test_the_page_needs_and_runs_nothing_else(run):
 
 
 def test_the_facts_are_those_of_the_run(run):
-    facts = dict(page_of([RunFacts.of(run, "one")]).facts)
+    facts = dict(page_of([RunHistory.of(run, "one")]).facts)
     assert facts["state"] == "complete"
     assert facts["last step logged"] == "50 of 50"
     assert facts["held out"] == "3.250"

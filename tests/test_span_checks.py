@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pipeline.config import DataConfig
 from pipeline.verify import span_checks as placements
-from pipeline.verify.findings import Faults
-from pipeline.verify.span_checks import audit_placements
+from pipeline.verify.findings import Findings
+from pipeline.verify.span_checks import check_spans
 from tests.support.small import make_documents, make_examples
 from tests.test_examples import DOCUMENT, TALK, WORDS, documents_of, examples_of, lists
 
@@ -20,8 +20,8 @@ CLS, SEP = 2, 3
 
 def faults_of(examples, documents, config=CONFIG):
     """The lines about rows that name documents by their hashes."""
-    faults = Faults()
-    audit_placements(
+    faults = Findings()
+    check_spans(
         examples,
         documents,
         rows=np.arange(len(examples)),

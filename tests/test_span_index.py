@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.verify.span_index import WIDEST, Finder, Stretches, gram_widths
+from pipeline.verify.span_index import WIDEST, SpanIndex, Spans, gram_widths
 
 TEXT = [5, 6, 7, 8, 5, 9, 1, 5, 2, 7, 1]
 
@@ -12,10 +12,10 @@ TEXT = [5, 6, 7, 8, 5, 9, 1, 5, 2, 7, 1]
 def finder_of(text, wanted, *, anchors=(), free_width=1):
     ids = np.array([token for stretch in wanted for token in stretch], dtype=np.uint16)
     lengths = np.array([len(stretch) for stretch in wanted])
-    stretches = Stretches(ids, np.cumsum(lengths) - lengths, lengths)
+    stretches = Spans(ids, np.cumsum(lengths) - lengths, lengths)
     places = np.array(anchors, dtype=np.int64)
     text = np.array(text, dtype=np.uint16)
-    return Finder(text, stretches, anchors=places, free_width=free_width)
+    return SpanIndex(text, stretches, anchors=places, free_width=free_width)
 
 
 def first(finder, which, low, high, holds=lambda _, place: place >= 0):

@@ -13,7 +13,8 @@ from tests.support.small_training import STILL, TINY
 from train.data.batch import Batch, LoadedBatch, split
 from train.data.unpadded import UnpaddedBatch
 from train.engine.distributed import World
-from train.pretraining.step import seed_dropout, train_step
+from train.engine.precision import seed_dropout
+from train.pretraining.step import train_step
 
 SMALL = {
     "vocab_size": TINY.vocab_size,

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.manifest import MANIFEST, TOKENIZER, read_manifest
+from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
 from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import read_shard
-from pipeline.job.steps import JOB, REJECTED, Steps, Workplace, finish
-from pipeline.job.token_cache import Counts, read_counts
+from pipeline.job.steps import JobContext, Steps, finish_dataset
+from pipeline.job.token_cache import read_counts
 from pipeline.sources.formats import list_blocks
 from pipeline.verify.verify import verify
 from tests.support.small import PUNKT, WORDS, small_tokenizer
@@ -44,15 +45,15 @@ def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
     (folder / "runs").mkdir(exist_ok=True)
     tokenizer.save(folder / "out" / TOKENIZER)
     blocks = list_blocks([str(source)], block_bytes=block_bytes)
-    place = Workplace(
+    context = JobContext(
         out_dir=folder / "out",
-        runs_dir=folder / "runs",
+        cache_dir=folder / "runs",
         config=config,
         buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
     )
-    return blocks, place
+    return blocks, context
 
 
 def group(steps, blocks):
@@ -64,11 +65,11 @@ def group(steps, blocks):
     return grouped
 
 
-def build(blocks, place):
+def build(blocks, context):
     """All three steps."""
-    steps = Steps(place)
+    steps = Steps(context)
     records = [steps.build_shard(b, slices) for b, slices in group(steps, blocks).items()]
-    return finish(records, place=place)
+    return finish_dataset(records, context=context)
 
 
 def stamps(folder):
@@ -87,25 +88,25 @@ def test_the_steps_make_a_sound_data_set(tmp_path):
 
 
 def test_block_zero_makes_every_bucket_hear_and_each_block_bucket_zero(tmp_path):
-    blocks, place = work(tmp_path, replace(CONFIG, num_shards=40), block_bytes=600)
+    blocks, context = work(tmp_path, replace(CONFIG, num_shards=40), block_bytes=600)
     assert len(blocks) > 5
-    steps = Steps(place)
+    steps = Steps(context)
     told = [dict(steps.tokenize_block(block)) for block in blocks]
-    assert sorted(told[0]) == list(range(len(place.buckets)))
+    assert sorted(told[0]) == list(range(len(context.buckets)))
     assert any(not part.batches for part in told[0].values())
     for block, slices in zip(blocks, told, strict=True):
         assert 0 in slices
-        assert {part.run for part in slices.values()} == {place.run_path(block).name}
+        assert {part.run for part in slices.values()} == {context.cache_path(block).name}
         assert block.index == 0 or all(part.batches for b, part in slices.items() if b)
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
-    blocks, place = work(tmp_path)
-    first = build(blocks, place)
-    runs, out = stamps(place.runs_dir), stamps(place.out_dir)
-    assert build(blocks, place) == first
-    assert stamps(place.runs_dir) == runs
-    again = stamps(place.out_dir)
+    blocks, context = work(tmp_path)
+    first = build(blocks, context)
+    runs, out = stamps(context.cache_dir), stamps(context.out_dir)
+    assert build(blocks, context) == first
+    assert stamps(context.cache_dir) == runs
+    again = stamps(context.out_dir)
     written_last = (MANIFEST, JOB)
     assert {p: s for p, s in again.items() if p.name not in written_last} == {
         p: s for p, s in out.items() if p.name not in written_last
@@ -113,41 +114,41 @@ def test_what_is_done_is_not_done_again(tmp_path):
 
 
 def test_a_shard_that_changed_or_is_missing_is_built_again(tmp_path):
-    blocks, place = work(tmp_path)
-    build(blocks, place)
-    good = place.shard_path(0).read_bytes()
-    place.shard_path(0).write_bytes(good[:-1] + b"?")
-    place.shard_path(1).unlink()
-    kept = stamps(place.out_dir)[place.shard_path(2)]
-    build(blocks, place)
-    assert place.shard_path(0).read_bytes() == good
-    assert list(verify(place.out_dir)) == []
-    assert stamps(place.out_dir)[place.shard_path(2)] == kept
+    blocks, context = work(tmp_path)
+    build(blocks, context)
+    good = context.shard_path(0).read_bytes()
+    context.shard_path(0).write_bytes(good[:-1] + b"?")
+    context.shard_path(1).unlink()
+    kept = stamps(context.out_dir)[context.shard_path(2)]
+    build(blocks, context)
+    assert context.shard_path(0).read_bytes() == good
+    assert list(verify(context.out_dir)) == []
+    assert stamps(context.out_dir)[context.shard_path(2)] == kept
 
 
 def test_other_pairs_or_masks_tokenize_nothing_again(tmp_path):
-    blocks, place = work(tmp_path)
-    build(blocks, place)
-    runs = {p: s for p, s in stamps(place.runs_dir).items() if p.name.endswith(".run.arrow")}
+    blocks, context = work(tmp_path)
+    build(blocks, context)
+    runs = {p: s for p, s in stamps(context.cache_dir).items() if p.name.endswith(".run.arrow")}
     changes = [{"pairs": "sentences"}, {"masked_lm_prob": 0.3}, {"seed": 1}, {"max_seq_length": 16}]
     for change in changes:
-        other = replace(place, config=replace(CONFIG, **change))
-        old = place.shard_path(0).read_bytes()
+        other = replace(context, config=replace(CONFIG, **change))
+        old = context.shard_path(0).read_bytes()
         build(blocks, other)
-        assert place.shard_path(0).read_bytes() != old
-        assert list(verify(place.out_dir)) == []
-    after = {p: s for p, s in stamps(place.runs_dir).items() if p.name.endswith(".run.arrow")}
+        assert context.shard_path(0).read_bytes() != old
+        assert list(verify(context.out_dir)) == []
+    after = {p: s for p, s in stamps(context.cache_dir).items() if p.name.endswith(".run.arrow")}
     assert after == runs
 
 
 @pytest.mark.parametrize("change", [{"num_shards": 4}, {"min_characters": 20}, {"validation": 0.3}])
 def test_what_a_run_depends_on_names_it(tmp_path, change):
-    blocks, place = work(tmp_path)
+    blocks, context = work(tmp_path)
     other = work(tmp_path, replace(CONFIG, **change))[1]
-    assert place.run_path(blocks[0]) != other.run_path(blocks[0])
-    assert place.run_path(blocks[0]) != place.run_path(blocks[1])
+    assert context.cache_path(blocks[0]) != other.cache_path(blocks[0])
+    assert context.cache_path(blocks[0]) != context.cache_path(blocks[1])
     same = work(tmp_path, replace(CONFIG, seed=5, pairs="none", format="webdataset"))[1]
-    assert place.run_path(blocks[0]) == same.run_path(blocks[0])
+    assert context.cache_path(blocks[0]) == same.cache_path(blocks[0])
 
 
 def test_shards_depend_neither_on_blocks_nor_on_the_order_of_documents(tmp_path):
@@ -186,69 +187,70 @@ def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manife
     source = tmp_path / "some.jsonl"
     source.write_text("\n".join(lines) + "\n")
     config = replace(CONFIG, max_rejected=0.0, num_shards=1, validation=0.0)
-    _, place = work(tmp_path, config)
+    _, context = work(tmp_path, config)
     blocks = list_blocks([str(source)])
     message = (
         r"^2 of 62 documents were rejected, more than the 0 that --max-rejected 0.0 allows; .*:31 "
     )
     with pytest.raises(InputError, match=message):
-        build(blocks, place)
-    assert not (place.out_dir / MANIFEST).exists()
-    listed = [json.loads(line) for line in (place.out_dir / REJECTED).read_text().splitlines()]
+        build(blocks, context)
+    assert not (context.out_dir / MANIFEST).exists()
+    listed = [json.loads(line) for line in (context.out_dir / REJECTED).read_text().splitlines()]
     assert [entry["where"] for entry in listed] == [f"{source}:31", f"{source}:62"]
 
-    manifest = build(blocks, replace(place, config=replace(config, max_rejected=0.03)))
+    manifest = build(blocks, replace(context, config=replace(config, max_rejected=0.03)))
     assert manifest.counts["rejected"] == 2
-    assert (place.out_dir / MANIFEST).exists()
+    assert (context.out_dir / MANIFEST).exists()
 
 
 def test_rejected_lines_are_sorted_and_an_old_list_goes(tmp_path):
-    blocks, place = work(tmp_path)
-    steps = Steps(place)
+    blocks, context = work(tmp_path)
+    steps = Steps(context)
     records = [steps.build_shard(b, slices) for b, slices in group(steps, blocks).items()]
     bad = [{"where": where, "reason": "bad"} for where in ("c:9", "a:1", "b:2 ß")]
-    free = replace(place, config=replace(CONFIG, max_rejected=1.0))
+    free = replace(context, config=replace(CONFIG, max_rejected=1.0))
     with_bad = [replace(records[0], counts=Counts(rejected=bad)), *records[1:]]
-    assert finish(with_bad, place=free).counts["rejected"] == 3
-    lines = (place.out_dir / REJECTED).read_text("utf-8").splitlines()
+    assert finish_dataset(with_bad, context=free).counts["rejected"] == 3
+    lines = (context.out_dir / REJECTED).read_text("utf-8").splitlines()
     assert lines == [
         f'{{"where": "{where}", "reason": "bad"}}' for where in ("a:1", "b:2 ß", "c:9")
     ]
-    finish(records, place=place)
-    assert not (place.out_dir / REJECTED).exists()
+    finish_dataset(records, context=context)
+    assert not (context.out_dir / REJECTED).exists()
 
 
 def test_no_example_is_an_error_that_says_what_was_left_out(tmp_path):
-    blocks, place = work(tmp_path, replace(CONFIG, num_shards=1), text="the cat.\n\nno\n\nthe dog.")
+    text = "the cat.\n\nno\n\nthe dog."
+    blocks, context = work(tmp_path, replace(CONFIG, num_shards=1), text=text)
     with pytest.raises(
         InputError, match=r"no example could be made from 2 documents .*short_document 1.*--pairs"
     ):
-        build(blocks, place)
-    assert not (place.out_dir / MANIFEST).exists()
+        build(blocks, context)
+    assert not (context.out_dir / MANIFEST).exists()
 
 
 def test_a_tokenizer_that_changed_under_the_job_is_named(tmp_path):
-    _, place = work(tmp_path)
+    _, context = work(tmp_path)
     with pytest.raises(InputError, match="tokenizer changed while the job was running"):
-        Steps(replace(place, tokenizer_digest="0" * 64))
+        Steps(replace(context, tokenizer_digest="0" * 64))
 
 
 def test_a_tokenizer_without_punkt_is_named(tmp_path):
-    blocks, place = work(tmp_path)
+    blocks, context = work(tmp_path)
     bare = small_tokenizer()
     bare.save(tmp_path / "bare" / TOKENIZER)
-    place = replace(place, out_dir=tmp_path / "bare", tokenizer_digest=bare.digest)
+    context = replace(context, out_dir=tmp_path / "bare", tokenizer_digest=bare.digest)
     with pytest.raises(InputError, match="has no parameters of Punkt; make the tokenizer with"):
-        list(Steps(place).tokenize_block(blocks[0]))
+        list(Steps(context).tokenize_block(blocks[0]))
 
 
 def test_mended_text_is_counted_as_read_and_not_as_dropped(tmp_path):
-    _, place = work(tmp_path)
+    _, context = work(tmp_path)
     source = tmp_path / "odd.txt"
     source.write_bytes(b"the cat sat\0 on the mat.\n\nthe \xff dog ran.\n\nit slept there.")
     [block] = list_blocks([str(source)])
-    list(Steps(place).tokenize_block(block))
-    counts = read_counts(place.run_path(block))
+    list(Steps(context).tokenize_block(block))
+    counts = read_counts(context.cache_path(block))
     assert counts.read["nul"] == counts.read["invalid_utf8"] == 1
     assert +counts.dropped == {}
     assert counts.read["documents"] == 3

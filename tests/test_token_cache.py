@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.buckets import Buckets, hash_documents
 from pipeline.job.token_cache import (
-    Counts,
-    RunSlice,
-    TokenizedDocuments,
+    CacheSlice,
+    cache_file_name,
+    cache_schema,
     list_slices,
     read_counts,
     read_documents,
-    run_name,
-    run_schema,
-    write_run,
+    write_cache_file,
 )
+from pipeline.tokenization.documents import TokenizedDocuments
 
 VOCAB = 1000
-SCHEMA = run_schema(VOCAB)
+SCHEMA = cache_schema(VOCAB)
 BUCKETS = Buckets(num_train=3, num_validation=1, validation=0.3)
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5)  # a sentence
@@ -69,7 +69,7 @@ def nested(documents):
 
 
 def write(path: Path, *pieces):
-    write_run(
+    write_cache_file(
         path,
         [(tokenized(piece), Counts(Counter(documents=len(piece)))) for piece in pieces],
         buckets=BUCKETS,
@@ -132,7 +132,7 @@ def test_a_slice_that_is_told_twice_is_read_once(tmp_path):
 
 def test_a_bucket_without_anything_is_empty(tmp_path):
     write(tmp_path / "a", [[[[1, 2]]]])
-    for slices in ([], [RunSlice("a", ())]):
+    for slices in ([], [CacheSlice("a", ())]):
         documents, duplicates = read_documents(tmp_path, slices, VOCAB)
         assert (len(documents), duplicates) == (0, 0)
         assert documents.ids.dtype == np.uint16
@@ -143,7 +143,7 @@ def test_a_bucket_without_anything_is_empty(tmp_path):
 def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
     piece = (tokenized([[[[65_000]]]]), Counts())
     one = Buckets(num_train=1, num_validation=0, validation=0)
-    write_run(tmp_path / "a", [piece], buckets=one, schema=run_schema(vocab_size))
+    write_cache_file(tmp_path / "a", [piece], buckets=one, schema=cache_schema(vocab_size))
     documents, _ = read_documents(tmp_path, list_slices(tmp_path / "a").values(), vocab_size)
     assert documents.ids.dtype == dtype
     assert documents.ids.tolist() == [65_000]
@@ -154,7 +154,7 @@ def test_counts_of_all_pieces_come_back_from_the_run(tmp_path):
     more = Counts(Counter(documents=1, tokens=5), Counter(), [{"where": "b", "reason": '"'}])
     nothing = tokenized([])
     pieces = [(nothing, counts), (nothing, more)]
-    write_run(tmp_path / "a", pieces, buckets=BUCKETS, schema=SCHEMA)
+    write_cache_file(tmp_path / "a", pieces, buckets=BUCKETS, schema=SCHEMA)
     found = read_counts(tmp_path / "a")
     assert found.read == {"documents": 3, "tokens": 5}
     assert found.dropped == {"empty": 1}
@@ -165,10 +165,10 @@ def test_counts_of_all_pieces_come_back_from_the_run(tmp_path):
 
 
 def test_a_run_is_named_by_all_it_depends_on_and_the_version():
-    assert run_name("a", 1, BUCKETS) == run_name("a", 1, BUCKETS)
+    assert cache_file_name("a", 1, BUCKETS) == cache_file_name("a", 1, BUCKETS)
     names = [("a", 1), ("a", 2), ("b", 1), ("a",), ("a", 1, BUCKETS), ("a1",), ("a, 1",)]
-    assert len({run_name(*facts) for facts in names}) == len(names)
-    assert run_name("a").endswith(".run.arrow")
+    assert len({cache_file_name(*facts) for facts in names}) == len(names)
+    assert cache_file_name("a").endswith(".run.arrow")
 
 
 @pytest.mark.parametrize("keep", [0, 50, -20])
@@ -191,7 +191,7 @@ def test_a_failed_block_leaves_no_run(tmp_path):
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write_run(tmp_path / "a", pieces(), buckets=BUCKETS, schema=SCHEMA)
+        write_cache_file(tmp_path / "a", pieces(), buckets=BUCKETS, schema=SCHEMA)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -211,7 +211,7 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
         low=np.array([9, 1, 5, 5], np.uint64),
     )
     one = Buckets(num_train=1, num_validation=0, validation=0)
-    write_run(tmp_path / "a", [(documents, Counts())], buckets=one, schema=SCHEMA)
+    write_cache_file(tmp_path / "a", [(documents, Counts())], buckets=one, schema=SCHEMA)
     found, duplicates = read_documents(tmp_path, list_slices(tmp_path / "a").values(), VOCAB)
     assert nested(found) == [[[[1]]], [[[2]]], [[[3]]]]
     assert duplicates == 1

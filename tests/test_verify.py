@@ -9,11 +9,10 @@ import pytest
 
 from pipeline.common.errors import InputError
 from pipeline.common.ragged import Ragged
-from pipeline.dataset.manifest import MANIFEST, TOKENIZER, read_manifest, write_manifest
+from pipeline.dataset.manifest import LENGTH_BIN, MANIFEST, TOKENIZER, read_manifest, write_manifest
 from pipeline.dataset.schema import Examples, concatenate_examples, example_schema
 from pipeline.dataset.shards import read_shard, shard_name, write_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.job.steps import LENGTH_BIN
 from pipeline.tokenization.tokenizer import Normalization, Tokenizer, load_tokenizer
 from pipeline.verify.verify import summary, verify
 from tests.support.small import PUNKT, small_tokenizer

@@ -1,5 +1,7 @@
 """Shards to a pretrained model, to a classifier, to answers.
 
+    work/shards  ->  work/run  ->  work/classifier  ->  positive 98%  A lovely lamp.
+
 The rooms, in the order in which they may import each other:
 
     data         shards to batches, resumable at the next example

@@ -66,9 +66,9 @@ def verify_with_loader(context: click.Context, loader: bool, **options: Any) -> 
     """What the pipeline checks, and the order in which training reads it."""
     context.invoke(verify, **options)
     if loader:
-        from train.data.loader_check import audit_loader
+        from train.data.loader_check import check_loader
 
-        click.echo(audit_loader(options["folder"]))
+        click.echo(check_loader(options["folder"]))
 
 
 @main.command()

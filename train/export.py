@@ -21,6 +21,7 @@ from model.huggingface.weight_files import SAFETENSORS
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT
 from train.artifacts.checkpoint import latest_checkpoint, read_state
+from train.artifacts.classifier_folder import read_metadata, read_report
 from train.artifacts.huggingface_tokenizer import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
@@ -29,7 +30,7 @@ from train.artifacts.huggingface_tokenizer import (
 from train.artifacts.partial_folder import partial_folder
 from train.artifacts.pretrained import kind_of
 from train.artifacts.run import SUMMARY, load_run
-from train.finetuning.classifier import load_classifier, read_facts, read_report
+from train.finetuning.classifier import load_classifier
 from train.model_card import classifier_card, run_card
 
 CARD = "README.md"
@@ -80,7 +81,7 @@ def _write_run(run: Path, partial: Path, *, folder: str) -> tuple[str, int]:
 
 
 def _write_classifier(classifier: Path, partial: Path, *, folder: str) -> tuple[str, int]:
-    facts, report = read_facts(classifier), read_report(classifier)
+    facts, report = read_metadata(classifier), read_report(classifier)
     found = load_classifier(classifier)
     config, tokenizer = found.model.config, found.tokenizer
     _check(classifier, config)

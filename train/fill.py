@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
-from pipeline.sources.documents import mended
+from pipeline.sources.documents import fix_unicode
 from pipeline.tokenization.tokenizer import CONTINUATION, Tokenizer
 from train.artifacts.pretrained import load_pretrained
 from train.engine.distributed import join_world
@@ -49,7 +49,7 @@ def fill(run: Path, text: str, *, top: int = 5) -> Filled:
         raise InputError(
             f"{run} has no masked-word head, so it cannot fill a {MASK}; give a model that has one."
         )
-    tokenizer, text = found.tokenizer, mended(text)
+    tokenizer, text = found.tokenizer, fix_unicode(text)
     ids = mask_ids(text, tokenizer, max_seq_length=found.max_seq_length)
     if not 1 <= top <= tokenizer.vocab_size:
         raise InputError(f"top is {top}; it lies between 1 and {tokenizer.vocab_size:,}.")

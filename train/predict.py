@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from pipeline.common.errors import InputError
-from pipeline.sources.documents import mended
+from pipeline.sources.documents import fix_unicode
 from pipeline.sources.files import bare_name, compression_by_name, damage, find_files, open_unpacked
 from pipeline.sources.source_query import HUB, SAMPLE
-from train.artifacts.huggingface import load_their_classifier
 from train.artifacts.pretrained import kind_of
 from train.engine.distributed import join_world
-from train.finetuning.classifier import Classifier, load_classifier
+from train.finetuning.classifier import Classifier, load_classifier, load_huggingface_classifier
 from train.finetuning.labelled import Texts, read_texts
 
 STANDARD_INPUT = "-"
@@ -62,7 +61,7 @@ def predict(
         raise InputError(f"{folder} was trained on single texts; leave --text-pair out.")
     is_pair = bool(text_pair)
     batches = chain(
-        _batches_of_lines(map(mended, texts), is_pair, batch_size),
+        _batches_of_lines(map(fix_unicode, texts), is_pair, batch_size),
         *(_batches_of_file(file, text, text_pair, batch_size) for file in files),
     )
     return _answers(classifier, batches)
@@ -76,7 +75,7 @@ def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Class
             "makes one of it."
         )
     if kind == "hugging face":
-        return load_their_classifier(folder, text_pair=text_pair, device=device)
+        return load_huggingface_classifier(folder, text_pair=text_pair, device=device)
     return load_classifier(folder, device=device)
 
 

@@ -125,7 +125,7 @@ def save_huggingface(
         if part_of(name) not in parts:
             continue
         weight = weight[: config.vocab_size] if name in PER_WORD else weight
-        names = their_names(name)
+        names = huggingface_names(name)
         for their_name, piece in zip(names, weight.detach().chunk(len(names)), strict=True):
             bare = their_name.removeprefix("bert.") if architecture == BARE else their_name
             theirs[bare] = piece.to("cpu", torch.float32, copy=True).contiguous()
@@ -135,7 +135,7 @@ def save_huggingface(
     (folder / SAFETENSORS).chmod((folder / CONFIG).stat().st_mode)
 
 
-def their_names(name: str) -> list[str]:
+def huggingface_names(name: str) -> list[str]:
     """What `transformers` calls a weight of ours; of queries, keys and values, three names."""
     module, _, kind = name.rpartition(".")
     layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", module)
@@ -157,7 +157,7 @@ def _places(config: HuggingFaceConfig) -> Places:
             ours |= BertForClassification(config.model, len(config.labels)).state_dict()
     places = {}
     for name, weight in ours.items():
-        names = their_names(name)
+        names = huggingface_names(name)
         rows = config.model.vocab_size if name in PER_WORD else len(weight) // len(names)
         places[name] = names, [rows, *weight.shape[1:]]
     return places

@@ -1,5 +1,35 @@
-"""The one exception that becomes one line on the terminal and exit code 2."""
+"""What can go wrong, and the exit code it ends a command with.
+
+    0   done
+    1   the job or the training failed on the way, or a check reported findings
+    2   usage: an option or an input is wrong
+    75  stopped on request; the same command with --resume continues (EX_TEMPFAIL, sysexits.h)
+
+A broken invariant of our own is an `AssertionError` and ends with its traceback.
+"""
+
+STOPPED = 75  #: exit code of a run that was asked to stop and saved a checkpoint
 
 
-class InputError(ValueError):
-    """What the user can mend. The message says what is wrong, what was found, and what to do."""
+class ClozelineError(Exception):
+    """Ends a command in one line: what is wrong, what was found, what to do."""
+
+    exit_code = 1
+
+
+class InputError(ClozelineError, ValueError):
+    """The user can fix it: a wrong option, or an input that cannot be used."""
+
+    exit_code = 2
+
+
+class CorruptDataError(InputError):
+    """A file is damaged: cut off, altered, or not what its name says."""
+
+
+class JobFailedError(ClozelineError):
+    """The job failed on the way; what is finished stays."""
+
+
+class DivergedError(ClozelineError):
+    """The loss or the gradient is not finite any more."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
-class Stopwatch:
+class StageTimer:
     """CPU seconds of the calling thread, by the name of the stage.
 
     The thread's and not the process's: in a runner with threads, others work at the same time.

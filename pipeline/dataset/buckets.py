@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import Words, uniform_below, with_probability
+from pipeline.common.counter_rng import UInt64Array, uniform_below, with_probability
 from pipeline.config import DataConfig
 from pipeline.dataset.shards import shard_name
 
@@ -54,7 +54,7 @@ class Buckets:
         count = self.num_train if split == TRAIN else self.num_validation
         return shard_name(split, index, count, format)
 
-    def of(self, high: Words, low: Words) -> NDArray[np.int64]:
+    def of(self, high: UInt64Array, low: UInt64Array) -> NDArray[np.int64]:
         """The bucket of each document, [D], from the halves of its hash."""
         held_out = with_probability(high, self.validation)
         in_train = uniform_below(low, self.num_train)
@@ -62,7 +62,7 @@ class Buckets:
         return np.where(held_out, in_validation, in_train)
 
 
-def hash_documents(texts: Sequence[str]) -> tuple[Words, Words]:
+def hash_documents(texts: Sequence[str]) -> tuple[UInt64Array, UInt64Array]:
     """The high and low halves of each text's BLAKE2b-128, uint64 [D] each."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
     halves = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).astype(np.uint64)

@@ -22,6 +22,9 @@ from pipeline.dataset.schema import SCHEMA_VERSION
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
+REJECTED = "rejected.jsonl"
+JOB = "job.json"
+LENGTH_BIN = 16  #: tokens, of the length histograms
 
 
 @dataclass(frozen=True, kw_only=True)

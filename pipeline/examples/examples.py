@@ -6,30 +6,31 @@ import numpy as np
 
 from pipeline.common.counter_rng import stream_key
 from pipeline.common.ragged import Ragged, offsets_of, slice_indices
-from pipeline.common.stage_timer import Stopwatch
+from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
+from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.examples.pairs import Documents, Pairs, make_pairs, no_pairs
+from pipeline.examples.pairs import Pairs, make_pairs, no_pairs
 from pipeline.tokenization.tokenizer import Tokenizer
 
 SLAB = 16_384  # rows at once: bounds the memory of a bucket's intermediate arrays
 
 
 def make_examples(
-    documents: Documents,
+    documents: BucketDocuments,
     *,
     split: str,
     shard: int,
     config: DataConfig,
     tokenizer: Tokenizer,
-    watch: Stopwatch | None = None,
+    watch: StageTimer | None = None,
 ) -> tuple[Examples, Counter[str]]:
     """The rows of one shard, in their final order and masked, and what was left out by reason.
 
     `watch` counts the seconds of the stages `pairs` and `masks`.
     """
-    watch = watch or Stopwatch()
+    watch = watch or StageTimer()
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
     key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
@@ -55,7 +56,7 @@ def make_examples(
     return concatenate_examples(parts), dropped
 
 
-def _assemble(pairs: Pairs, documents: Documents, tokenizer: Tokenizer) -> Examples:
+def _assemble(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
     """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
     length_a = pairs.a_stop - pairs.a_start
     length_b = pairs.b_stop - pairs.b_start
@@ -96,5 +97,5 @@ def _no_rows(count: int, dtype: np.dtype) -> Ragged:
     return Ragged(np.zeros(0, dtype), np.zeros(count + 1, np.int64))
 
 
-def _no_examples(documents: Documents, tokenizer: Tokenizer) -> Examples:
+def _no_examples(documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
     return _assemble(no_pairs(), documents, tokenizer)

@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.common.counter_rng import (
-    Words,
+    UInt64Array,
+    random_bits_of_rows,
     row_keys,
     stream_key,
     uniform_below,
     with_probability,
-    words_of_rows,
 )
 from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from pipeline.config import DataConfig
@@ -66,12 +66,14 @@ class MaskRules:
         )
 
 
-def mask_keys(seed: int, *, split: str, shard: ArrayLike, epoch: ArrayLike) -> Words:
+def mask_keys(seed: int, *, split: str, shard: ArrayLike, epoch: ArrayLike) -> UInt64Array:
     """The stream keys of a shard's masks in an epoch; arrays broadcast to an array of keys."""
     return stream_key(seed, f"masks/{split}", shard, epoch)
 
 
-def mask_examples(examples: Examples, *, keys: Words, rows: Offsets, rules: MaskRules) -> Examples:
+def mask_examples(
+    examples: Examples, *, keys: UInt64Array, rows: Offsets, rules: MaskRules
+) -> Examples:
     """Hide tokens of examples; what was hidden before is shown first.
 
     `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: what is
@@ -108,7 +110,7 @@ class _MaskedSlab:
     counts: Offsets  # [R]
 
 
-def _mask_slab(ids: Ragged, keys: Words, rules: MaskRules) -> _MaskedSlab:
+def _mask_slab(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> _MaskedSlab:
     """Hide in `ids`, whose memory is used, what the `keys` [R] of its rows draw."""
     choose = _choose_whole_words if rules.whole_word else _choose_tokens
     hidden, counts = choose(ids, keys, rules)  # flat places in ids.values, sorted
@@ -120,20 +122,20 @@ def _mask_slab(ids: Ragged, keys: Words, rules: MaskRules) -> _MaskedSlab:
 
 
 def _stand_ins(
-    labels: NDArray[np.integer], keys: Words, ordinals: Offsets, rules: MaskRules
+    labels: NDArray[np.integer], keys: UInt64Array, ordinals: Offsets, rules: MaskRules
 ) -> NDArray[np.integer]:
     """What stands at each masked place, [M]: [MASK], a random word, or the label itself."""
     stand_ins = labels.copy()
-    action = words_of_rows(keys, LANES * ordinals + ACTION)
+    action = random_bits_of_rows(keys, LANES * ordinals + ACTION)
     hide = with_probability(action, rules.mask_rate)
     swap = np.flatnonzero(with_probability(action, rules.mask_rate + rules.random_rate) & ~hide)
     stand_ins[hide] = rules.mask_id
-    words = words_of_rows(keys[swap], LANES * ordinals[swap] + REPLACEMENT)
+    words = random_bits_of_rows(keys[swap], LANES * ordinals[swap] + REPLACEMENT)
     stand_ins[swap] = rules.replacement_ids[uniform_below(words, len(rules.replacement_ids))]
     return stand_ins
 
 
-def _choose_tokens(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets, Offsets]:
+def _choose_tokens(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[Offsets, Offsets]:
     """Exactly k of the n tokens that may be hidden, every set of k equally likely."""
     candidates, candidate_offsets = _candidates(ids, rules)
     totals = np.diff(candidate_offsets)
@@ -146,7 +148,7 @@ def _choose_tokens(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets,
     picks = np.full((most, len(ids)), np.iinfo(np.int32).max, dtype=np.int32)
     for j, alive in enumerate(choosing.tolist()):
         last = spare[:alive] + j
-        pick = uniform_below(words_of_rows(keys[:alive], LANES * j + PICK), last + 1)
+        pick = uniform_below(random_bits_of_rows(keys[:alive], LANES * j + PICK), last + 1)
         pick = pick.astype(np.int32)
         taken = (picks[:j, :alive] == pick).any(axis=0)
         picks[j, :alive] = np.where(taken, last, pick)
@@ -157,7 +159,9 @@ def _choose_tokens(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets,
     return candidates[np.repeat(candidate_offsets[:-1], counts) + chosen], counts
 
 
-def _choose_whole_words(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Offsets, Offsets]:
+def _choose_whole_words(
+    ids: Ragged, keys: UInt64Array, rules: MaskRules
+) -> tuple[Offsets, Offsets]:
     """Whole words in drawn order, each taken if it still fits into k tokens."""
     candidates, candidate_offsets = _candidates(ids, rules)
     budget = np.minimum(count_predictions(ids.lengths, rules), np.diff(candidate_offsets))
@@ -166,7 +170,7 @@ def _choose_whole_words(ids: Ragged, keys: Words, rules: MaskRules) -> tuple[Off
     word_offsets = np.searchsorted(starts, candidate_offsets)  # words of row r, in starts
     words_in_row = np.diff(word_offsets)
     row_of = np.repeat(np.arange(len(ids)), words_in_row)
-    draws = words_of_rows(keys[row_of], LANES * _ordinals(words_in_row) + PICK)
+    draws = random_bits_of_rows(keys[row_of], LANES * _ordinals(words_in_row) + PICK)
     drawn = np.lexsort((draws, row_of))  # the words of each row, in drawn order
     takes = np.zeros(len(starts), dtype=bool)
     for rank in range(int(words_in_row.max(initial=0))):

@@ -23,9 +23,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import Words, random_words, uniform_below, with_probability
+from pipeline.common.counter_rng import UInt64Array, random_bits, uniform_below, with_probability
 from pipeline.common.ragged import Offsets, offsets_of, slice_indices
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR
+from pipeline.examples.bucket_documents import BucketDocuments
 
 # Random pairs for each pair that follows, at most: a share of 51 %.
 MAX_RANDOM_PER_FOLLOWING = 1.04
@@ -33,20 +34,6 @@ MAX_RANDOM_PER_FOLLOWING = 1.04
 # The c-th pair of a document draws from its own lanes.
 LANES = 9
 SHORT, TARGET, SPLIT, RANDOM, DOCUMENT, SENTENCE, CUT_A, CUT_B, SURPLUS = range(LANES)
-
-
-@dataclass(frozen=True)
-class Documents:
-    """The documents of a bucket: D documents, S sentences, T tokens."""
-
-    ids: NDArray[Any]  # [T] uint16 or uint32
-    sentence_offsets: Offsets  # [S + 1] in tokens
-    document_offsets: Offsets  # [D + 1] in sentences
-    paragraphs: NDArray[np.int64]  # [S] rises at each new paragraph
-    hashes: NDArray[np.uint64]  # [D] sorted
-
-    def __len__(self) -> int:
-        return len(self.hashes)
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,12 @@ class Pairs:
 
 
 def make_pairs(
-    documents: Documents, *, pairs: str, key: Words, max_seq_length: int, short_seq_prob: float
+    documents: BucketDocuments,
+    *,
+    pairs: str,
+    key: UInt64Array,
+    max_seq_length: int,
+    short_seq_prob: float,
 ) -> tuple[Pairs, Counter[str]]:
     """The pairs of a bucket in document order, and what was left out by reason.
 
@@ -83,7 +75,7 @@ def make_pairs(
     return _Segments(documents, key, max_seq_length - 3, short_seq_prob).make()
 
 
-def _spans(documents: Documents, *, max_tokens: int) -> Pairs:
+def _spans(documents: BucketDocuments, *, max_tokens: int) -> Pairs:
     starts = documents.sentence_offsets[documents.document_offsets]
     lengths = np.diff(starts)
     counts = -(-lengths // max_tokens)
@@ -95,14 +87,16 @@ def _spans(documents: Documents, *, max_tokens: int) -> Pairs:
     return Pairs(a_start, a_stop, a_stop, a_stop, label, document, document)
 
 
-def _sentences(documents: Documents, *, key: Words, max_tokens: int) -> tuple[Pairs, Counter[str]]:
+def _sentences(
+    documents: BucketDocuments, *, key: UInt64Array, max_tokens: int
+) -> tuple[Pairs, Counter[str]]:
     sentences = documents.sentence_offsets
     first = np.flatnonzero(np.diff(documents.paragraphs) == 0)
     document = np.searchsorted(documents.document_offsets, first, side="right") - 1
     in_document = np.diff(documents.document_offsets)[document]
     elsewhere = len(sentences) - 1 - in_document
     # A random sentence of the bucket, stepping over the document of A.
-    draws = uniform_below(random_words(key, first, SENTENCE), np.maximum(elsewhere, 1))
+    draws = uniform_below(random_bits(key, first, SENTENCE), np.maximum(elsewhere, 1))
     other = draws + in_document * (draws >= documents.document_offsets[document])
     b = np.stack([first + 1, np.where(elsewhere > 0, other, first)], axis=1).ravel()
     a = np.repeat(first, 2)
@@ -133,8 +127,8 @@ def _sentences(documents: Documents, *, key: Words, max_tokens: int) -> tuple[Pa
 class _Segments:
     """BERT's packing, for all documents of a bucket at once."""
 
-    documents: Documents
-    key: Words
+    documents: BucketDocuments
+    key: UInt64Array
     max_tokens: int
     short_seq_prob: float
     made: int = 0
@@ -155,7 +149,7 @@ class _Segments:
 
     def _step(self, ordinal: int, document: Offsets, start: Offsets) -> tuple[Pairs, Offsets]:
         """One pair of each document from sentence `start` on, and where its next one begins."""
-        draw = [random_words(self.key, document, LANES * ordinal + lane) for lane in range(CUT_A)]
+        draw = [random_bits(self.key, document, LANES * ordinal + lane) for lane in range(CUT_A)]
         offsets = self.documents.sentence_offsets
         target = self._target(draw[SHORT], draw[TARGET])
         stop = self._fill(start, target, document)
@@ -185,7 +179,7 @@ class _Segments:
         # The sentences that a random B replaced are not lost: the next pair begins with them.
         return self._without_empty_b(pairs), np.where(is_random, middle, stop)
 
-    def _target(self, short: Words, length: Words) -> Offsets:
+    def _target(self, short: UInt64Array, length: UInt64Array) -> Offsets:
         # Some examples are short on purpose: fine-tuning will see short ones.
         is_short = with_probability(short, self.short_seq_prob)
         return np.where(is_short, 2 + uniform_below(length, self.max_tokens - 1), self.max_tokens)
@@ -196,7 +190,7 @@ class _Segments:
         reached = np.searchsorted(offsets, offsets[start] + np.maximum(target, 1))
         return np.minimum(reached, self.documents.document_offsets[document + 1])
 
-    def _choose_random(self, words: Words, *, forced: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def _choose_random(self, words: UInt64Array, *, forced: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Half of all pairs so far, as far as the free choices can make it."""
         if len(self.documents) < 2:
             return np.zeros(len(forced), dtype=bool)
@@ -209,7 +203,11 @@ class _Segments:
         return is_random
 
     def _elsewhere(
-        self, document_words: Words, sentence_words: Words, document: Offsets, target: Offsets
+        self,
+        document_words: UInt64Array,
+        sentence_words: UInt64Array,
+        document: Offsets,
+        target: Offsets,
     ) -> tuple[Offsets, Offsets, Offsets]:
         """Another document, and the sentences from a random one of it that reach `target`."""
         other = uniform_below(document_words, len(self.documents) - 1)
@@ -228,7 +226,7 @@ class _Segments:
     def _balance(self, pairs: Pairs) -> Pairs:
         is_random = np.flatnonzero(pairs.next_sentence_label == B_IS_RANDOM)
         allowed = int((len(pairs) - len(is_random)) * MAX_RANDOM_PER_FOLLOWING)
-        drawn = np.argsort(random_words(self.key, is_random, SURPLUS), kind="stable")
+        drawn = np.argsort(random_bits(self.key, is_random, SURPLUS), kind="stable")
         surplus = is_random[drawn[allowed:]]
         self.dropped["surplus_random_pair"] += len(surplus)
         return pairs.take(np.setdiff1d(np.arange(len(pairs)), surplus))
@@ -241,8 +239,8 @@ class _Segments:
         row = np.arange(len(pairs))
         length_a, length_b = pairs.a_stop - pairs.a_start, pairs.b_stop - pairs.b_start
         keep_a, keep_b = _fit(length_a, length_b, max_tokens=self.max_tokens)
-        front_a = uniform_below(random_words(self.key, row, CUT_A), length_a - keep_a + 1)
-        front_b = uniform_below(random_words(self.key, row, CUT_B), length_b - keep_b + 1)
+        front_a = uniform_below(random_bits(self.key, row, CUT_A), length_a - keep_a + 1)
+        front_b = uniform_below(random_bits(self.key, row, CUT_B), length_b - keep_b + 1)
         self.dropped["cut_tokens"] += int((length_a - keep_a + length_b - keep_b).sum())
         a_start, b_start = pairs.a_start + front_a, pairs.b_start + front_b
         return Pairs(

@@ -11,14 +11,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.portable_runner import PortableRunner
 
 from pipeline.common.errors import InputError
-from pipeline.job.steps import ShardRecord, Steps, Workplace, finish
-from pipeline.job.token_cache import RunSlice
+from pipeline.job.steps import JobContext, ShardRecord, Steps, finish_dataset
+from pipeline.job.token_cache import CacheSlice
 from pipeline.sources.formats import Block
 
 SECONDS_TO_ANSWER: Final = 5.0
 
 
-def run_graph(blocks: Sequence[Block], *, place: Workplace, beam_args: Sequence[str]) -> None:
+def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequence[str]) -> None:
     """Run the whole job on the runner that the Beam options name; returns when it is done.
 
     Raises InputError for an option that nobody knows, a runner that is not installed, and an
@@ -29,26 +29,26 @@ def run_graph(blocks: Sequence[Block], *, place: Workplace, beam_args: Sequence[
             root
             | "ListBlocks" >> beam.Create(blocks)
             | "SpreadBlocks" >> beam.Reshuffle()
-            | "TokenizeBlock" >> beam.ParDo(TokenizeBlock(place))
+            | "TokenizeBlock" >> beam.ParDo(TokenizeBlock(context))
             | "GroupByBucket" >> beam.GroupByKey()
-            | "BuildShard" >> beam.ParDo(BuildShard(place))
+            | "BuildShard" >> beam.ParDo(BuildShard(context))
             # A default for no shards would be a side input: on Dask, a graph inside a task.
             | "CollectShards" >> beam.combiners.ToList().without_defaults()
-            | "WriteManifest" >> beam.Map(finish, place=place)
+            | "WriteManifest" >> beam.Map(finish_dataset, context=context)
         )
 
 
 class TokenizeBlock(beam.DoFn):
     """Block -> (bucket, slice of the block's run)."""
 
-    def __init__(self, place: Workplace) -> None:
-        self.place = place
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
 
     def setup(self) -> None:
         """Once a worker: the tokenizer's memo lives as long as the worker does."""
-        self.steps = Steps(self.place)
+        self.steps = Steps(self.context)
 
-    def process(self, block: Block) -> Iterator[tuple[int, RunSlice]]:
+    def process(self, block: Block) -> Iterator[tuple[int, CacheSlice]]:
         """Tokenize one block."""
         yield from self.steps.tokenize_block(block)
 
@@ -56,14 +56,14 @@ class TokenizeBlock(beam.DoFn):
 class BuildShard(beam.DoFn):
     """(bucket, slices) -> what is known of the bucket's shard."""
 
-    def __init__(self, place: Workplace) -> None:
-        self.place = place
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
 
     def setup(self) -> None:
         """Once a worker."""
-        self.steps = Steps(self.place)
+        self.steps = Steps(self.context)
 
-    def process(self, bucket: tuple[int, Iterable[RunSlice]]) -> Iterator[ShardRecord]:
+    def process(self, bucket: tuple[int, Iterable[CacheSlice]]) -> Iterator[ShardRecord]:
         """Build one shard."""
         yield self.steps.build_shard(*bucket)
 

@@ -11,24 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError
 from pipeline.common.paths import is_local, names_in
 from pipeline.dataset.buckets import TRAIN, Buckets
 from pipeline.dataset.schema import example_schema
 from pipeline.dataset.shards import write_shard
 from pipeline.examples.examples import make_examples
-from pipeline.job.steps import Workplace
-from pipeline.job.token_cache import (
-    Counts,
-    TokenizedDocuments,
-    list_slices,
-    read_documents,
-    run_schema,
-    write_run,
-)
+from pipeline.job.steps import JobContext
+from pipeline.job.token_cache import cache_schema, list_slices, read_documents, write_cache_file
 from pipeline.sources.formats import Block
 from pipeline.sources.read import read_block
-from pipeline.tokenization.documents import tokenize_documents
+from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.sentences import PunktData, SentenceSplitter
 from pipeline.tokenization.tokenizer import Tokenizer
@@ -47,12 +41,12 @@ class Estimate:
     cpu_seconds: float
 
 
-def estimate(blocks: Sequence[Block], place: Workplace, tokenizer: Tokenizer) -> Estimate:
+def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
     """Work on some of the text, and scale. Raises InputError where a source cannot be read."""
     if tokenizer.punkt is None:
         raise InputError("the tokenizer has no parameters of Punkt; make it with this version.")
     splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
-    config, read_bytes = place.config, 0
+    config, read_bytes = context.config, 0
     schema = example_schema(tokenizer.vocab_size, tokenizer.digest)
 
     def pieces() -> Iterator[tuple[TokenizedDocuments, Counts]]:
@@ -68,7 +62,7 @@ def estimate(blocks: Sequence[Block], place: Workplace, tokenizer: Tokenizer) ->
         started = time.process_time()
         run, shard = Path(scratch, "run"), Path(scratch, "shard")
         one = Buckets(num_train=1, num_validation=0, validation=0.0)
-        write_run(run, pieces(), buckets=one, schema=run_schema(tokenizer.vocab_size))
+        write_cache_file(run, pieces(), buckets=one, schema=cache_schema(tokenizer.vocab_size))
         documents, _ = read_documents(
             run.parent, list_slices(run).values(), vocab_size=tokenizer.vocab_size
         )
@@ -88,26 +82,27 @@ def estimate(blocks: Sequence[Block], place: Workplace, tokenizer: Tokenizer) ->
 
 
 def dry_run(
-    blocks: Sequence[Block], place: Workplace, tokenizer: Tokenizer, *, workers: int
+    blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer, *, workers: int
 ) -> Iterator[str]:
     """Lines that say what would be done. Nothing is written."""
-    there = names_in(place.runs_dir)
-    done = sum(place.run_path(block).name in there for block in blocks)
+    there = names_in(context.cache_dir)
+    done = sum(context.cache_path(block).name in there for block in blocks)
     text_bytes = sum(block.text_bytes for block in blocks)
     files = len({block.path for block in blocks})
-    found = estimate(blocks, place, tokenizer)
+    found = estimate(blocks, context, tokenizer)
     yield (
         f"blocks     {len(blocks):,} of {files:,} sources, {done:,} of them done already; "
         f"about {_size(text_bytes)} of text"
     )
     yield (
-        f"shards     {place.buckets.num_train:,} to train and {place.buckets.num_validation:,} to "
-        f"validate, {place.config.format}, in {place.out_dir}"
+        f"shards     {context.buckets.num_train:,} for training and "
+        f"{context.buckets.num_validation:,} for validation, {context.config.format}, "
+        f"in {context.out_dir}"
     )
     yield f"examples   about {_rounded(found.examples):,}"
     yield (
         f"disk       about {_size(found.shard_bytes)} of shards, and {_size(found.run_bytes)} in "
-        f"{place.runs_dir} meanwhile{_free(place.out_dir)}"
+        f"{context.cache_dir} meanwhile{_free(context.out_dir)}"
     )
     yield (
         f"time       about {_duration(found.cpu_seconds / workers)} on {workers} "

@@ -29,10 +29,10 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import is_local, make_folder, names_in, remove_folder, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
-from pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
+from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, Manifest, read_manifest
 from pipeline.dataset.shards import SUFFIXES
 from pipeline.job.progress import Progress, show_progress
-from pipeline.job.steps import JOB, REJECTED, Workplace
+from pipeline.job.steps import JobContext
 from pipeline.sources.formats import Block, list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
@@ -79,18 +79,18 @@ def build_shards(
     tokenizer = load_tokenizer(tokenizer_dir)
     if (out_dir / "run.json").exists():
         raise InputError(f"{out_dir} is a run of `clozeline pretrain`; give another --out.")
-    place = workplace(blocks, tokenizer, out_dir, config, options)
+    context = workplace(blocks, tokenizer, out_dir, config, options)
     if not options.overwrite and (done := _already_complete(out_dir, config, tokenizer, blocks)):
-        _tidy(place, options)
+        _tidy(context, options)
         return done, False
     named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
     args = list(beam_args) if named else [*local_runner(options.workers), *beam_args]
-    _check_shared(place, args)
-    _prepare(place, tokenizer, options)
-    progress = Progress.of(blocks, place)
-    _run(blocks, place, args, progress)
+    _check_shared(context, args)
+    _prepare(context, tokenizer, options)
+    progress = Progress.of(blocks, context)
+    _run(blocks, context, args, progress)
     _write_job(progress, sources, args, blocks, started)
-    _tidy(place, options)
+    _tidy(context, options)
     return read_manifest(out_dir), True
 
 
@@ -110,8 +110,8 @@ def plan_shards(
     if not options.overwrite and _already_complete(out_dir, config, tokenizer, blocks):
         yield f"nothing: {out_dir} is complete already"
         return
-    place = workplace(blocks, tokenizer, out_dir, config, options)
-    yield from dry_run(blocks, place, tokenizer, workers=options.workers or os.cpu_count() or 1)
+    context = workplace(blocks, tokenizer, out_dir, config, options)
+    yield from dry_run(blocks, context, tokenizer, workers=options.workers or os.cpu_count() or 1)
 
 
 def workplace(
@@ -120,11 +120,11 @@ def workplace(
     out_dir: Path,
     config: DataConfig,
     options: JobOptions,
-) -> Workplace:
+) -> JobContext:
     """What every worker of the job must know."""
-    return Workplace(
+    return JobContext(
         out_dir=out_dir.absolute(),
-        runs_dir=(options.runs or out_dir / RUNS).absolute(),
+        cache_dir=(options.runs or out_dir / RUNS).absolute(),
         config=config,
         buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
@@ -192,20 +192,20 @@ def _sources_digest(blocks: Sequence[Block]) -> str:
     return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
 
-def _check_shared(place: Workplace, beam_args: Sequence[str]) -> None:
+def _check_shared(context: JobContext, beam_args: Sequence[str]) -> None:
     """The store that fsspec calls `memory` is that of one process."""
     in_one_process = "--direct_running_mode=in_memory" in beam_args
-    for folder in (place.out_dir, place.runs_dir):
+    for folder in (context.out_dir, context.cache_dir):
         if str(folder).startswith("memory:") and not in_one_process:
             raise InputError(f"{folder} is seen by one process only; give --workers 1.")
 
 
-def _prepare(place: Workplace, tokenizer: Tokenizer, options: JobOptions) -> None:
+def _prepare(context: JobContext, tokenizer: Tokenizer, options: JobOptions) -> None:
     """The folders of the job, without what other configs left there."""
-    make_folder(place.out_dir)
-    make_folder(place.runs_dir)
-    _remove_others(place)
-    folder = place.out_dir / TOKENIZER
+    make_folder(context.out_dir)
+    make_folder(context.cache_dir)
+    _remove_others(context)
+    folder = context.out_dir / TOKENIZER
     try:
         tokenizer.save(folder)
     except InputError:  # there is another one
@@ -215,36 +215,38 @@ def _prepare(place: Workplace, tokenizer: Tokenizer, options: JobOptions) -> Non
         tokenizer.save(folder)
 
 
-def _remove_others(place: Workplace) -> None:
+def _remove_others(context: JobContext) -> None:
     for name in (MANIFEST, JOB, LOG, REJECTED):
-        (place.out_dir / name).unlink(missing_ok=True)
-    wanted = {place.shard_path(bucket) for bucket in range(len(place.buckets))}
+        (context.out_dir / name).unlink(missing_ok=True)
+    wanted = {context.shard_path(bucket) for bucket in range(len(context.buckets))}
     for split, suffix in product((TRAIN, VALIDATION), SUFFIXES.values()):
-        for shard in place.out_dir.glob(f"{split}-?????-of-?????{suffix}"):
+        for shard in context.out_dir.glob(f"{split}-?????-of-?????{suffix}"):
             if shard not in wanted:
                 shard.unlink()
 
 
-def _tidy(place: Workplace, options: JobOptions) -> None:
+def _tidy(context: JobContext, options: JobOptions) -> None:
     """Without what a finished data set needs no longer, of this job or of one that was killed."""
     if options.runs is None:
-        remove_folder(place.runs_dir)
-    for name in names_in(place.out_dir):
+        remove_folder(context.cache_dir)
+    for name in names_in(context.out_dir):
         if name.startswith(".") and name.endswith(".partial"):
-            (place.out_dir / name).unlink(missing_ok=True)
+            (context.out_dir / name).unlink(missing_ok=True)
 
 
-def _run(blocks: list[Block], place: Workplace, beam_args: list[str], progress: Progress) -> None:
-    with _log_file(place) as log:
+def _run(
+    blocks: list[Block], context: JobContext, beam_args: list[str], progress: Progress
+) -> None:
+    with _log_file(context) as log:
         try:
             with _logging_to(log) as terminal, show_progress(progress, terminal):
                 from pipeline.job.beam_graph import run_graph  # Beam logs while it is imported
 
-                run_graph(blocks, place=place, beam_args=beam_args)
+                run_graph(blocks, context=context, beam_args=beam_args)
         except SystemExit as error:  # Beam's parser has written what is wrong, and leaves
             reason = _last_line(log.read_text()).rpartition("error: ")[2]
             raise InputError(
-                f"Beam refuses what follows --: {reason} (all of it is in {place.out_dir / LOG})."
+                f"Beam refuses what follows --: {reason} (all of it is in {context.out_dir / LOG})."
             ) from error
         except Exception as error:
             with log.open("a") as file:
@@ -253,15 +255,15 @@ def _run(blocks: list[Block], place: Workplace, beam_args: list[str], progress: 
                 raise InputError(message) from error
             reason = _last_line(str(error)) or type(error).__name__
             raise InputError(
-                f"the job failed: {reason} (all of it is in {place.out_dir / LOG}). What is "
+                f"the job failed: {reason} (all of it is in {context.out_dir / LOG}). What is "
                 "finished stays; the same command goes on from there."
             ) from error
 
 
 @contextmanager
-def _log_file(place: Workplace) -> Iterator[Path]:
+def _log_file(context: JobContext) -> Iterator[Path]:
     """A local file for the log; where the data set is kept elsewhere, it follows at the end."""
-    log = place.out_dir / LOG
+    log = context.out_dir / LOG
     if is_local(log):
         yield log
         return
@@ -318,7 +320,7 @@ def _write_job(
     started: float,
 ) -> None:
     """Complete what the last step of the graph wrote of the workers."""
-    path = progress.place.out_dir / JOB
+    path = progress.context.out_dir / JOB
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = time.time() - started
     text_bytes = sum(block.text_bytes for block in blocks)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from pipeline.common.errors import InputError
 from pipeline.common.paths import names_in
 from pipeline.job.memory import tree_memory
-from pipeline.job.steps import Workplace
+from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import read_counts
 from pipeline.sources.formats import Block
 
@@ -27,7 +27,7 @@ SECONDS_BETWEEN_LINES = 15.0  # where the output is a log and not a terminal
 class Progress:
     """What is done of a job so far."""
 
-    place: Workplace
+    context: JobContext
     blocks: dict[str, int]  #: name of the run -> bytes of text, of each block
     shards: set[str]  #: their names
     done_blocks: set[str] = field(default_factory=set)
@@ -36,11 +36,11 @@ class Progress:
     peak_memory: int = 0  #: bytes, of all processes on this machine
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], place: Workplace) -> "Progress":
+    def of(cls, blocks: Sequence[Block], context: JobContext) -> "Progress":
         """Nothing is looked at yet."""
-        runs = {place.run_path(block).name: block.text_bytes for block in blocks}
-        buckets = range(len(place.buckets))
-        return cls(place, runs, {place.shard_path(bucket).name for bucket in buckets})
+        runs = {context.cache_path(block).name: block.text_bytes for block in blocks}
+        buckets = range(len(context.buckets))
+        return cls(context, runs, {context.shard_path(bucket).name for bucket in buckets})
 
     @property
     def done_bytes(self) -> int:
@@ -50,10 +50,12 @@ class Progress:
     def look(self) -> None:
         """Count again."""
         self.peak_memory = max(self.peak_memory, tree_memory())
-        self.done_shards = self.shards & names_in(self.place.out_dir)
-        for run in sorted((self.blocks.keys() & names_in(self.place.runs_dir)) - self.done_blocks):
+        self.done_shards = self.shards & names_in(self.context.out_dir)
+        for run in sorted(
+            (self.blocks.keys() & names_in(self.context.cache_dir)) - self.done_blocks
+        ):
             try:
-                self.rejected += len(read_counts(self.place.runs_dir / run).rejected)
+                self.rejected += len(read_counts(self.context.cache_dir / run).rejected)
             except InputError:  # a damaged run: the worker that needs it says so
                 continue
             self.done_blocks.add(run)

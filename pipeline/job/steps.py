@@ -16,37 +16,40 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
-from pipeline.common.stage_timer import Stopwatch
+from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import TRAIN, Buckets
-from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
+from pipeline.dataset.manifest import (
+    JOB,
+    LENGTH_BIN,
+    REJECTED,
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    write_manifest,
+)
 from pipeline.dataset.schema import Examples, example_schema
 from pipeline.dataset.shards import file_sha256, write_shard
 from pipeline.examples.examples import SLAB, make_examples
 from pipeline.job.memory import process_peak, release_memory
 from pipeline.job.token_cache import (
-    Counts,
-    RunSlice,
-    TokenizedDocuments,
+    CacheSlice,
+    cache_file_name,
+    cache_schema,
     list_slices,
     read_counts,
     read_documents,
-    run_name,
-    run_schema,
-    write_run,
+    write_cache_file,
 )
 from pipeline.sources.formats import Block
 from pipeline.sources.read import read_block
-from pipeline.tokenization.documents import tokenize_documents
+from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.sentences import PunktData, SentenceSplitter
 from pipeline.tokenization.tokenizer import load_tokenizer
-
-REJECTED = "rejected.jsonl"
-JOB = "job.json"
-LENGTH_BIN = 16
 
 # Goes up whenever the same documents would give another shard: pairs, masks, the shard's layout.
 EXAMPLES_VERSION = 1
@@ -56,26 +59,26 @@ NOTED = ("invalid_utf8", "nul")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workplace:
+class JobContext:
     """All that a worker must know; plain values, so that it travels to any worker."""
 
     out_dir: Path
-    runs_dir: Path
+    cache_dir: Path
     config: DataConfig
     buckets: Buckets
     tokenizer_digest: str
     vocab_size: int
 
-    def run_path(self, block: Block) -> Path:
+    def cache_path(self, block: Block) -> Path:
         """Where the block's run is, once it is done."""
-        name = run_name(
+        name = cache_file_name(
             block.identity,
             self.tokenizer_digest,
             self.buckets,
             self.config.min_characters,
             self.config.text_columns,
         )
-        return self.runs_dir / name
+        return self.cache_dir / name
 
     def shard_path(self, bucket: int) -> Path:
         """Where the bucket's shard is, once it is done."""
@@ -96,19 +99,19 @@ class ShardRecord:
 class Steps:
     """The steps of one job in one worker; holds the tokenizer and its memo."""
 
-    def __init__(self, place: Workplace) -> None:
-        self.place = place
-        self.tokenizer = load_tokenizer(place.out_dir / TOKENIZER)
-        if self.tokenizer.digest != place.tokenizer_digest:
+    def __init__(self, context: JobContext) -> None:
+        self.context = context
+        self.tokenizer = load_tokenizer(context.out_dir / TOKENIZER)
+        if self.tokenizer.digest != context.tokenizer_digest:
             raise InputError(
-                f"{place.out_dir / TOKENIZER} changed while the job was running; run it again."
+                f"{context.out_dir / TOKENIZER} changed while the job was running; run it again."
             )
 
     @cached_property
     def _splitter(self) -> SentenceSplitter:
         if self.tokenizer.punkt is None:
             raise InputError(
-                f"{self.place.out_dir / TOKENIZER} has no parameters of Punkt; make the tokenizer "
+                f"{self.context.out_dir / TOKENIZER} has no Punkt parameters; make the tokenizer "
                 "with `clozeline tokenizer`."
             )
         return SentenceSplitter(PunktData.from_json(self.tokenizer.punkt))
@@ -117,27 +120,27 @@ class Steps:
     def _columns(self) -> ColumnTokenizer:
         return ColumnTokenizer(self.tokenizer)
 
-    def tokenize_block(self, block: Block) -> Iterator[tuple[int, RunSlice]]:
+    def tokenize_block(self, block: Block) -> Iterator[tuple[int, CacheSlice]]:
         """Write the block's run, unless it is there, and tell which bucket is where in it.
 
         Bucket 0 always hears of a run, for it reports the runs' counts; and block 0 tells every
         bucket of its run, for every bucket becomes a shard.
         """
-        path = self.place.run_path(block)
+        path = self.context.cache_path(block)
         if not path.exists():
-            schema = run_schema(self.tokenizer.vocab_size)
-            write_run(path, self._pieces(block), buckets=self.place.buckets, schema=schema)
+            schema = cache_schema(self.tokenizer.vocab_size)
+            write_cache_file(path, self._pieces(block), buckets=self.context.buckets, schema=schema)
         slices = list_slices(path)
-        nothing = RunSlice(path.name, ())
-        must_hear = range(len(self.place.buckets)) if block.index == 0 else range(1)
+        nothing = CacheSlice(path.name, ())
+        must_hear = range(len(self.context.buckets)) if block.index == 0 else range(1)
         for bucket in sorted({*slices, *must_hear}):
             yield bucket, slices.get(bucket, nothing)
 
-    def build_shard(self, bucket: int, slices: Iterable[RunSlice]) -> ShardRecord:
+    def build_shard(self, bucket: int, slices: Iterable[CacheSlice]) -> ShardRecord:
         """Write the bucket's shard, unless it is there and whole."""
         parts = sorted(set(slices), key=lambda part: part.run)
-        record_path = self.place.runs_dir / self._record_name(bucket, parts)
-        shard_path = self.place.shard_path(bucket)
+        record_path = self.context.cache_dir / self._record_name(bucket, parts)
+        shard_path = self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
             return record
         release_memory()
@@ -147,8 +150,8 @@ class Steps:
         return record
 
     def _pieces(self, block: Block) -> Iterator[tuple[TokenizedDocuments, Counts]]:
-        config = self.place.config
-        watch = Stopwatch()
+        config = self.context.config
+        watch = StageTimer()
         for piece in watch.each("read", read_block(block, text_columns=config.text_columns)):
             documents, counts = tokenize_documents(
                 piece.texts,
@@ -163,21 +166,27 @@ class Steps:
             watch.seconds.clear()
             yield documents, counts
 
-    def _record_name(self, bucket: int, slices: list[RunSlice]) -> str:
-        place = self.place
-        config = place.config.to_dict()
+    def _record_name(self, bucket: int, slices: list[CacheSlice]) -> str:
+        context = self.context
+        config = context.config.to_dict()
         del config["max_rejected"]  # who raises it after a failed job waits for no shard again
-        facts = [EXAMPLES_VERSION, config, place.tokenizer_digest, asdict(place.buckets), bucket]
+        facts = [
+            EXAMPLES_VERSION,
+            config,
+            context.tokenizer_digest,
+            asdict(context.buckets),
+            bucket,
+        ]
         text = json.dumps([*facts, [part.run for part in slices]])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".shard.json"
 
-    def _write_shard(self, path: Path, bucket: int, slices: list[RunSlice]) -> ShardRecord:
-        config, tokenizer = self.place.config, self.tokenizer
-        split, index = self.place.buckets.split_of(bucket)
-        watch = Stopwatch()
+    def _write_shard(self, path: Path, bucket: int, slices: list[CacheSlice]) -> ShardRecord:
+        config, tokenizer = self.context.config, self.tokenizer
+        split, index = self.context.buckets.split_of(bucket)
+        watch = StageTimer()
         with watch.stage("runs"):
             documents, duplicates = read_documents(
-                self.place.runs_dir, slices, tokenizer.vocab_size
+                self.context.cache_dir, slices, tokenizer.vocab_size
             )
         examples, dropped = make_examples(
             documents, split=split, shard=index, config=config, tokenizer=tokenizer, watch=watch
@@ -200,7 +209,7 @@ class Steps:
         counts = Counts(dropped=dropped, seconds=watch.seconds)
         if bucket == 0:
             for part in slices:
-                counts.add(read_counts(self.place.runs_dir / part.run))
+                counts.add(read_counts(self.context.cache_dir / part.run))
         return ShardRecord(bucket, entry, counts, tokens, process_peak())
 
     def _count_tokens(self, examples: Examples) -> list[int]:
@@ -214,32 +223,32 @@ class Steps:
         return counts.tolist()
 
 
-def finish(records: Iterable[ShardRecord], *, place: Workplace) -> Manifest:
+def finish_dataset(records: Iterable[ShardRecord], *, context: JobContext) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
     Raises InputError when too much was rejected or nothing was made; then there is no manifest.
     """
     ordered = sorted(records, key=lambda record: record.bucket)
-    assert [record.bucket for record in ordered] == list(range(len(place.buckets)))
+    assert [record.bucket for record in ordered] == list(range(len(context.buckets)))
     total = Counts()
     for record in ordered:
         total.add(record.counts)
     counted = np.array([r.token_counts for r in ordered if r.token_counts], dtype=np.int64)
     manifest = Manifest(
-        config=place.config,
-        tokenizer_digest=place.tokenizer_digest,
-        vocab_size=place.vocab_size,
+        config=context.config,
+        tokenizer_digest=context.tokenizer_digest,
+        vocab_size=context.vocab_size,
         shards=[record.entry for record in ordered],
         counts=_sorted(total.read) | {"rejected": len(total.rejected)},
         dropped=_sorted(total.dropped),
         token_counts=counted.sum(axis=0).tolist(),
     )
-    _write_rejected(place.out_dir / REJECTED, total.rejected)
-    _check_rejected(total, place)
+    _write_rejected(context.out_dir / REJECTED, total.rejected)
+    _check_rejected(total, context)
     if not manifest.num_examples(TRAIN):
         raise InputError(_nothing_made(manifest))
-    _write_job(place.out_dir / JOB, total, ordered)
-    write_manifest(place.out_dir, manifest)
+    _write_job(context.out_dir / JOB, total, ordered)
+    write_manifest(context.out_dir, manifest)
     return manifest
 
 
@@ -284,15 +293,15 @@ def _write_rejected(path: Path, rejected: list[dict[str, str]]) -> None:
             file.write(("\n".join(lines) + "\n").encode())
 
 
-def _check_rejected(total: Counts, place: Workplace) -> None:
+def _check_rejected(total: Counts, context: JobContext) -> None:
     seen = len(total.rejected) + total.read["documents"]
-    allowed = math.ceil(seen * place.config.max_rejected)
+    allowed = math.ceil(seen * context.config.max_rejected)
     if len(total.rejected) > allowed:
         first = total.rejected[0]
         raise InputError(
             f"{len(total.rejected)} of {seen} documents were rejected, more than the {allowed} "
-            f"that --max-rejected {place.config.max_rejected} allows; the first is "
-            f"{first['where']} ({first['reason']}), all are in {place.out_dir / REJECTED}. "
+            f"that --max-rejected {context.config.max_rejected} allows; the first is "
+            f"{first['where']} ({first['reason']}), all are in {context.out_dir / REJECTED}. "
             "Mend the source or allow more."
         )
 

@@ -11,105 +11,48 @@ and carries the block's counts.
 
 import hashlib
 import json
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pipeline.common import ragged
-from pipeline.common.counter_rng import Words
+from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError
 from pipeline.common.paths import open_mapped, whole_file
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.common.stage_timer import Stopwatch
+from pipeline.common.ragged import offsets_of
+from pipeline.common.stage_timer import StageTimer
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.schema import id_type
-from pipeline.examples.pairs import Documents
+from pipeline.examples.bucket_documents import BucketDocuments
+from pipeline.tokenization.documents import TokenizedDocuments
 
 # Goes up whenever the same block would give another run: extraction, sentences, this layout.
-RUN_VERSION = 3
+CACHE_VERSION = 3
 
 COUNTS = b"clozeline.counts"
 
 
-@dataclass
-class Counts:
-    """What was read, what was left out and why; travels in the data, not in Beam's metrics."""
-
-    read: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    rejected: list[dict[str, str]] = field(default_factory=list)  # {"where": ..., "reason": ...}
-    #: CPU seconds by stage: what the machine made of the work, so no part of what was counted.
-    seconds: Counter[str] = field(default_factory=Counter, compare=False)
-
-    def add(self, other: "Counts") -> None:
-        """Count in what another block or shard saw."""
-        self.read.update(other.read)
-        self.dropped.update(other.dropped)
-        self.rejected.extend(other.rejected)
-        self.seconds.update(other.seconds)
-
-    def to_json(self) -> str:
-        """One line."""
-        return json.dumps(vars(self))
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> "Counts":
-        """The inverse of `to_json`."""
-        facts = json.loads(text)
-        return cls(
-            read=Counter(facts["read"]),
-            dropped=Counter(facts["dropped"]),
-            rejected=facts["rejected"],
-            seconds=Counter(facts["seconds"]),
-        )
-
-
 @dataclass(frozen=True)
-class TokenizedDocuments:
-    """Documents as columns: D documents, S sentences, T tokens."""
-
-    high: Words  # [D] halves of the hash
-    low: Words
-    sentence_lengths: Ragged  # D rows, S values: tokens of each sentence
-    paragraph_lengths: Ragged  # D rows: sentences of each paragraph
-    input_ids: Ragged  # D rows, T values
-
-    def __len__(self) -> int:
-        return len(self.high)
-
-    def take(self, rows: NDArray[np.int64]) -> "TokenizedDocuments":
-        """The given documents, in the given order."""
-        return TokenizedDocuments(
-            self.high[rows],
-            self.low[rows],
-            self.sentence_lengths.take(rows),
-            self.paragraph_lengths.take(rows),
-            self.input_ids.take(rows),
-        )
-
-
-@dataclass(frozen=True)
-class RunSlice:
+class CacheSlice:
     """The batches of a run that belong to one bucket; the pipeline's whole traffic."""
 
     run: str
     batches: tuple[int, ...]
 
 
-def run_name(*facts: object) -> str:
+def cache_file_name(*facts: object) -> str:
     """The file name of a run, from all that its content depends on."""
-    text = json.dumps([RUN_VERSION, *map(str, facts)])
+    text = json.dumps([CACHE_VERSION, *map(str, facts)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".run.arrow"
 
 
-def run_schema(vocab_size: int) -> pa.Schema:
+def cache_schema(vocab_size: int) -> pa.Schema:
     """The columns of a run."""
     ids, counts = id_type(vocab_size), pa.uint32()
     lists = {"sentence_lengths": counts, "paragraph_lengths": counts, "input_ids": ids}
@@ -122,7 +65,7 @@ def run_schema(vocab_size: int) -> pa.Schema:
     )
 
 
-def write_run(
+def write_cache_file(
     path: Path,
     pieces: Iterable[tuple[TokenizedDocuments, Counts]],
     *,
@@ -130,7 +73,7 @@ def write_run(
     schema: pa.Schema,
 ) -> None:
     """Write a run, piece by piece: only one piece is in memory at a time."""
-    total, watch = Counts(), Stopwatch()
+    total, watch = Counts(), StageTimer()
     bucket_of_batch: list[int] = []
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         for documents, counts in pieces:
@@ -145,13 +88,13 @@ def write_run(
         writer.write_batch(last, custom_metadata=facts)
 
 
-def list_slices(path: Path) -> dict[int, RunSlice]:
+def list_slices(path: Path) -> dict[int, CacheSlice]:
     """What a run holds of each bucket that it has anything of."""
     facts = _facts(path)
     batches = defaultdict(list)
     for number, bucket in enumerate(json.loads(facts[b"buckets"])):
         batches[bucket].append(number)
-    return {bucket: RunSlice(path.name, tuple(numbers)) for bucket, numbers in batches.items()}
+    return {bucket: CacheSlice(path.name, tuple(numbers)) for bucket, numbers in batches.items()}
 
 
 def read_counts(path: Path) -> Counts:
@@ -160,16 +103,16 @@ def read_counts(path: Path) -> Counts:
 
 
 def read_documents(
-    runs_dir: Path, slices: Iterable[RunSlice], vocab_size: int
-) -> tuple[Documents, int]:
+    cache_dir: Path, slices: Iterable[CacheSlice], vocab_size: int
+) -> tuple[BucketDocuments, int]:
     """The documents of a bucket in the order of their hashes, and the number of duplicates.
 
     Raises InputError for a run that is missing or damaged.
     """
-    schema = run_schema(vocab_size)
+    schema = cache_schema(vocab_size)
     batches = []
     for part in sorted(set(slices), key=lambda part: part.run):  # a grouping promises no order
-        with _damage_named(runs_dir / part.run) as reader:
+        with _damage_named(cache_dir / part.run) as reader:
             batches += [reader.get_batch(number) for number in part.batches]
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     rows = _from_table(table)
@@ -180,9 +123,9 @@ def read_documents(
     return _documents(rows.take(order[is_first])), int((~is_first).sum())
 
 
-def _documents(rows: TokenizedDocuments) -> Documents:
+def _documents(rows: TokenizedDocuments) -> BucketDocuments:
     paragraphs = rows.paragraph_lengths.values.astype(np.int64)
-    return Documents(
+    return BucketDocuments(
         ids=rows.input_ids.values,
         sentence_offsets=offsets_of(rows.sentence_lengths.values),
         document_offsets=rows.sentence_lengths.offsets,

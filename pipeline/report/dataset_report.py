@@ -13,7 +13,7 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import is_local, whole_file
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.report.dataset_card import CARD, write_card
-from pipeline.report.dataset_summary import Facts, gather_facts
+from pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
 from pipeline.report.html import Page, page_html
 from pipeline.report.sections import SECTIONS, size
 
@@ -38,7 +38,7 @@ def write_report(folder: Path, *, out: Path | None) -> Written:
     if missing := [name for name in LIBRARIES if find_spec(name) is None]:
         raise InputError(f"a report needs {', '.join(missing)}: pip install 'clozeline[pipeline]'.")
     _check_out(out)
-    facts = gather_facts(folder)
+    facts = summarize_dataset(folder)
     page = out or folder / REPORT
     with whole_file(page) as file:
         file.write(page_html(page_of(facts)).encode())
@@ -54,7 +54,7 @@ def _check_out(out: Path | None) -> None:
         raise InputError(f"{out} {found}; give --out the name of a file.")
 
 
-def page_of(facts: Facts) -> Page:
+def page_of(facts: DatasetSummary) -> Page:
     """The whole report."""
     return Page(
         title=f"{facts.manifest.num_examples(TRAIN):,} examples to pretrain BERT",
@@ -63,7 +63,7 @@ def page_of(facts: Facts) -> Page:
     )
 
 
-def _head(facts: Facts) -> Iterator[tuple[str, str]]:
+def _head(facts: DatasetSummary) -> Iterator[tuple[str, str]]:
     manifest, train = facts.manifest, facts.splits[TRAIN]
     yield "training examples", f"{train.rows:,}"
     yield "validation examples", f"{facts.splits[VALIDATION].rows:,}"

@@ -8,10 +8,9 @@ from typing import Any
 
 from pipeline.common.errors import InputError
 from pipeline.dataset.buckets import TRAIN, VALIDATION
-from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.job.steps import JOB, REJECTED
-from pipeline.report.inspect import show_data_set
-from pipeline.report.row_statistics import Tally, tally_shard
+from pipeline.dataset.manifest import JOB, REJECTED, TOKENIZER, Manifest, ShardEntry, read_manifest
+from pipeline.report.inspect import inspect_dataset
+from pipeline.report.row_statistics import RowStatistics, shard_statistics
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 EXAMPLES_SHOWN = 4
@@ -28,24 +27,24 @@ class ShardSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class DatasetSummary:
     """A data set, its rows counted."""
 
     manifest: Manifest
     tokenizer: Tokenizer
-    splits: dict[str, Tally]  # `train` and `validation`, also where there are no rows
+    splits: dict[str, RowStatistics]  # `train` and `validation`, also where there are no rows
     shards: list[ShardSummary]
     job: dict[str, Any]  # job.json; empty where there is none
     rejected: list[dict[str, str]]  # "where", "reason"
     examples: str  # as `inspect` shows them
 
     @property
-    def all_rows(self) -> Tally:
+    def all_rows(self) -> RowStatistics:
         """Those of both splits."""
         return self.splits[TRAIN] + self.splits[VALIDATION]
 
 
-def gather_facts(folder: Path) -> Facts:
+def summarize_dataset(folder: Path) -> DatasetSummary:
     """Read the whole data set, a record batch at a time.
 
     Raises InputError where there is none, or where a file of it cannot be read.
@@ -53,10 +52,10 @@ def gather_facts(folder: Path) -> Facts:
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     width = manifest.config.max_seq_length
-    splits = {split: Tally.of_nothing(width) for split in (TRAIN, VALIDATION)}
+    splits = {split: RowStatistics.of_nothing(width) for split in (TRAIN, VALIDATION)}
     shards = []
     for entry in manifest.shards:
-        counted = tally_shard(folder / entry.name, entry, width, tokenizer)
+        counted = shard_statistics(folder / entry.name, entry, width, tokenizer)
         splits[entry.split] += counted
         pairs = int(counted.labels[1:].sum())
         shards.append(
@@ -67,7 +66,7 @@ def gather_facts(folder: Path) -> Facts:
                 random_share=counted.random_share,
             )
         )
-    return Facts(
+    return DatasetSummary(
         manifest=manifest,
         tokenizer=tokenizer,
         splits=splits,
@@ -96,5 +95,5 @@ def _rejected(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def _examples(folder: Path) -> str:
-    lines = show_data_set(folder, number=EXAMPLES_SHOWN, seed=0, width=60)
+    lines = inspect_dataset(folder, number=EXAMPLES_SHOWN, seed=0, width=60)
     return "\n".join(lines).partition("\n\n")[2]  # what comes first is in the report already

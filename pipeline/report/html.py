@@ -20,7 +20,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class Chart:
     """An SVG and what it shows, in words."""
 
     svg: str
@@ -33,7 +33,7 @@ class Section:
 
     heading: str
     sentence: str
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
     text: str = ""  # shown as it is, line by line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.common.counter_rng import random_words, stream_key, uniform_below
+from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from pipeline.dataset.buckets import TRAIN
 from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
@@ -23,13 +23,13 @@ KINDS = {B_FOLLOWS_A: "B follows A", B_IS_RANDOM: "B is random", NO_PAIR: "no B"
 INDENT = " " * 11
 
 
-def show_data_set(folder: Path, *, number: int, seed: int, width: int) -> Iterator[str]:
+def inspect_dataset(folder: Path, *, number: int, seed: int, width: int) -> Iterator[str]:
     """The facts of the data set, then `number` examples drawn with `seed`, as lines of text."""
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     yield from _facts(manifest)
     shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
-    draws = random_words(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
+    draws = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
     for draw in draws:
         shard = shards[int(uniform_below(draw[0], len(shards)))]
         examples = read_shard(folder / shard.name)

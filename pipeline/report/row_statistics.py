@@ -23,7 +23,7 @@ Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tally:
+class RowStatistics:
     """Rows by what they hold; S = max_seq_length, all int64."""
 
     #: Rows of so many tokens, [CLS] and [SEP] counted, [S + 1].
@@ -83,12 +83,14 @@ def share(part: float, whole: float) -> float:
     return float(part) / float(whole) if whole else 0.0
 
 
-def tally_shard(path: Path, entry: ShardEntry, width: int, tokenizer: Tokenizer) -> Tally:
+def shard_statistics(
+    path: Path, entry: ShardEntry, width: int, tokenizer: Tokenizer
+) -> RowStatistics:
     """Count the rows of a shard; `width` is S.
 
     Raises InputError for a shard that cannot be read, or is not what its manifest says.
     """
-    total = Tally.of_nothing(width)
+    total = RowStatistics.of_nothing(width)
     for batch in read_batches(path):
         examples = from_record_batch(batch)
         if not _fits(examples, width, tokenizer):
@@ -99,7 +101,7 @@ def tally_shard(path: Path, entry: ShardEntry, width: int, tokenizer: Tokenizer)
     return total
 
 
-def tally(examples: Examples, width: int, tokenizer: Tokenizer) -> Tally:
+def tally(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStatistics:
     """Count a record batch of rows that fit the width and the vocabulary."""
     lengths = examples.input_ids.lengths
     length_a = examples.length_a.astype(np.int64)
@@ -109,7 +111,7 @@ def tally(examples: Examples, width: int, tokenizer: Tokenizer) -> Tally:
     original = examples.unmasked().input_ids.values
     maskable = ~tokenizer.is_special[original]
     hidden = examples.flat_positions()
-    return Tally(
+    return RowStatistics(
         lengths=_count(lengths, width + 1),
         lengths_a=_count(length_a - 2, width + 1),
         lengths_b=_count((lengths - length_a - 1)[has_b], width + 1),

@@ -9,9 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from pipeline.examples.masks import MaskRules
 from pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
-from pipeline.report.dataset_summary import Facts
-from pipeline.report.html import Picture, Section, Table
-from pipeline.report.row_statistics import PARTS, Tally, share
+from pipeline.report.dataset_summary import DatasetSummary
+from pipeline.report.html import Chart, Section, Table
+from pipeline.report.row_statistics import PARTS, RowStatistics, share
 
 COLUMNS = 64  # of a histogram at most
 TOKENS_SHOWN = 30
@@ -37,7 +37,7 @@ def size(number: int) -> str:
     return f"{number / 1e6:,.1f} MB" if number >= 10**6 else f"{number / 1e3:,.1f} kB"
 
 
-def _config(facts: Facts) -> Section:
+def _config(facts: DatasetSummary) -> Section:
     config = facts.manifest.config.to_dict()
     rows = [(name, _value(value)) for name, value in config.items()]
     return Section(
@@ -47,7 +47,7 @@ def _config(facts: Facts) -> Section:
     )
 
 
-def _shards(facts: Facts) -> Section:
+def _shards(facts: DatasetSummary) -> Section:
     rows = [
         (
             shard.entry.name,
@@ -66,7 +66,7 @@ def _shards(facts: Facts) -> Section:
     )
 
 
-def _lengths(facts: Facts) -> Section:
+def _lengths(facts: DatasetSummary) -> Section:
     longest = facts.manifest.config.max_seq_length
     filled = {name: tally for name, tally in facts.splits.items() if tally.rows}
     rates = ", ".join(f"{tally.fill_rate:.1%} in {name}" for name, tally in filled.items())
@@ -81,7 +81,7 @@ def _lengths(facts: Facts) -> Section:
     )
 
 
-def _histogram(split: str, tally: Tally) -> Picture:
+def _histogram(split: str, tally: RowStatistics) -> Chart:
     svg = draw_columns(
         f"lengths-{split}",
         _edges(len(tally.lengths) - 1),
@@ -91,10 +91,10 @@ def _histogram(split: str, tally: Tally) -> Picture:
         log=True,
     )
     caption = f"Lengths in {split}, on a scale of powers of ten: {tally.fill_rate:.1%} filled"
-    return Picture(svg=svg, caption=caption)
+    return Chart(svg=svg, caption=caption)
 
 
-def _lengths_a_b(tally: Tally) -> Iterator[Picture]:
+def _lengths_a_b(tally: RowStatistics) -> Iterator[Chart]:
     if tally.lengths_b.any():  # else A is the whole example
         places = _edges(len(tally.lengths) - 1)[:-1]
         counts = {"A": tally.lengths_a[1:], "B": tally.lengths_b[1:]}
@@ -102,10 +102,10 @@ def _lengths_a_b(tally: Tally) -> Iterator[Picture]:
         svg = draw_lines(
             "lengths-a-b", series, x_label="tokens", y_label="share", percent=True, steps=True
         )
-        yield Picture(svg=svg, caption="Tokens of A and of B, without [CLS] and [SEP]")
+        yield Chart(svg=svg, caption="Tokens of A and of B, without [CLS] and [SEP]")
 
 
-def _masks(facts: Facts) -> Section:
+def _masks(facts: DatasetSummary) -> Section:
     tally = facts.all_rows
     number = int(tally.masked_at.sum())
     mean = share(number, tally.rows)
@@ -125,21 +125,21 @@ def _masks(facts: Facts) -> Section:
     )
 
 
-def _mask_pictures(tally: Tally) -> Iterator[Picture]:
+def _mask_pictures(tally: RowStatistics) -> Iterator[Chart]:
     y_label = "share masked"
     width = len(tally.maskable_at)
     masked, maskable = _binned(tally.masked_at), _binned(tally.maskable_at)
     there = np.flatnonzero(maskable)  # [CLS] never is, and no row may be so long
     series = {"masked": (_edges(width)[there], _ratio(masked, maskable)[there])}
     svg = draw_lines("masks-at", series, x_label="position", y_label=y_label, percent=True)
-    yield Picture(svg=svg, caption="Masked tokens by position")
+    yield Chart(svg=svg, caption="Masked tokens by position")
     rates = _ratio(tally.masked_along, tally.maskable_along)
     edges = np.linspace(0, 1, PARTS + 1)
     svg = draw_columns("masks-along", edges, rates, x_label="place in the example", y_label=y_label)
-    yield Picture(svg=svg, caption="Masked tokens from the first (0) to the last (1) of an example")
+    yield Chart(svg=svg, caption="Masked tokens from the first (0) to the last (1) of an example")
 
 
-def _pairs(facts: Facts) -> Section:
+def _pairs(facts: DatasetSummary) -> Section:
     heading = "Next sentences"
     if not any(shard.pairs for shard in facts.shards):
         return Section(
@@ -157,15 +157,13 @@ def _pairs(facts: Facts) -> Section:
         sentence=f"{facts.all_rows.random_share:.2%} of the pairs are random; {low:.0%} to "
         f"{high:.0%} is balanced. A small shard may lie outside by chance.",
         pictures=[
-            Picture(
-                svg=_balance(facts), caption="Random pairs of each shard, and the balanced band"
-            )
+            Chart(svg=_balance(facts), caption="Random pairs of each shard, and the balanced band")
         ],
         tables=[Table(heads=("split", *names, "random pairs"), rows=rows)],
     )
 
 
-def _balance(facts: Facts) -> str:
+def _balance(facts: DatasetSummary) -> str:
     series: dict[str, tuple[ArrayLike, ArrayLike]] = {}
     for split in facts.splits:
         shards = [shard for shard in facts.shards if shard.entry.split == split]
@@ -177,7 +175,7 @@ def _balance(facts: Facts) -> str:
     )
 
 
-def _left_out(facts: Facts) -> Section:
+def _left_out(facts: DatasetSummary) -> Section:
     manifest, rejected = facts.manifest, facts.rejected
     dropped = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
     reasons = Counter(entry["reason"] for entry in rejected)
@@ -195,7 +193,7 @@ def _left_out(facts: Facts) -> Section:
     if dropped:
         texts = [f"{count:,}" for count in dropped.values()]
         svg = draw_bars("left-out", dropped, texts=texts, log=True)
-        pictures.append(Picture(svg=svg, caption="Left out by reason, on a scale of powers of ten"))
+        pictures.append(Chart(svg=svg, caption="Left out by reason, on a scale of powers of ten"))
     more = f"; the first {REJECTED_SHOWN} are below" if len(rejected) > REJECTED_SHOWN else ""
     return Section(
         heading="What was left out",
@@ -212,7 +210,7 @@ def _count_table(what: str, counts: dict[str, int]) -> Table:
     return Table(heads=(what, "count"), rows=rows)
 
 
-def _tokens(facts: Facts) -> Section:
+def _tokens(facts: DatasetSummary) -> Section:
     counts = np.array(facts.manifest.token_counts, dtype=np.int64)
     total, used = int(counts.sum()), int((counts > 0).sum())
     pieces = int((~facts.tokenizer.is_special).sum())
@@ -226,7 +224,7 @@ def _tokens(facts: Facts) -> Section:
     )
 
 
-def _token_pictures(facts: Facts, counts: NDArray[np.int64]) -> Iterator[Picture]:
+def _token_pictures(facts: DatasetSummary, counts: NDArray[np.int64]) -> Iterator[Chart]:
     order = np.argsort(-counts, kind="stable")
     shares = counts[order] / counts.sum()
     shown = min(TOKENS_SHOWN, int((counts > 0).sum()))
@@ -234,15 +232,15 @@ def _token_pictures(facts: Facts, counts: NDArray[np.int64]) -> Iterator[Picture
     bars = dict(zip(names, shares[:shown].tolist(), strict=True))
     texts = [f"{value:.2%}" for value in bars.values()]
     svg = draw_bars("tokens", bars, texts=texts, log=False)
-    yield Picture(svg=svg, caption=f"The {shown} most common tokens, share of all")
+    yield Chart(svg=svg, caption=f"The {shown} most common tokens, share of all")
     used = int((counts > 0).sum())
     ranks = np.unique(np.geomspace(1, used, RANKS_SHOWN).astype(np.int64))
     series = {"tokens": (ranks, counts[order][ranks - 1])}
     svg = draw_lines("zipf", series, x_label="rank of the token", y_label="count", log=True)
-    yield Picture(svg=svg, caption="Counts by rank, both in powers of ten (Zipf's law is a line)")
+    yield Chart(svg=svg, caption="Counts by rank, both in powers of ten (Zipf's law is a line)")
 
 
-def _time(facts: Facts) -> Section:
+def _time(facts: DatasetSummary) -> Section:
     job = facts.job
     rows = [(what, f"{job[key]:,} {unit}") for key, what, unit in MEASURED if key in job]
     stages = dict(sorted(job.get("stages", {}).items(), key=lambda stage: (-stage[1], stage[0])))
@@ -251,7 +249,7 @@ def _time(facts: Facts) -> Section:
     if total:
         texts = [f"{value:,.1f} s ({value / total:.0%})" for value in stages.values()]
         svg = draw_bars("stages", stages, texts=texts, log=False)
-        pictures.append(Picture(svg=svg, caption="CPU seconds of each stage"))
+        pictures.append(Chart(svg=svg, caption="CPU seconds of each stage"))
     found = f"{total:,.1f} s, of all workers together" if total else "not recorded"
     return Section(
         heading="Where the time went",
@@ -261,7 +259,7 @@ def _time(facts: Facts) -> Section:
     )
 
 
-def _examples(facts: Facts) -> Section:
+def _examples(facts: DatasetSummary) -> Section:
     return Section(
         heading="Some examples",
         sentence="Hidden tokens are numbered, and their answers stand below.",
@@ -294,6 +292,6 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
 
 
 #: In the order of the page.
-SECTIONS: Final[tuple[Callable[[Facts], Section], ...]] = (
+SECTIONS: Final[tuple[Callable[[DatasetSummary], Section], ...]] = (
     *(_config, _shards, _lengths, _masks, _pairs, _left_out, _tokens, _time, _examples),
 )

@@ -36,7 +36,7 @@ class Documents:
 
     def keep(self, text: str) -> None:
         """Take a document in, mended; or count it as empty."""
-        unicode = mended(text)
+        unicode = fix_unicode(text)
         clean = unicode.replace("\0", "")
         if "\r" in clean:
             clean = clean.replace("\r\n", "\n").replace("\r", "\n")
@@ -51,15 +51,15 @@ class Documents:
 
     def reject(self, where: str, reason: str) -> None:
         """Name a document that is not taken in."""
-        self.rejected.append(Rejected(mended(where), mended(reason)))
+        self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason)))
 
 
-def decoded(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """The text of bytes in UTF-8; those that are not become lone surrogates."""
     return data.decode("utf-8", "surrogateescape")
 
 
-def mended(text: str) -> str:
+def fix_unicode(text: str) -> str:
     """The text itself if it is valid; else with U+FFFD as in `bytes.decode("utf-8", "replace")`."""
     if text.isascii():
         return text
@@ -93,4 +93,4 @@ def strings(column: pa.Array) -> list[str | None]:
         except UnicodeDecodeError:  # Arrow does not look at what it reads
             pass
     values = column.cast(pa.large_binary()).to_pylist()
-    return [None if value is None else decoded(value) for value in values]
+    return [None if value is None else decode_utf8(value) for value in values]

@@ -16,7 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from pipeline.common.errors import InputError
-from pipeline.sources.documents import is_string, mended, one_line, strings
+from pipeline.sources.documents import fix_unicode, is_string, one_line, strings
 from pipeline.sources.files import (
     File,
     bare_name,
@@ -112,7 +112,9 @@ def _read_json_lines(path: str, compression: str | None, columns: Sequence[str])
 def _json_column(path: str, name: str, rows: Sequence[dict[str, Any]]) -> pa.Array:
     values = [row.get(name) for row in rows]
     try:
-        return pa.array([mended(value) if isinstance(value, str) else value for value in values])
+        return pa.array(
+            [fix_unicode(value) if isinstance(value, str) else value for value in values]
+        )
     except (pa.ArrowException, OverflowError) as error:
         raise InputError(f"{path}: column '{name}' has values of more than one type") from error
 
@@ -180,7 +182,7 @@ def _checked(where: str, table: pa.Table) -> pa.Table:
             row = pc.index(pc.is_null(column), True).as_py() + 1
             raise InputError(f"{where}: row {row} has no '{name}'")
         if is_string(column.type) and not _is_valid(column):
-            values = [mended(value) for value in strings(column) if value is not None]
+            values = [fix_unicode(value) for value in strings(column) if value is not None]
             table = table.set_column(position, name, pa.array(values, pa.large_string()))
     return table
 

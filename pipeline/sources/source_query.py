@@ -24,7 +24,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleSpec:
+class SampleQuery:
     """Articles or reviews [start, stop) of a seed."""
 
     kind: str  #: "articles" or "reviews"
@@ -34,7 +34,7 @@ class SampleSpec:
     size: int  #: of the articles, bytes; 0 for reviews
 
 
-def parse_sample(source: str) -> SampleSpec:
+def parse_sample(source: str) -> SampleQuery:
     """What a `sample:` source asks for. Raises InputError, which lists the options."""
     from pipeline.sources.sample.articles import count_articles
 
@@ -45,10 +45,10 @@ def parse_sample(source: str) -> SampleSpec:
     seed = _whole_number(source, "seed", options["seed"])
     if kind == "articles":
         size = _size(source, options["size"])
-        return SampleSpec(kind=kind, start=0, stop=count_articles(size), seed=seed, size=size)
+        return SampleQuery(kind=kind, start=0, stop=count_articles(size), seed=seed, size=size)
     start = _whole_number(source, "start", options["start"])
     rows = _whole_number(source, "rows", options["rows"])
-    return SampleSpec(kind=kind, start=start, stop=start + rows, seed=seed, size=0)
+    return SampleQuery(kind=kind, start=start, stop=start + rows, seed=seed, size=0)
 
 
 def load_hub_dataset(source: str) -> Any:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
-from pipeline.sources.documents import Documents, Rejected, decoded
+from pipeline.sources.documents import Documents, Rejected, decode_utf8
 from pipeline.sources.files import BUFFER, damage, open_file, open_unpacked
 from pipeline.sources.formats import Block
 from pipeline.sources.record_boundaries import cut_pieces
@@ -70,7 +70,7 @@ def read_plain_text(block: Block, piece_bytes: int) -> Iterator[Documents]:
     for _, data, documents in _pieces(block, piece_bytes):
         blank_lines = BOUNDARIES["text"] if b"\r" in data else PLAIN_BLANK_LINES
         for document in blank_lines.split(data):
-            if text := decoded(document).strip():
+            if text := decode_utf8(document).strip():
                 documents.keep(text)
         yield documents
 
@@ -79,7 +79,7 @@ def read_wikiextractor(block: Block, piece_bytes: int) -> Iterator[Documents]:
     """What WikiExtractor made of pages, without the line that repeats the title."""
     for _, data, documents in _pieces(block, piece_bytes):
         for document in BOUNDARIES["wikiextractor"].split(data):
-            if text := decoded(document).strip():
+            if text := decode_utf8(document).strip():
                 _take_extracted(text, documents, block.path)
         yield documents
 
@@ -125,7 +125,7 @@ def read_json_lines(block: Block, columns: Sequence[str], piece_bytes: int) -> I
 def parse_json_object(line: bytes) -> dict[str, Any]:
     """A line of JSON lines. Raises ValueError with the reason where it is no object."""
     try:
-        record = DECODE_JSON(decoded(line))
+        record = DECODE_JSON(decode_utf8(line))
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from error
     except RecursionError as error:

@@ -2,16 +2,43 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
+from pipeline.common.counter_rng import UInt64Array
+from pipeline.common.counts import Counts
 from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.common.stage_timer import Stopwatch
+from pipeline.common.stage_timer import StageTimer
 from pipeline.dataset.buckets import hash_documents
-from pipeline.job.token_cache import Counts, TokenizedDocuments
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.sentences import SentenceSplitter
+
+
+@dataclass(frozen=True)
+class TokenizedDocuments:
+    """Documents as columns: D documents, S sentences, T tokens."""
+
+    high: UInt64Array  # [D] halves of the hash
+    low: UInt64Array
+    sentence_lengths: Ragged  # D rows, S values: tokens of each sentence
+    paragraph_lengths: Ragged  # D rows: sentences of each paragraph
+    input_ids: Ragged  # D rows, T values
+
+    def __len__(self) -> int:
+        return len(self.high)
+
+    def take(self, rows: NDArray[np.int64]) -> "TokenizedDocuments":
+        """The given documents, in the given order."""
+        return TokenizedDocuments(
+            self.high[rows],
+            self.low[rows],
+            self.sentence_lengths.take(rows),
+            self.paragraph_lengths.take(rows),
+            self.input_ids.take(rows),
+        )
 
 
 def tokenize_documents(
@@ -26,7 +53,7 @@ def tokenize_documents(
     A line is a paragraph. Paragraphs and documents of fewer than `min_characters` are dropped, and
     so are sentences and documents of which no token is left.
     """
-    watch = Stopwatch()
+    watch = StageTimer()
     with watch.stage("documents"):
         paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
         high, low = hash_documents(_joined(paragraphs, paragraphs_in))

@@ -10,7 +10,7 @@ from pipeline.common.ragged import Ragged
 Flags = NDArray[np.bool_]
 
 
-class Faults:
+class Findings:
     """What was found, how often, and in which row first; one line each."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ from pipeline.config import DataConfig
 from pipeline.dataset.schema import NO_PAIR, Examples
 from pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Faults, Flags, rows_with
+from pipeline.verify.findings import Findings, Flags, rows_with
 
 SLAB = 8192  # rows at once: the working set stays in the processor's cache
 SIGMAS = 6.0
@@ -42,9 +42,9 @@ class _Tally:
     places: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, PLACES)))
 
 
-def audit_masks(
+def check_masks(
     examples: Examples,
-    faults: Faults,
+    faults: Findings,
     split: str,
     shard: int,
     config: DataConfig,
@@ -81,7 +81,7 @@ def audit_masks(
 
 
 def _audit_specials(
-    slab: Examples, originals: Examples, faults: Faults, tokenizer: Tokenizer, first: int
+    slab: Examples, originals: Examples, faults: Findings, tokenizer: Tokenizer, first: int
 ) -> None:
     labels = slab.masked_lm_labels
     rows = rows_with(tokenizer.is_special[labels.values], labels)
@@ -95,7 +95,7 @@ def _audit_specials(
 
 def _audit_words(
     originals: Examples,
-    faults: Faults,
+    faults: Findings,
     may_hide: Flags,
     hidden: Flags,
     budget: NDArray[np.int64],
@@ -133,7 +133,7 @@ def _count_places(
 
 
 def _count_stand_ins(
-    slab: Examples, tally: _Tally, faults: Faults, rules: MaskRules, first: int
+    slab: Examples, tally: _Tally, faults: Findings, rules: MaskRules, first: int
 ) -> None:
     stand_ins = slab.input_ids.values[slab.flat_positions()]
     labels = slab.masked_lm_labels.values
@@ -148,7 +148,7 @@ def _count_stand_ins(
     tally.kept += int(keep.sum())
 
 
-def _judge(tally: _Tally, faults: Faults, rules: MaskRules) -> None:
+def _judge(tally: _Tally, faults: Findings, rules: MaskRules) -> None:
     """The counts against their bounds."""
     if not tally.masked:
         return

@@ -6,16 +6,16 @@ from pipeline.config import DataConfig
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
 from pipeline.examples.pairs import MAX_RANDOM_PER_FOLLOWING
 from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Faults, rows_with
-from pipeline.verify.mask_checks import audit_masks
+from pipeline.verify.findings import Findings, rows_with
+from pipeline.verify.mask_checks import check_masks
 
 # NSP shares are held against 48-52 % where chance alone would not leave those bounds.
 ROWS_FOR_SHARES = 4096
 
 
-def audit(
+def check_rows(
     examples: Examples,
-    faults: Faults,
+    faults: Findings,
     *,
     split: str,
     shard: int,
@@ -33,12 +33,12 @@ def audit(
     _audit_pairs(examples, faults, config, nothing_to_mask)
     if not (_audit_layout(examples, faults, config, tokenizer) and _has_places(examples, faults)):
         return False
-    audit_masks(examples, faults, split, shard, config, tokenizer)
+    check_masks(examples, faults, split, shard, config, tokenizer)
     return True
 
 
 def _audit_layout(
-    examples: Examples, faults: Faults, config: DataConfig, tokenizer: Tokenizer
+    examples: Examples, faults: Findings, config: DataConfig, tokenizer: Tokenizer
 ) -> bool:
     """Whether the rows have the right shape: nothing else can be asked of those that do not."""
     ids, lengths = examples.input_ids.values, examples.input_ids.lengths
@@ -70,7 +70,7 @@ def _audit_layout(
 
 
 def _audit_pairs(
-    examples: Examples, faults: Faults, config: DataConfig, nothing_to_mask: int
+    examples: Examples, faults: Findings, config: DataConfig, nothing_to_mask: int
 ) -> None:
     label = examples.next_sentence_label
     elsewhere = examples.document_a != examples.document_b
@@ -90,7 +90,7 @@ def _audit_pairs(
         _audit_shares(examples, faults, config, nothing_to_mask)
 
 
-def _audit_spans(examples: Examples, faults: Faults, config: DataConfig) -> None:
+def _audit_spans(examples: Examples, faults: Findings, config: DataConfig) -> None:
     document = examples.document_a
     is_short = examples.input_ids.lengths[:-1] < config.max_seq_length
     goes_on = document[1:] == document[:-1]
@@ -99,7 +99,7 @@ def _audit_spans(examples: Examples, faults: Faults, config: DataConfig) -> None
 
 
 def _audit_shares(
-    examples: Examples, faults: Faults, config: DataConfig, nothing_to_mask: int
+    examples: Examples, faults: Findings, config: DataConfig, nothing_to_mask: int
 ) -> None:
     label = examples.next_sentence_label
     random, following = int((label == B_IS_RANDOM).sum()), int((label == B_FOLLOWS_A).sum())
@@ -119,7 +119,7 @@ def _audit_shares(
         )
 
 
-def _has_places(examples: Examples, faults: Faults) -> bool:
+def _has_places(examples: Examples, faults: Findings) -> bool:
     """Whether each masked position is one of its row, with a label, and they ascend."""
     positions, labels = examples.masked_lm_positions, examples.masked_lm_labels
     row_lengths = np.repeat(examples.input_ids.lengths, positions.lengths)

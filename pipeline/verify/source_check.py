@@ -17,17 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from pipeline.common.counter_rng import Words
+from pipeline.common.counter_rng import UInt64Array
+from pipeline.common.counts import Counts
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from pipeline.dataset.manifest import Manifest
 from pipeline.dataset.schema import Examples
-from pipeline.examples.pairs import Documents
-from pipeline.job.steps import Steps, Workplace
-from pipeline.job.token_cache import Counts, RunSlice, read_counts, read_documents
+from pipeline.examples.bucket_documents import BucketDocuments
+from pipeline.job.steps import JobContext, Steps
+from pipeline.job.token_cache import CacheSlice, read_counts, read_documents
 from pipeline.sources.formats import list_blocks
-from pipeline.verify.findings import Faults
-from pipeline.verify.span_checks import audit_placements
+from pipeline.verify.findings import Findings
+from pipeline.verify.span_checks import check_spans
 
 # A document without a row has lost all of its pairs for one of these reasons.
 REASONS = ("nothing_to_mask", "surplus_random_pair", "no_other_document")
@@ -38,17 +39,17 @@ class Source:
     """The documents of the sources by bucket, on disk."""
 
     manifest: Manifest
-    place: Workplace
-    slices: dict[int, list[RunSlice]]
+    context: JobContext
+    slices: dict[int, list[CacheSlice]]
     counts: Counts
     missing: int = 0  # documents of the buckets looked at so far that no row names
     is_complete: bool = True  # whether all of these shards could be read
 
-    def compare(self, bucket: int, examples: Examples | None, faults: Faults) -> None:
+    def compare(self, bucket: int, examples: Examples | None, faults: Findings) -> None:
         """Note what does not hold of the rows of a bucket's shard; None where it is unreadable."""
-        place = self.place
+        context = self.context
         documents, duplicates = read_documents(
-            place.runs_dir, self.slices.get(bucket, []), place.vocab_size
+            context.cache_dir, self.slices.get(bucket, []), context.vocab_size
         )
         self.counts.dropped["duplicate_document"] += duplicates
         if examples is None:
@@ -59,18 +60,18 @@ class Source:
         self._note_strangers(bucket, examples.document_a, documents_a < 0, "A", faults)
         self._note_strangers(bucket, examples.document_b, documents_b < 0, "B", faults)
         known = np.flatnonzero((documents_a >= 0) & (documents_b >= 0))
-        audit_placements(
+        check_spans(
             examples,
             documents,
             rows=known,
             documents_a=documents_a,
             documents_b=documents_b,
-            config=place.config,
+            config=context.config,
             faults=faults,
         )
         has_row = np.zeros(len(documents), dtype=bool)
         has_row[documents_a[documents_a >= 0]] = True
-        due = _makes_rows(documents, place.config)
+        due = _makes_rows(documents, context.config)
         self.missing += int((due & ~has_row).sum())
 
     def differences(self) -> Iterator[str]:
@@ -90,7 +91,7 @@ class Source:
             )
 
     def _note_strangers(
-        self, bucket: int, hashes: Words, rows: NDArray[np.bool_], side: str, faults: Faults
+        self, bucket: int, hashes: UInt64Array, rows: NDArray[np.bool_], side: str, faults: Findings
     ) -> None:
         """Rows whose document is none of the bucket's: where does it belong?"""
         if not rows.any():
@@ -98,8 +99,8 @@ class Source:
         belongs = np.full(len(hashes), -1, dtype=np.int64)
         number = _numbers(self._all_hashes[0], hashes)
         belongs[number >= 0] = self._all_hashes[1][number[number >= 0]]
-        split, _ = self.place.buckets.split_of(bucket)
-        is_train = belongs < self.place.buckets.num_train
+        split, _ = self.context.buckets.split_of(bucket)
+        is_train = belongs < self.context.buckets.num_train
         other_split = (belongs >= 0) & (is_train != (split == TRAIN))
         name = VALIDATION if split == TRAIN else TRAIN
         faults.note(rows & (belongs < 0), f"rows whose {side} is of a document in no source")
@@ -108,12 +109,12 @@ class Source:
         faults.note(elsewhere, f"rows whose {side} is of a document of another shard")
 
     @cached_property
-    def _all_hashes(self) -> tuple[Words, NDArray[np.int64]]:
+    def _all_hashes(self) -> tuple[UInt64Array, NDArray[np.int64]]:
         """The hashes of all documents, sorted, and their buckets; asked for only by faults."""
-        place = self.place
+        context = self.context
         hashes, buckets = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
         for bucket, slices in self.slices.items():
-            documents, _ = read_documents(place.runs_dir, slices, place.vocab_size)
+            documents, _ = read_documents(context.cache_dir, slices, context.vocab_size)
             hashes.append(documents.hashes)
             buckets.append(np.full(len(documents), bucket))
         joined = np.concatenate(hashes)
@@ -131,23 +132,23 @@ def read_sources(sources: Sequence[str], folder: Path, manifest: Manifest) -> It
     config = manifest.config
     blocks = list_blocks(sources, text_columns=config.text_columns)
     with tempfile.TemporaryDirectory(prefix="clozeline-") as scratch:
-        place = Workplace(
+        context = JobContext(
             out_dir=folder,
-            runs_dir=Path(scratch),
+            cache_dir=Path(scratch),
             config=config,
             buckets=_buckets(manifest),
             tokenizer_digest=manifest.tokenizer_digest,
             vocab_size=manifest.vocab_size,
         )
-        steps, slices, counts = Steps(place), defaultdict(list), Counts()
+        steps, slices, counts = Steps(context), defaultdict(list), Counts()
         size = sum(block.text_bytes for block in blocks)
         with tqdm(desc="tokenizing", total=size, unit="B", unit_scale=True, disable=None) as bar:
             for block in blocks:
                 for bucket, part in steps.tokenize_block(block):
                     slices[bucket].append(part)
-                counts.add(read_counts(place.run_path(block)))
+                counts.add(read_counts(context.cache_path(block)))
                 bar.update(block.text_bytes)
-        yield Source(manifest, place, dict(slices), counts)
+        yield Source(manifest, context, dict(slices), counts)
 
 
 def _buckets(manifest: Manifest) -> Buckets:
@@ -158,7 +159,7 @@ def _buckets(manifest: Manifest) -> Buckets:
     )
 
 
-def _makes_rows(documents: Documents, config: DataConfig) -> NDArray[np.bool_]:
+def _makes_rows(documents: BucketDocuments, config: DataConfig) -> NDArray[np.bool_]:
     """The documents of which pairs are made, [D]."""
     if config.pairs != "sentences":
         return np.ones(len(documents), dtype=bool)
@@ -168,7 +169,7 @@ def _makes_rows(documents: Documents, config: DataConfig) -> NDArray[np.bool_]:
     return makes
 
 
-def _numbers(hashes: Words, wanted: Words) -> NDArray[np.int64]:
+def _numbers(hashes: UInt64Array, wanted: UInt64Array) -> NDArray[np.int64]:
     """The index in `hashes` (sorted) of each wanted one, or -1."""
     if not len(hashes):
         return np.full(len(wanted), -1, dtype=np.int64)

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from pipeline.common.ragged import Offsets, offsets_of, slice_indices
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, Examples
-from pipeline.examples.pairs import Documents
-from pipeline.verify.findings import Faults
-from pipeline.verify.span_index import WIDEST, Finder, Stretches, gram_widths
+from pipeline.examples.bucket_documents import BucketDocuments
+from pipeline.verify.findings import Findings
+from pipeline.verify.span_index import WIDEST, SpanIndex, Spans, gram_widths
 
 CHUNK_TOKENS = 1 << 22  # of the documents that are looked into at once
 
@@ -31,15 +31,15 @@ Flags = NDArray[np.bool_]
 Rows = NDArray[np.int64]
 
 
-def audit_placements(
+def check_spans(
     examples: Examples,
-    documents: Documents,
+    documents: BucketDocuments,
     *,
     rows: Rows,
     documents_a: Offsets,
     documents_b: Offsets,
     config: DataConfig,
-    faults: Faults,
+    faults: Findings,
 ) -> None:
     """Note which of the `rows` are not made of their documents, or not by the rules.
 
@@ -93,8 +93,8 @@ class _Parts:
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return cls(*map(np.concatenate, columns))
 
-    def stretches(self, ids: NDArray[np.integer]) -> Stretches:
-        return Stretches(ids, self.start, self.length)
+    def stretches(self, ids: NDArray[np.integer]) -> Spans:
+        return Spans(ids, self.start, self.length)
 
 
 def _parts_of(examples: Examples, document: Offsets, config: DataConfig, *, side: int) -> _Parts:
@@ -119,7 +119,7 @@ def _parts_of(examples: Examples, document: Offsets, config: DataConfig, *, side
     )
 
 
-def _chunks(documents: Documents) -> Iterator[tuple[int, int]]:
+def _chunks(documents: BucketDocuments) -> Iterator[tuple[int, int]]:
     """Ranges of documents of about CHUNK_TOKENS tokens."""
     tokens = documents.sentence_offsets[documents.document_offsets]
     wanted = np.arange(0, tokens[-1] + CHUNK_TOKENS, CHUNK_TOKENS)
@@ -139,7 +139,7 @@ class _Chunk:
     config: DataConfig
 
     @classmethod
-    def of(cls, documents: Documents, first: int, stop: int, config: DataConfig) -> "_Chunk":
+    def of(cls, documents: BucketDocuments, first: int, stop: int, config: DataConfig) -> "_Chunk":
         begin, end = documents.document_offsets[[first, stop]]
         offsets = documents.sentence_offsets[begin : end + 1]
         edges = documents.sentence_offsets[documents.document_offsets[first : stop + 1]]
@@ -160,7 +160,7 @@ class _Chunk:
         Of the N parts the first `pairs` are As, the next as many are the Bs that follow them, and
         each of the others stands for itself.
         """
-        finder = Finder(
+        finder = SpanIndex(
             self.text, parts.stretches(ids), anchors=self._anchors(), free_width=self._free_width()
         )
         firsts = np.arange(pairs)
@@ -173,10 +173,12 @@ class _Chunk:
 
     def _diagnosis(self, ids: NDArray[np.integer], parts: _Parts) -> Iterator[tuple[str, Rows]]:
         """Of parts that are not where they should be, what is the matter."""
-        everywhere = Finder(self.text, parts.stretches(ids), anchors=offsets_of([]), free_width=1)
+        everywhere = SpanIndex(
+            self.text, parts.stretches(ids), anchors=offsets_of([]), free_width=1
+        )
         which = np.arange(len(parts))
         low, high = self._bounds(parts, which)
-        stands = everywhere.first(which, low, high, lambda _, place: place >= 0) >= 0
+        stands = everywhere.first(which, low, high, lambda _, position: position >= 0) >= 0
         for side, name in enumerate("AB"):
             rows = parts.row[~stands & (parts.side == side)]
             yield f"rows whose {name} is no stretch of its document", rows
@@ -186,23 +188,25 @@ class _Chunk:
         others = np.setdiff1d(parts.row[fits], parts.row[~fits])
         yield "rows whose B does not follow A", others
 
-    def _first_fit(self, finder: Finder, parts: _Parts, which: Rows) -> Offsets:
+    def _first_fit(self, finder: SpanIndex, parts: _Parts, which: Rows) -> Offsets:
         low, high = self._bounds(parts, which)
-        return finder.first(which, low, high, lambda at, place: self._fits(parts, which[at], place))
+        return finder.first(
+            which, low, high, lambda at, position: self._fits(parts, which[at], position)
+        )
 
-    def _first_pair(self, finder: Finder, parts: _Parts, pairs: int) -> Offsets:
+    def _first_pair(self, finder: SpanIndex, parts: _Parts, pairs: int) -> Offsets:
         """Where the first As stand that have their B behind them, or -1."""
 
-        def holds(which: Rows, place: Offsets) -> Flags:
-            good = self._fits(parts, which, place)
-            good[good] = self._next(finder, parts, which[good], place[good], pairs) >= 0
+        def holds(which: Rows, position: Offsets) -> Flags:
+            good = self._fits(parts, which, position)
+            good[good] = self._next(finder, parts, which[good], position[good], pairs) >= 0
             return good
 
         low, high = self._bounds(parts, np.arange(pairs))
         return finder.first(np.arange(pairs), low, high, holds)
 
     def _next(
-        self, finder: Finder, parts: _Parts, a: Rows, place_a: Offsets, pairs: int
+        self, finder: SpanIndex, parts: _Parts, a: Rows, place_a: Offsets, pairs: int
     ) -> Offsets:
         """Where the Bs of the As at `place_a` stand, or -1."""
         b = a + pairs
@@ -217,20 +221,22 @@ class _Chunk:
             high = np.where(adjoins, np.minimum(high, stop + 1), high)
         begin = self.sentences[self._sentence(place_a)]
 
-        def holds(at: Rows, place: Offsets) -> Flags:
-            last = self.sentences[self._sentence(place + parts.length[b[at]] - 1)]
+        def holds(at: Rows, position: Offsets) -> Flags:
+            last = self.sentences[self._sentence(position + parts.length[b[at]] - 1)]
             in_reach = last < begin[at] + self.config.max_seq_length - 3
-            return self._fits(parts, b[at], place) & (in_reach | (self.config.pairs != "segments"))
+            return self._fits(parts, b[at], position) & (
+                in_reach | (self.config.pairs != "segments")
+            )
 
         return finder.first(b, low, high, holds)
 
-    def _fits(self, parts: _Parts, which: Rows, place: Offsets) -> Flags:
+    def _fits(self, parts: _Parts, which: Rows, position: Offsets) -> Flags:
         """Whether a part may begin and end where it does."""
-        stop = place + parts.length[which]
+        stop = position + parts.length[which]
         if self.config.pairs == "none":
-            return self._is_span(parts, which, place)
-        first, last = self._sentence(place), self._sentence(stop - 1)
-        begins, ends = self.sentences[first] == place, self.sentences[last + 1] == stop
+            return self._is_span(parts, which, position)
+        first, last = self._sentence(position), self._sentence(stop - 1)
+        begins, ends = self.sentences[first] == position, self.sentences[last + 1] == stop
         fits = (begins & ends) | parts.may_be_cut[which]
         if self.config.pairs == "segments":
             return fits & (self.sentences[last] < self.sentences[first] + parts.reach[which])
@@ -240,11 +246,11 @@ class _Chunk:
         has_next = (following > first) & (self.paragraphs[following] == self.paragraphs[first])
         return fits & (has_next | ~is_a)
 
-    def _is_span(self, parts: _Parts, which: Rows, place: Offsets) -> Flags:
+    def _is_span(self, parts: _Parts, which: Rows, position: Offsets) -> Flags:
         most = self.config.max_seq_length - 2
         document = parts.document[which] - self.first
-        at_end = place + parts.length[which] == self.documents[document + 1]
-        begins = (place - self.documents[document]) % most == 0
+        at_end = position + parts.length[which] == self.documents[document + 1]
+        begins = (position - self.documents[document]) % most == 0
         return begins & (at_end | (parts.length[which] == most))
 
     def _bounds(self, parts: _Parts, which: Rows) -> tuple[Offsets, Offsets]:
@@ -252,8 +258,8 @@ class _Chunk:
         document = parts.document[which] - self.first
         return self.documents[document], self.documents[document + 1] - parts.length[which] + 1
 
-    def _sentence(self, place: Offsets) -> Offsets:
-        return np.searchsorted(self.sentences, place, side="right") - 1
+    def _sentence(self, position: Offsets) -> Offsets:
+        return np.searchsorted(self.sentences, position, side="right") - 1
 
     def _anchors(self) -> Offsets:
         """Where a part begins that was not cut at its front."""

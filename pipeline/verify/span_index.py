@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import GOLDEN, Words
+from pipeline.common.counter_rng import GOLDEN, UInt64Array
 from pipeline.common.ragged import Offsets, slice_indices
 
 WIDEST = 16  # tokens of a gram
@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Stretches:
+class Spans:
     """N stretches [start, start + length) of the ids of a shard's rows."""
 
     ids: Ids  # [T], of the whole shard
@@ -37,21 +37,19 @@ class Stretches:
     def __len__(self) -> int:
         return len(self.start)
 
-    def take(self, rows: NDArray[np.int64]) -> "Stretches":
+    def take(self, rows: NDArray[np.int64]) -> "Spans":
         """The given stretches, in the given order."""
-        return Stretches(self.ids, self.start[rows], self.length[rows])
+        return Spans(self.ids, self.start[rows], self.length[rows])
 
 
-class Finder:
+class SpanIndex:
     """Finds the places of stretches in `text`, the ids [T] of some documents.
 
     A stretch whose gram is narrower than `free_width` is looked for at `anchors` only, sorted
     places of the text; the others are looked for everywhere.
     """
 
-    def __init__(
-        self, text: Ids, stretches: Stretches, *, anchors: Offsets, free_width: int
-    ) -> None:
+    def __init__(self, text: Ids, stretches: Spans, *, anchors: Offsets, free_width: int) -> None:
         self._text = text
         self._stretches = stretches
         self._span = len(text) + 1
@@ -63,8 +61,8 @@ class Finder:
             first = stretches.ids[stretches.start[mine, None] + np.arange(width)]
             wanted, rank = np.unique(_gram_keys(first, width)[:, 0], return_inverse=True)
             self._ranks[mine] = ranks + rank
-            rank, place = _look_up(text, wanted, width, anchors if width < free_width else None)
-            parts.append((ranks + rank) * self._span + place)
+            rank, position = _look_up(text, wanted, width, anchors if width < free_width else None)
+            parts.append((ranks + rank) * self._span + position)
             ranks += len(wanted)
         self._entries = np.sort(np.concatenate(parts))  # by gram, then by place
 
@@ -86,23 +84,23 @@ class Finder:
         found = np.full(len(which), -1, dtype=np.int64)
         active = np.flatnonzero(cursor < end)
         while len(active):  # a round looks at one more place of each stretch that is not found
-            place = self._entries[cursor[active]] - base[active]
-            stands = self._equal(which[active], place)
-            stands[stands] = holds(active[stands], place[stands])
-            found[active[stands]] = place[stands]
+            position = self._entries[cursor[active]] - base[active]
+            stands = self._equal(which[active], position)
+            stands[stands] = holds(active[stands], position[stands])
+            found[active[stands]] = position[stands]
             active = active[~stands]
             cursor[active] += 1
             active = active[cursor[active] < end[active]]
         return found
 
-    def _equal(self, which: NDArray[np.int64], place: Offsets) -> Flags:
+    def _equal(self, which: NDArray[np.int64], position: Offsets) -> Flags:
         """Whether the whole stretch stands there, token by token."""
         length = self._stretches.length[which]
-        equal = place + length <= len(self._text)
+        equal = position + length <= len(self._text)
         inside = np.flatnonzero(equal)
         length, start = length[inside], self._stretches.start[which[inside]]
         differs = (
-            self._text[slice_indices(place[inside], length)]
+            self._text[slice_indices(position[inside], length)]
             != self._stretches.ids[slice_indices(start, length)]
         )
         row = np.repeat(inside, length)
@@ -117,7 +115,7 @@ def gram_widths(lengths: Offsets) -> Offsets:
     return widths[np.searchsorted(widths, capped, side="right") - 1]
 
 
-def _gram_keys(ids: Ids, width: int) -> Words:
+def _gram_keys(ids: Ids, width: int) -> UInt64Array:
     """The key of ids[.., i : i + width] at each i; twice as wide from two that adjoin."""
     keys, reach, factor = ids.astype(np.uint64), 1, FACTOR
     while reach < width:
@@ -127,29 +125,29 @@ def _gram_keys(ids: Ids, width: int) -> Words:
 
 
 def _look_up(
-    text: Ids, wanted: Words, width: int, anchors: Offsets | None
+    text: Ids, wanted: UInt64Array, width: int, anchors: Offsets | None
 ) -> tuple[Offsets, Offsets]:
     """Index into `wanted` (sorted) and place, of all grams of the text that are wanted."""
     if len(text) < width:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     if anchors is None:
         keys = _gram_keys(text, width)
-        place = np.flatnonzero(_table(wanted)[_slots(keys)])
-        keys = keys[place]
+        position = np.flatnonzero(_table(wanted)[_slots(keys)])
+        keys = keys[position]
     else:
-        place = anchors[anchors <= len(text) - width]
-        keys = _gram_keys(text[place[:, None] + np.arange(width)], width)[:, 0]
+        position = anchors[anchors <= len(text) - width]
+        keys = _gram_keys(text[position[:, None] + np.arange(width)], width)[:, 0]
     rank = np.searchsorted(wanted, keys)
     rank[rank == len(wanted)] = 0
     is_wanted = wanted[rank] == keys
-    return rank[is_wanted], place[is_wanted]
+    return rank[is_wanted], position[is_wanted]
 
 
-def _table(keys: Words) -> Flags:
+def _table(keys: UInt64Array) -> Flags:
     table = np.zeros(1 << TABLE_BITS, dtype=bool)
     table[_slots(keys)] = True
     return table
 
 
-def _slots(keys: Words) -> Words:
+def _slots(keys: UInt64Array) -> UInt64Array:
     return (keys * GOLDEN) >> np.uint64(64 - TABLE_BITS)

@@ -21,13 +21,19 @@ from tqdm import tqdm
 
 from pipeline.common.errors import InputError
 from pipeline.dataset.buckets import TRAIN, VALIDATION
-from pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, ShardEntry, read_manifest
+from pipeline.dataset.manifest import (
+    LENGTH_BIN,
+    MANIFEST,
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+)
 from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import file_sha256, read_shard, rows_sha256, shard_name
-from pipeline.job.steps import LENGTH_BIN
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.verify.findings import Faults
-from pipeline.verify.row_checks import audit
+from pipeline.verify.findings import Findings
+from pipeline.verify.row_checks import check_rows
 from pipeline.verify.source_check import Source, read_sources
 
 
@@ -66,7 +72,7 @@ class _Verification:
         numbered = list(enumerate(_numbered(self.manifest)))
         shards = tqdm(numbered, desc="verifying", unit="shard", disable=None)
         for bucket, (number, entry) in shards:
-            faults = Faults()
+            faults = Findings()
             examples = self._sound_rows(number, entry, faults)
             if examples is None:
                 token_counts = None  # cannot be known any more
@@ -83,7 +89,7 @@ class _Verification:
         if self.source:
             yield from (f"{MANIFEST}: {line}" for line in self.source.differences())
 
-    def _sound_rows(self, number: int, entry: ShardEntry, faults: Faults) -> Examples | None:
+    def _sound_rows(self, number: int, entry: ShardEntry, faults: Findings) -> Examples | None:
         """The rows of a shard, if they can be taken apart."""
         try:
             examples = _read_whole(self.folder / entry.name, entry)
@@ -97,7 +103,7 @@ class _Verification:
         lengths = np.bincount(np.maximum(examples.input_ids.lengths - 1, 0) // LENGTH_BIN)
         if lengths.tolist() != entry.length_histogram:
             faults.say("its rows have other lengths than the manifest's length_histogram")
-        can_be_taken_apart = audit(
+        can_be_taken_apart = check_rows(
             examples,
             faults,
             split=entry.split,

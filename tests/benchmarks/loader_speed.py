@@ -28,7 +28,7 @@ from pipeline.config import DataConfig
 from tests.support.small_data import write_data_set
 from train.data.batch_reader import SLAB_ROWS
 from train.data.loader import Loader
-from train.engine.malloc import keep_freed_memory
+from train.engine.malloc import disable_malloc_trim
 
 BATCH = 256
 SHARD_ROWS = 125_000
@@ -123,7 +123,7 @@ def main() -> None:
     examples = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     few = min(FEW, examples)
     torch.set_num_threads(1)
-    keep_freed_memory()
+    disable_malloc_trim()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         sizes: dict[str, tuple[Source, int]] = {

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import TOKENIZER
-from pipeline.job.steps import Steps, Workplace, finish
+from pipeline.job.steps import JobContext, Steps, finish_dataset
 from pipeline.sources.formats import Block, list_blocks
 from pipeline.sources.read import read_block
 from pipeline.sources.sample.articles import count_articles, make_articles
@@ -138,20 +138,20 @@ def print_ours(blocks: list[Block], tokenizer: Tokenizer, out: Path, reference: 
 def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter[str]:
     """What a worker does, block by block and shard by shard; CPU seconds by stage."""
     tokenizer.save(out / TOKENIZER)
-    place = Workplace(
+    context = JobContext(
         out_dir=out,
-        runs_dir=out,
+        cache_dir=out,
         config=CONFIG,
         buckets=Buckets.plan(CONFIG, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
     )
-    steps, slices = Steps(place), defaultdict(list)
+    steps, slices = Steps(context), defaultdict(list)
     for block in blocks:
         for bucket, part in steps.tokenize_block(block):
             slices[bucket].append(part)
     records = [steps.build_shard(bucket, slices[bucket]) for bucket in sorted(slices)]
-    finish(records, place=place)
+    finish_dataset(records, context=context)
     stages: Counter[str] = Counter()
     for record in records:
         stages.update(record.counts.seconds)

@@ -35,10 +35,11 @@ from train.data.batch import Batch, LoadedBatch
 from train.data.loader import Loader
 from train.engine.distributed import World
 from train.engine.flops import mfu, peak_flops, step_flops
-from train.engine.malloc import keep_freed_memory
+from train.engine.malloc import disable_malloc_trim
 from train.engine.optim import build_optimizer
-from train.monitoring.metrics import Stopwatch
-from train.pretraining.step import autocast, train_step
+from train.engine.precision import autocast
+from train.monitoring.metrics import StepTimer
+from train.pretraining.step import train_step
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CPU_CASES = {"bert-mini": (128, 32), "bert-base": (128, 8)}  # tokens, examples
@@ -113,10 +114,10 @@ def side(name: str, config: BertConfig, batch: LoadedBatch) -> Step:
     if name == "transformers":
         return their_step(config, batch)
     if name == "transformers, bf16, fused AdamW, memory kept":
-        keep_freed_memory()
+        disable_malloc_trim()
         return their_step(config, batch, "bf16", fused=True)
     if name != "clozeline without keeping freed memory":
-        keep_freed_memory()
+        disable_malloc_trim()
     still = replace(config, **STILL) if name == "clozeline with dropout 0" else config
     return our_step(still, batch, "fp32" if name == "clozeline without bf16" else "bf16")
 
@@ -195,7 +196,7 @@ def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> N
     model = BertForPretraining(config).train().to(device)
     model.compile()
     optimizer = build_optimizer(model, PretrainConfig())
-    batches, watch, seconds = iter(loader), Stopwatch(), ([], [])
+    batches, watch, seconds = iter(loader), StepTimer(), ([], [])
 
     def ours() -> None:
         with watch.waiting():

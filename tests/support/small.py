@@ -4,7 +4,7 @@ import numpy as np
 
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.schema import Examples
-from pipeline.examples.pairs import Documents
+from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.tokenization.sentences import PunktData, SentenceSplitter
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 
@@ -53,7 +53,7 @@ def make_documents(shape, *, ids=None):
     """
     lengths = [tokens for document in shape for paragraph in document for tokens in paragraph]
     sentences = [len(paragraph) for document in shape for paragraph in document]
-    return Documents(
+    return BucketDocuments(
         ids=np.arange(sum(lengths), dtype=np.uint32) if ids is None else ids,
         sentence_offsets=offsets_of(lengths),
         document_offsets=offsets_of([sum(map(len, document)) for document in shape]),

@@ -9,17 +9,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from model.config import BertConfig
-from model.heads import BertForClassification
-from model.huggingface.config import CLASSIFICATION, CONFIG, read_huggingface_config
+from model.huggingface.config import CONFIG, read_huggingface_config
 from model.huggingface.convert import HuggingFaceModel, load_huggingface
 from model.huggingface.weight_files import has_weights
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer
 from train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
-from train.finetuning.classifier import Classifier
 
 PARTS = {
     "pooler": "pooler",
@@ -50,31 +46,6 @@ def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
         words = _with_words_of(tokenizer, config, folder).vocab_size
         return load_huggingface(folder, vocab_size=words), tokenizer
-
-
-def load_their_classifier(
-    folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
-) -> Classifier:
-    """A `BertForSequenceClassification`, ready to answer; on pairs, where a column is named.
-
-    Raises InputError for another model, and as `load_model` does.
-    """
-    found, tokenizer = load_model(folder)
-    if found.config.architecture != CLASSIFICATION:
-        raise InputError(
-            f"{folder} is a {found.config.architecture or 'BERT'} and no {CLASSIFICATION}; "
-            f"`clozeline finetune {folder} TRAIN --out DIR` makes a classifier of it."
-        )
-    model = BertForClassification(found.config.model, len(found.config.labels))
-    model.load_state_dict({name: found.weights[name] for name in model.state_dict()})
-    return Classifier(
-        model=model.to(device).eval(),
-        tokenizer=tokenizer,
-        names=found.config.labels,
-        text="text",
-        text_pair=text_pair,
-        max_seq_length=longest_text(folder, found.config.model),
-    )
 
 
 def longest_text(folder: Path, config: BertConfig) -> int:

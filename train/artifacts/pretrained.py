@@ -11,9 +11,9 @@ from model.heads import BertForPretraining
 from model.huggingface.convert import part_of
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer
+from train.artifacts.classifier_folder import CLASSIFIER, is_classifier
 from train.artifacts.huggingface import is_hugging_face, load_model, longest_text
 from train.artifacts.run import RUN, load_run
-from train.finetuning.classifier import CLASSIFIER, is_classifier
 
 Kind = Literal["run", "classifier", "hugging face"]
 

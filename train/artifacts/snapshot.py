@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from train.engine.distributed import part_for, whole
+from train.engine.distributed import full_tensor, shard_like
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ def restore_moments(
         by_name.setdefault(name, {})[moment] = value
     for name, parameter in model.named_parameters():
         optimizer.state[parameter] = {
-            moment: part_for(parameter, value) for moment, value in by_name.get(name, {}).items()
+            moment: shard_like(parameter, value) for moment, value in by_name.get(name, {}).items()
         }
 
 
 def _keep(kept: dict[str, Tensor], name: str, value: Tensor, is_kept: bool) -> None:
-    value = whole(value)
+    value = full_tensor(value)
     if is_kept:
         kept[name] = value.detach().to("cpu", copy=True).contiguous()

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.common.counter_rng import GOLDEN, Words, mix64, random_words, stream_key
+from pipeline.common.counter_rng import GOLDEN, UInt64Array, mix64, random_bits, stream_key
 from pipeline.common.ragged import Offsets, Ragged
 from pipeline.dataset.schema import NO_PAIR, Examples
 
@@ -167,7 +167,7 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     return [Batch(**{name: pieces[i] for name, pieces in columns.items()}) for i in range(parts)]
 
 
-def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
+def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
     """64 bits that name each row and its position in the endless sequence, [B]; 0 for padding rows.
 
     All of the row counts: masked ids, masked positions and labels, where B begins and ends, the
@@ -184,7 +184,7 @@ def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> Words:
     return np.where(arrays["example_weights"] > 0, hashes, np.uint64(0))
 
 
-def final_hashes(sums: Words, rest: Words, positions: NDArray[np.int64]) -> Words:
+def final_hashes(sums: UInt64Array, rest: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
     """The hashes [B] of the sums over long columns [B], over short ones [B, 2], and positions."""
     short = np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
     return mix64(mix64(positions) + sums + short + GOLDEN)
@@ -206,9 +206,9 @@ def digest_text(*terms: int) -> str:
 
 
 @lru_cache
-def digest_weights(name: str, width: int) -> Words:
+def digest_weights(name: str, width: int) -> UInt64Array:
     """The random weight of each place of a column in the sum that names a row, [width]."""
-    return random_words(stream_key(0, f"digest/{name}"), np.arange(width))
+    return random_bits(stream_key(0, f"digest/{name}"), np.arange(width))
 
 
 def _bounds(

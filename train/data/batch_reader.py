@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import Words
+from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.errors import InputError
 from pipeline.dataset.schema import NO_PAIR, Examples
 from train.data.batch import Batch, LoadedBatch, collate, concatenate, example_hashes, split
@@ -33,7 +33,7 @@ WIDTHS = 32  # with length bins, batches are so many tokens wide, or twice, thre
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class BatchLayout:
     """In what form rows are handed out."""
 
     remask: bool = True
@@ -43,7 +43,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Share:
+class RankSlice:
     """Which part of each global batch a rank takes.
 
     Raises InputError where the batch does not divide.
@@ -94,7 +94,7 @@ class _Window:
 class BatchReader:
     """Makes global batches from where they start; keeps the pools that it read last."""
 
-    def __init__(self, shards: ShardSet, order: Order, share: Share, form: Form) -> None:
+    def __init__(self, shards: ShardSet, order: Order, share: RankSlice, form: BatchLayout) -> None:
         self._shards = shards
         self._order = order
         self._share = share
@@ -191,7 +191,7 @@ class BatchReader:
 
     def _cut(
         self, parts: list[Any], mine: NDArray[np.int64]
-    ) -> tuple[Sequence[Batch | UnpaddedBatch], Words]:
+    ) -> tuple[Sequence[Batch | UnpaddedBatch], UInt64Array]:
         """A slab as its batches, as views, and the hashes of its rows; `mine` are their positions.
 
         Rows that are missing at the end are padding.
@@ -206,7 +206,7 @@ class BatchReader:
     def _hand_out(
         self,
         batches: Sequence[Batch | UnpaddedBatch],
-        hashes: Words,
+        hashes: UInt64Array,
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         end: int,

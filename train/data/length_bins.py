@@ -13,11 +13,11 @@ border of two epochs takes the longest rows of both.
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import Words, permutation
+from pipeline.common.counter_rng import UInt64Array, permutation
 
 
 def binned_places(
-    lengths: NDArray[np.int64], *, start: int, epoch_rows: int, batch_size: int, key: Words
+    lengths: NDArray[np.int64], *, start: int, epoch_rows: int, batch_size: int, key: UInt64Array
 ) -> NDArray[np.int64]:
     """The rows of a window that stand in each of its batches, [bins, batch_size], rising in each.
 
@@ -34,7 +34,7 @@ def binned_places(
 
 
 def _in_whole_batches(
-    by_length: NDArray[np.int64], begin: int, batch_size: int, key: Words
+    by_length: NDArray[np.int64], begin: int, batch_size: int, key: UInt64Array
 ) -> NDArray[np.int64]:
     """Rows of one epoch for the slots from `begin` on: whole batches are bins, the longest rest."""
     head = min(-begin % batch_size, len(by_length))  # slots of the batch that began before

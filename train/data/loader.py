@@ -25,7 +25,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pipeline.common.errors import InputError
 from train.data.batch import LoadedBatch
-from train.data.batch_reader import BatchReader, Form, Share
+from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
 from train.data.device_copy import Transfer, received
 from train.data.order import POOL_ROWS, Order
 from train.data.prefetch import prefetched
@@ -73,8 +73,8 @@ class Loader(IterableDataset[LoadedBatch]):
         self.shards = ShardSet(
             folder, split, check_shards=check_shards, skip_bad_shards=skip_bad_shards
         )
-        self._share = Share(batch_size, rank, world_size)
-        self._form = Form(remask=remask, length_bins=length_bins, unpadded=unpadded)
+        self._share = RankSlice(batch_size, rank, world_size)
+        self._form = BatchLayout(remask=remask, length_bins=length_bins, unpadded=unpadded)
         self._seed = seed
         self.next_position = self._fitting(start_position)
         self._device = torch.device(device)
@@ -96,7 +96,7 @@ class Loader(IterableDataset[LoadedBatch]):
 
     def set_batch_size(self, batch_size: int) -> None:
         """Of the next iteration. Raises InputError where it does not divide or, with bins, fit."""
-        self._share = Share(batch_size, self._share.rank, self._share.world_size)
+        self._share = RankSlice(batch_size, self._share.rank, self._share.world_size)
         self.next_position = self._fitting(self.next_position)
 
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
@@ -184,12 +184,12 @@ def evaluation_batches(
     """
     shards = ShardSet(folder, split)
     order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
-    share = Share(batch_size, rank, world_size)
+    share = RankSlice(batch_size, rank, world_size)
     end = min(limit or order.epoch_rows, order.epoch_rows)
-    return _evaluation(BatchReader(shards, order, share, Form(remask=False)), share, end)
+    return _evaluation(BatchReader(shards, order, share, BatchLayout(remask=False)), share, end)
 
 
-def _evaluation(reader: BatchReader, share: Share, end: int) -> Iterator[LoadedBatch]:
+def _evaluation(reader: BatchReader, share: RankSlice, end: int) -> Iterator[LoadedBatch]:
     starts = np.arange(0, end, share.batch_size)
     for slab in range(0, len(starts), reader.batches_at_once):
         yield from reader.read(starts[slab : slab + reader.batches_at_once], end=end)

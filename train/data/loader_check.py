@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.common.counter_rng import Words
+from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.errors import InputError
 from train.data.batch import Batch, LoadedBatch, batch_digest, digest_text, example_hashes, split
 from train.data.loader import Loader, evaluation_batches
@@ -24,7 +24,7 @@ AT_ONCE = 2048  # examples of a batch where batches do not matter
 SEED = 0
 
 
-def audit_loader(folder: Path) -> str:
+def check_loader(folder: Path) -> str:
     """One line about what was proved. Raises InputError with the law that was broken.
 
     Reads all training examples twice, and some batches at three places again and again.
@@ -57,7 +57,7 @@ def _check_once_an_epoch(folder: Path, examples: int) -> None:
         raise InputError(f"{folder}: an epoch does not read each training example once.")
 
 
-def _names(batches: Iterable[LoadedBatch[Batch]]) -> Words:
+def _names(batches: Iterable[LoadedBatch[Batch]]) -> UInt64Array:
     of_batches = [example_hashes(x.batch, np.zeros(len(x.batch), np.int64)) for x in batches]
     return np.concatenate(of_batches)
 

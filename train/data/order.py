@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import Words, permutation, stream_key
+from pipeline.common.counter_rng import UInt64Array, permutation, stream_key
 
 POOL_ROWS = 65_536
 
@@ -86,7 +86,7 @@ class Order:
             yield pool, positions[:inside] - pool.start
             positions = positions[inside:]
 
-    def key(self, what: str, *scope: int) -> Words:
+    def key(self, what: str, *scope: int) -> UInt64Array:
         """The key of a random choice that belongs to the order; a stored order has none."""
         assert self._seed is not None
         return stream_key(self._seed, f"order/{what}", self._dataset, *scope)

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.common.counter_rng import Words
+from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.ragged import Offsets, offsets_of, slice_indices
 from pipeline.dataset.schema import Examples
 from train.data.batch import digest_weights, final_hashes
@@ -138,7 +138,9 @@ def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
     return [batch.slice(start, start + size) for start in range(0, len(batch), size)]
 
 
-def unpadded_hashes(batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_id: int) -> Words:
+def unpadded_hashes(
+    batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_id: int
+) -> UInt64Array:
     """What `example_hashes` gives for the same rows with padding, [B]."""
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
     tokens, masks = batch.token_offsets, batch.masked_offsets
@@ -160,7 +162,7 @@ def unpadded_hashes(batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_i
     return final_hashes(sums, rest, positions)
 
 
-def _sums(column: NDArray[np.int64], weights: Words, offsets: Offsets) -> Words:
+def _sums(column: NDArray[np.int64], weights: UInt64Array, offsets: Offsets) -> UInt64Array:
     """Weighted sums of the stretches between the offsets, modulo 2**64."""
     before = np.zeros(len(column) + 1, np.uint64)
     np.cumsum(column.view(np.uint64) * weights, out=before[1:])

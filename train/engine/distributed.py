@@ -49,7 +49,7 @@ class World:
         if self.size > 1:
             dist.barrier()
 
-    def of_main(self, find: Callable[[], Found]) -> Found:
+    def broadcast_from_main(self, find: Callable[[], Found]) -> Found:
         """What rank 0 finds, in every process. Where it raises InputError, all end with it."""
         if self.size == 1:
             return find()
@@ -99,7 +99,9 @@ def is_restart() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def spread(model: BertForPretraining, world: World, *, parallel: str, compile: bool) -> nn.Module:
+def parallelize(
+    model: BertForPretraining, world: World, *, parallel: str, compile: bool
+) -> nn.Module:
     """The model as it is trained: on its device, and shared out among the processes.
 
     `ddp` gives a wrapper around the model, `fsdp` the model itself, its parameters now DTensors:
@@ -115,12 +117,12 @@ def spread(model: BertForPretraining, world: World, *, parallel: str, compile: b
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
-def whole(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """All of a tensor, where each process may have a part; then all have to ask for it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def part_for(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+def shard_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     """What a process keeps of a tensor that all of them have, beside its part of a parameter."""
     tensor = tensor.to(parameter.device)
     if not hasattr(parameter, "full_tensor") or tensor.shape != parameter.shape:

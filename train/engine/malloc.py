@@ -7,7 +7,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 NEVER = 2**31 - 1
 
 
-def keep_freed_memory() -> bool:
+def disable_malloc_trim() -> bool:
     """Let this process keep what it frees; whether that was possible (with glibc only).
 
     A step on CPU frees and allocates again all of its gradients, weights in bfloat16 and logits.

@@ -1,15 +1,5 @@
-"""A fine-tuned classifier: a folder that needs nothing else, and what one does with it.
+"""A fine-tuned classifier: a model, a tokenizer and the names of its classes."""
 
-    DIR/classifier.json     classes, columns, model config, and all that it was made of
-    DIR/model.safetensors   weights by name
-    DIR/tokenizer/          a copy
-    DIR/report.json         how right it is on rows it has not seen, and what stands beside it
-
-The folder is whole or absent: it is written under another name and renamed.
-"""
-
-import json
-import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,18 +13,22 @@ from safetensors.torch import load_file, save_file
 
 from model.config import BertConfig
 from model.heads import BertForClassification
+from model.huggingface.config import CLASSIFICATION
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from train.artifacts.classifier_folder import (
+    CLASSIFIER,
+    MODEL,
+    REPORT,
+    TOKENIZER,
+    read_metadata,
+    write_json,
+)
+from train.artifacts.huggingface import load_model, longest_text
 from train.artifacts.partial_folder import partial_folder
 from train.finetuning.encoding import Encoded, Encoder, reading_batches
 from train.finetuning.labelled import Texts
 
-CLASSIFIER, MODEL, REPORT, TOKENIZER = (
-    "classifier.json",
-    "model.safetensors",
-    "report.json",
-    "tokenizer",
-)
 READING_BATCH = 64
 
 
@@ -92,8 +86,8 @@ def save_classifier(
     with partial_folder(folder) as partial:
         classifier.tokenizer.save(partial / TOKENIZER)
         save_file(weights, partial / MODEL)
-        _write_json(partial / REPORT, report)
-        _write_json(partial / CLASSIFIER, facts)
+        write_json(partial / REPORT, report)
+        write_json(partial / CLASSIFIER, facts)
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
@@ -105,7 +99,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
     Raises InputError where the folder is none of `clozeline finetune`, or where a part of it is
     missing, damaged, or not the one that was trained.
     """
-    facts = read_facts(folder)
+    facts = read_metadata(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.digest != facts["tokenizer_digest"]:
         raise InputError(
@@ -130,48 +124,29 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
     )
 
 
-def read_facts(folder: Path) -> dict[str, Any]:
-    """What classifier.json says. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, CLASSIFIER, ("model", "names", "max_seq_length", "job"))
+def load_huggingface_classifier(
+    folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
+) -> Classifier:
+    """A `BertForSequenceClassification`, ready to answer; on pairs, where a column is named.
 
-
-def read_report(folder: Path) -> dict[str, Any]:
-    """What report.json says. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, REPORT, ("finetuned",))
-
-
-def is_classifier(folder: Path) -> bool:
-    """Whether the folder is a finished classifier's; it is never half of one."""
-    return (folder / CLASSIFIER).exists()
-
-
-def check_room(folder: Path) -> None:
-    """Raises InputError where the folder cannot be written, or holds what is not ours."""
-    is_strange = folder.exists() and not is_classifier(folder)
-    if is_strange and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists and is no classifier's folder; give another --out.")
-    above = next(parent for parent in folder.absolute().parents if parent.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"nothing can be written into {above}; give another --out.")
-
-
-def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-
-
-def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        values = json.loads((folder / name).read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
+    Raises InputError for another model, and as `load_model` does.
+    """
+    found, tokenizer = load_model(folder)
+    if found.config.architecture != CLASSIFICATION:
         raise InputError(
-            f"{folder} is no classifier (no {name} in it); `clozeline finetune RUN TRAIN --out "
-            f"{folder}` makes one."
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{folder / name} cannot be read ({error}).") from error
-    if missing := [key for key in keys if key not in values]:
-        raise InputError(f"{folder / name} lacks {', '.join(missing)}; make the folder again.")
-    return values
+            f"{folder} is a {found.config.architecture or 'BERT'} and no {CLASSIFICATION}; "
+            f"`clozeline finetune {folder} TRAIN --out DIR` makes a classifier of it."
+        )
+    model = BertForClassification(found.config.model, len(found.config.labels))
+    model.load_state_dict({name: found.weights[name] for name in model.state_dict()})
+    return Classifier(
+        model=model.to(device).eval(),
+        tokenizer=tokenizer,
+        names=found.config.labels,
+        text="text",
+        text_pair=text_pair,
+        max_seq_length=longest_text(folder, found.config.model),
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -16,15 +16,15 @@ from tqdm import tqdm
 from model.heads import BertForClassification, load_encoder
 from train.artifacts.pretrained import Pretrained
 from train.engine.optim import adamw, set_learning_rate
+from train.engine.precision import autocast, seed_dropout
 from train.engine.schedule import schedule_factor
 from train.finetuning.baseline import bag_of_words, has_sklearn
 from train.finetuning.classifier import class_probabilities
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.encoding import Encoded, Encoder, training_batches
 from train.finetuning.labelled import Labelled, Rows, class_ids
-from train.finetuning.report import Standing
+from train.finetuning.report import ModelScores
 from train.finetuning.scores import Scores
-from train.pretraining.step import autocast, seed_dropout
 
 
 def train_classifier(
@@ -70,7 +70,7 @@ def train_classifier(
         optimizer.zero_grad(set_to_none=True)
 
 
-class Rivals:
+class ComparedModels:
     """Those who are compared, on one set of test rows."""
 
     def __init__(
@@ -88,7 +88,7 @@ class Rivals:
         self._test_rows = self._encoder.encode(test.texts)
         self._test_classes = class_ids(test, names)
 
-    def compare(self, train: Labelled) -> tuple[Standing, BertForClassification]:
+    def compare(self, train: Labelled) -> tuple[ModelScores, BertForClassification]:
         """Train each of them on the same rows; also gives the fine-tuned model."""
         size = f"{len(train):,} rows"
         bag = self._bag_of_words(train) if self._config.baseline and has_sklearn() else None
@@ -96,7 +96,7 @@ class Rivals:
         scratch = None
         if self._config.from_scratch:
             scratch, _ = self._fit(train, None, f"without pretraining, {size}")
-        standing = Standing(
+        standing = ModelScores(
             examples=len(train), finetuned=finetuned, from_scratch=scratch, bag_of_words=bag
         )
         return standing, model

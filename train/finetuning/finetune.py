@@ -16,20 +16,14 @@ import torch
 from torch import Tensor
 
 from pipeline.common.errors import InputError
+from train.artifacts.classifier_folder import check_room, is_classifier, read_metadata, read_report
 from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.artifacts.run import with_dropout
 from train.engine.distributed import join_world
-from train.engine.malloc import keep_freed_memory
+from train.engine.malloc import disable_malloc_trim
 from train.finetuning.baseline import has_sklearn
-from train.finetuning.classifier import (
-    Classifier,
-    check_room,
-    is_classifier,
-    read_facts,
-    read_report,
-    save_classifier,
-)
-from train.finetuning.comparison import Rivals
+from train.finetuning.classifier import Classifier, save_classifier
+from train.finetuning.comparison import ComparedModels
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.labelled import Labelled, class_names, draw, hold_out, read_labelled
 from train.finetuning.report import FinetuneReport
@@ -62,11 +56,11 @@ def finetune(
     if is_classifier(out) and not overwrite:
         _check_same(out, job)
         return FinetuneReport.from_dict(read_report(out))
-    keep_freed_memory()
+    disable_malloc_trim()
     with join_world() as world:
         if world.size > 1:
             raise InputError("fine-tuning runs in one process; start it without torchrun.")
-        rivals = Rivals(start, test, class_names(train), config, world.device)
+        rivals = ComparedModels(start, test, class_names(train), config, world.device)
         standing, model = rivals.compare(train)
         report = FinetuneReport(
             is_new=True,
@@ -153,7 +147,7 @@ def _job(
 
 
 def _check_same(out: Path, job: dict[str, Any]) -> None:
-    there = read_facts(out)["job"]
+    there = read_metadata(out)["job"]
     differs = [
         f"{name} {_shown(there.get(name))} there, {_shown(value)} now"
         for name, value in job.items()

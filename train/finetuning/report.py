@@ -7,7 +7,7 @@ from train.finetuning.scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ModelScores:
     """Who is how right after training on so many rows; None: not asked for, or not possible."""
 
     examples: int
@@ -53,8 +53,8 @@ class FinetuneReport:
     """How a call of `finetune` ended."""
 
     is_new: bool  # False: there was nothing to do
-    standing: Standing
-    label_efficiency: tuple[Standing, ...]  # after training on fewer rows
+    standing: ModelScores
+    label_efficiency: tuple[ModelScores, ...]  # after training on fewer rows
     notes: tuple[str, ...]  # what the user should know
     sources: dict[str, str | None]  # what was given, by name; for the record
 
@@ -72,8 +72,8 @@ class FinetuneReport:
         """The report of a finished folder."""
         return cls(
             is_new=False,
-            standing=Standing.from_dict(values),
-            label_efficiency=tuple(map(Standing.from_dict, values["label_efficiency"])),
+            standing=ModelScores.from_dict(values),
+            label_efficiency=tuple(map(ModelScores.from_dict, values["label_efficiency"])),
             notes=tuple(values["notes"]),
             sources={name: values[name] for name in ("run", "train", "test")},
         )

@@ -126,7 +126,7 @@ class _Progress:
         print(self._bar, file=sys.stderr, flush=True)
 
 
-class Stopwatch:
+class StepTimer:
     """Time and real tokens since the last look."""
 
     def __init__(self) -> None:

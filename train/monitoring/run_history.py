@@ -18,7 +18,7 @@ Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps, values
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunHistory:
     """A run as its folder tells it."""
 
     name: str
@@ -27,7 +27,7 @@ class RunFacts:
     is_complete: bool  # summary.json is there
 
     @classmethod
-    def of(cls, run: Path, name: str) -> "RunFacts":
+    def of(cls, run: Path, name: str) -> "RunHistory":
         """Raises InputError where the folder is no run, or a file of it cannot be read.
 
         A run that is under way, or was killed, is a run as far as it got.

@@ -16,8 +16,8 @@ from model.heads import count_parameters
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
 from pipeline.report.charts import Series, draw_lines
-from pipeline.report.html import Page, Picture, Section, Table, page_html
-from train.monitoring.run_history import UNIGRAM, Points, RunFacts
+from pipeline.report.html import Chart, Page, Section, Table, page_html
+from train.monitoring.run_history import UNIGRAM, Points, RunHistory
 
 REPORT = "report.html"
 LIBRARIES = ("jinja2", "matplotlib")
@@ -40,14 +40,14 @@ def write_run_report(runs: Sequence[Path], *, out: Path | None) -> Path:
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         found = "is a folder" if out.is_dir() else f"lies in {out.parent}, which is no folder"
         raise InputError(f"{out} {found}; give --out the name of a file.")
-    facts = [RunFacts.of(run, name) for run, name in zip(runs, _names(runs), strict=True)]
+    facts = [RunHistory.of(run, name) for run, name in zip(runs, _names(runs), strict=True)]
     page = out or runs[0] / REPORT
     with whole_file(page) as file:
         file.write(page_html(page_of(facts)).encode())
     return page
 
 
-def page_of(runs: Sequence[RunFacts]) -> Page:
+def page_of(runs: Sequence[RunHistory]) -> Page:
     """The whole report."""
     several = [_compared(runs), _differences(runs)] if len(runs) > 1 else []
     return Page(
@@ -77,7 +77,7 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return short if is_clear else [f"{i}: {name}" for i, name in enumerate(short, start=1)]
 
 
-def _head(run: RunFacts) -> Iterator[tuple[str, str]]:
+def _head(run: RunHistory) -> Iterator[tuple[str, str]]:
     training = run.config.training
     total = training.for_ or f"{training.max_steps:,}"
     yield "state", "complete" if run.is_complete else "not complete"
@@ -88,7 +88,7 @@ def _head(run: RunFacts) -> Iterator[tuple[str, str]]:
     yield "tokenizer digest", run.config.tokenizer_digest
 
 
-def _results(run: RunFacts) -> dict[str, str]:
+def _results(run: RunHistory) -> dict[str, str]:
     speeds = run.points("tokens_per_second")[1]
     return {
         "masked-LM loss": _number(run.last("mlm_loss")),
@@ -103,7 +103,7 @@ def _results(run: RunFacts) -> dict[str, str]:
     }
 
 
-def _compared(runs: Sequence[RunFacts]) -> Section:
+def _compared(runs: Sequence[RunHistory]) -> Section:
     columns = [
         {
             "state": "complete" if run.is_complete else "not complete",
@@ -121,7 +121,7 @@ def _compared(runs: Sequence[RunFacts]) -> Section:
     )
 
 
-def _losses_by_step(runs: Sequence[RunFacts]) -> Table:
+def _losses_by_step(runs: Sequence[RunHistory]) -> Table:
     """Means of the lines of each tenth of the longest run, up to the step."""
     ends = np.unique(np.linspace(0, max(run.step for run in runs), ROWS + 1).astype(int))
     rows = []
@@ -135,7 +135,7 @@ def _losses_by_step(runs: Sequence[RunFacts]) -> Table:
     return Table(heads=("loss, mean of steps", *(run.name for run in runs)), rows=rows)
 
 
-def _differences(runs: Sequence[RunFacts]) -> Section:
+def _differences(runs: Sequence[RunHistory]) -> Section:
     choices = [run.choices() for run in runs]
     names = list(dict.fromkeys(name for of_run in choices for name in of_run))
     rows = [(name, *(of_run.get(name, "-") for of_run in choices)) for name in names]
@@ -152,7 +152,7 @@ def _differences(runs: Sequence[RunFacts]) -> Section:
     )
 
 
-def _data_against(first: RunFacts, other: RunFacts) -> str:
+def _data_against(first: RunHistory, other: RunHistory) -> str:
     """From where on a run had other batches, by the digests of those that both logged."""
     ours, theirs = (
         {line["step"]: line["data_digest"] for line in run.lines if "data_digest" in line}
@@ -172,7 +172,7 @@ def _data_against(first: RunFacts, other: RunFacts) -> str:
     return f"other data than {first.name} from step {differing[0]:,} on ({before})"
 
 
-def _warnings(runs: Sequence[RunFacts]) -> Section:
+def _warnings(runs: Sequence[RunHistory]) -> Section:
     rows = [
         (f"{warning.step:,}", run.name, warning.words) for run in runs for warning in run.warnings
     ]
@@ -186,7 +186,7 @@ def _warnings(runs: Sequence[RunFacts]) -> Section:
     )
 
 
-def _losses(runs: Sequence[RunFacts]) -> Section:
+def _losses(runs: Sequence[RunHistory]) -> Section:
     return Section(
         heading="Loss",
         sentence="In nats. The unigram is what counting tokens gives on the held-out masks.",
@@ -197,7 +197,7 @@ def _losses(runs: Sequence[RunFacts]) -> Section:
     )
 
 
-def _accuracies(runs: Sequence[RunFacts]) -> Section:
+def _accuracies(runs: Sequence[RunHistory]) -> Section:
     return Section(
         heading="Accuracy",
         sentence="Of masked tokens, and of next sentences, where guessing gives 50%.",
@@ -208,7 +208,7 @@ def _accuracies(runs: Sequence[RunFacts]) -> Section:
     )
 
 
-def _optimization(runs: Sequence[RunFacts]) -> Section:
+def _optimization(runs: Sequence[RunHistory]) -> Section:
     return Section(
         heading="Learning rate and gradient",
         sentence="The norm is that of the whole gradient, before it is clipped.",
@@ -219,7 +219,7 @@ def _optimization(runs: Sequence[RunFacts]) -> Section:
     )
 
 
-def _speed(runs: Sequence[RunFacts]) -> Section:
+def _speed(runs: Sequence[RunHistory]) -> Section:
     return Section(
         heading="Speed",
         sentence="Real tokens, not padding; the time in which the model had no batch; and the "
@@ -234,8 +234,8 @@ def _speed(runs: Sequence[RunFacts]) -> Section:
 
 
 def _pictures(
-    runs: Sequence[RunFacts], name: str, label: str, *, percent: bool = False, unigram: str = ""
-) -> Iterator[Picture]:
+    runs: Sequence[RunHistory], name: str, label: str, *, percent: bool = False, unigram: str = ""
+) -> Iterator[Chart]:
     """One run: training, held out and the unigram together; several: each kind for itself."""
     kinds = {"training": name, "held out": f"heldout/{name}"}
     if len(runs) == 1:
@@ -251,7 +251,7 @@ def _pictures(
 
 def _picture(
     name: str, series: dict[str, Points], label: str, caption: str, *, percent: bool
-) -> Iterator[Picture]:
+) -> Iterator[Chart]:
     lines: Series = {kind: _thinned(points) for kind, points in series.items() if len(points[0])}
     if lines:
         svg = draw_lines(
@@ -265,7 +265,7 @@ def _picture(
         number = max(len(steps) for steps, _ in series.values())
         per_point = -(-number // MOST_POINTS)
         means = f", means of {per_point} lines of metrics" if per_point > 1 else ""
-        yield Picture(svg=svg, caption=caption + means)
+        yield Chart(svg=svg, caption=caption + means)
 
 
 def _thinned(points: Points) -> Points:
@@ -279,7 +279,7 @@ def _thinned(points: Points) -> Points:
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
 
 
-def _choices(run: RunFacts) -> Section:
+def _choices(run: RunHistory) -> Section:
     rows = list(run.choices().items())
     return Section(
         heading=f"What {run.name} was asked for",

@@ -21,7 +21,7 @@ from train.artifacts.run import load_run
 from train.data.batch import Batch, LoadedBatch
 from train.data.loader import evaluation_batches
 from train.engine.distributed import World, join_world
-from train.pretraining.step import autocast
+from train.engine.precision import autocast
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,10 +56,12 @@ def open_loader(
 
 
 def _check_same_for_all(skipped: list[str], world: World) -> None:
-    of_main = world.of_main(lambda: skipped)
-    if not world.any(skipped != of_main):
+    broadcast_from_main = world.broadcast_from_main(lambda: skipped)
+    if not world.any(skipped != broadcast_from_main):
         return
-    said = f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(of_main)}"
+    said = (
+        f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(broadcast_from_main)}"
+    )
     if world.is_main:
         said = f"process 0 skips {_listed(skipped)}, and another process others"
     raise InputError(

@@ -29,18 +29,19 @@ from train.artifacts.snapshot import restore_moments, take_snapshot
 from train.config import PretrainConfig
 from train.data.batch import LoadedBatch, digest_text
 from train.data.loader import evaluation_batches
-from train.engine.distributed import World, is_restart, join_world, spread
+from train.engine.distributed import World, is_restart, join_world, parallelize
 from train.engine.flops import mfu, peak_flops, step_flops
-from train.engine.malloc import keep_freed_memory
+from train.engine.malloc import disable_malloc_trim
 from train.engine.optim import build_optimizer, set_learning_rate
+from train.engine.precision import seed_dropout
 from train.engine.schedule import batch_size_at, is_over, learning_rate_at
 from train.monitoring.health import Health, unigram_entropy
-from train.monitoring.metrics import MetricsLog, Stopwatch
+from train.monitoring.metrics import MetricsLog, StepTimer
 from train.pretraining.evaluate import Evaluation, evaluate
 from train.pretraining.initial_weights import load_initial
 from train.pretraining.open_loader import open_loader
 from train.pretraining.resume import Start, find_start
-from train.pretraining.step import seed_dropout, train_step
+from train.pretraining.step import train_step
 from train.pretraining.stop_and_budget import Pace, stop_requests
 
 LOOK_UP_EVERY = 8  # batches of a look at held-out examples, between two questions whether to stop
@@ -99,10 +100,10 @@ def pretrain(
                 write_run(out, begun, load_tokenizer(shards / TOKENIZER))
             return start
 
-        start = world.of_main(prepare)
+        start = world.broadcast_from_main(prepare)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
-        return _Life(shards, out, config, world, start).live()
+        return Trainer(shards, out, config, world, start).live()
 
 
 def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:
@@ -125,7 +126,7 @@ def _check_unpadded(model: BertConfig, training: PretrainConfig) -> None:
         )
 
 
-class _Life:
+class Trainer:
     """The training of one process, from a starting point until it ends."""
 
     def __init__(
@@ -144,8 +145,8 @@ class _Life:
         elif start.init:
             load_initial(self.model, start.init)
         is_cuda = world.device.type == "cuda"
-        keep_freed_memory()
-        self.wrapped = spread(
+        disable_malloc_trim()
+        self.wrapped = parallelize(
             self.model,
             world,
             parallel=self.training.parallel,
@@ -154,7 +155,7 @@ class _Life:
         self.optimizer = build_optimizer(self.model, self.training)
         if start.checkpoint and start.has_moments:
             restore_moments(self.model, self.optimizer, load_moments(start.checkpoint))
-        self.watch = Stopwatch()
+        self.watch = StepTimer()
         self.flops = 0.0  # since the last line of metrics
         self.peak_flops = peak_flops(world.device)
         self.heldout: Evaluation | None = None
@@ -182,7 +183,7 @@ class _Life:
                 self._look_and_save(log)
             if self._is_over() and self.heldout is None and not self.pace.is_stopped:
                 self._look(log)  # the life before was stopped just before it
-            self.world.of_main(self.writer.wait)
+            self.world.broadcast_from_main(self.writer.wait)
         is_complete = self._is_over() and not self.pace.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
@@ -292,7 +293,7 @@ class _Life:
         if self.state.step == self.saved_step:
             return
         self.saved_step = self.state.step
-        self.world.of_main(self.writer.wait)
+        self.world.broadcast_from_main(self.writer.wait)
         if self.training.budget:
             self.state = replace(self.state, elapsed=self.pace.elapsed)
         snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)

@@ -15,10 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from model.attention import Packing
 from model.heads import masked_lm_loss_sum, next_sentence_loss_sum
-from pipeline.common.counter_rng import random_words, stream_key
 from train.data.batch import Batch, LoadedBatch, split
 from train.data.unpadded import UnpaddedBatch, split_unpadded
-from train.engine.distributed import World, whole
+from train.engine.distributed import World, full_tensor
+from train.engine.precision import autocast
 
 
 def train_step(
@@ -61,29 +61,16 @@ def train_step(
 def clip_gradients(model: nn.Module, clip: float) -> Tensor:
     """Bound the norm of the gradient, of all processes' parts of it; gives it as it was."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    norm = whole(nn.utils.get_total_norm(gradients))
+    norm = full_tensor(nn.utils.get_total_norm(gradients))
     # On CPU a look at the norm is cheaper than a product of everything with 1; CUDA would wait.
     if norm.is_cuda or norm > clip > 0:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip or float("inf"), norm)
     return norm
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Matrix products in bfloat16, or everything in float32."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()
-
-
 def _weights_converted_once(device: torch.device) -> AbstractContextManager[object]:
     """Autocast forgets its bfloat16 copies of the weights when the outermost of them ends."""
     return torch.autocast(device.type, enabled=False)
-
-
-def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """What a step drops depends on (seed, step, rank) alone, so there is no state to save."""
-    word = random_words(stream_key(seed, "dropout", step), rank)
-    torch.manual_seed(int(word) >> 1)
 
 
 def _split(batch: Batch | UnpaddedBatch, parts: int) -> Sequence[Batch | UnpaddedBatch]:

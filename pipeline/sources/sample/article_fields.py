@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pipeline.common.counter_rng import (
-    Words,
-    random_words,
+    UInt64Array,
+    random_bits,
     stream_key,
     uniform_below,
     with_probability,
@@ -49,10 +49,10 @@ class Draw:
         """The same draws without a skew."""
         return Draw(seed=self.seed, scope=self.scope, rows=self.rows, skew=1)
 
-    def words(self, name: str, lanes: int) -> Words:
+    def words(self, name: str, lanes: int) -> UInt64Array:
         """Uniform words, uint64 [rows, lanes]."""
         key = stream_key(self.seed, f"{self.scope}/{name}")
-        return random_words(key, self.rows[:, None], np.arange(lanes))
+        return random_bits(key, self.rows[:, None], np.arange(lanes))
 
     def below(self, name: str, limit: ArrayLike) -> Integers:
         """Whole numbers in [0, limit): int64 [rows]."""

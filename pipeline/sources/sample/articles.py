@@ -19,7 +19,7 @@ from itertools import count, product
 
 import numpy as np
 
-from pipeline.common.counter_rng import random_words, stream_key, uniform_below
+from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from pipeline.sources.sample import article_fields as sample_facts
 from pipeline.sources.sample import templates as sample_templates
 from pipeline.sources.sample.article_fields import Columns, Draw, Integers, drawn_order
@@ -74,7 +74,7 @@ def make_articles(seed: int, start: int, stop: int) -> list[str]:
 
 def article_batch(seed: int, numbers: Integers) -> list[str]:
     """The articles with these numbers, made kind by kind and put back in their places."""
-    words = random_words(stream_key(seed, "sample/kind"), numbers)
+    words = random_bits(stream_key(seed, "sample/kind"), numbers)
     kinds = uniform_below(words, len(KINDS))
     articles = [""] * len(numbers)
     for index, (name, own_facts, templates) in enumerate(KINDS):

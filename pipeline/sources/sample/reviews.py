@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import random_words, stream_key, uniform_below
+from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from pipeline.sources.sample import opinions
 from pipeline.sources.sample import words as sample_words
 from pipeline.sources.sample.article_fields import Columns, Draw, Integers, drawn_order, strings
@@ -58,7 +58,7 @@ def make_reviews(seed: int, start: int, stop: int) -> Reviews:
 
 def review_labels(seed: int, rows: Integers) -> NDArray[np.int8]:
     """A coin for each pair of rows: the first of the pair shows it, the second its other side."""
-    coins = uniform_below(random_words(stream_key(seed, "sample/review/label"), rows // 2), 2)
+    coins = uniform_below(random_bits(stream_key(seed, "sample/review/label"), rows // 2), 2)
     return (coins ^ (rows % 2)).astype(np.int8)
 
 
