@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from pipeline.common.config_options import Place, config_or_usage_error, options_of
+from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.config import DataConfig
 from pipeline.job.job import JobOptions
 
-FOLDER = Place()
+FOLDER = PathOrUrl()
 
 
 @click.command()

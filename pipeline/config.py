@@ -4,6 +4,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
+from pipeline.common.config_options import option
+
 Pairs = Literal["segments", "sentences", "none"]
 Format = Literal["arrow", "webdataset"]
 Compression = Literal["none", "lz4", "zstd"]
@@ -13,36 +15,41 @@ Compression = Literal["none", "lz4", "zstd"]
 class DataConfig:
     """The choices of `clozeline shards`; they stand in the manifest."""
 
-    #: How many training shards; not given: text bytes / 64 MB, rounded up.
-    num_shards: int | None = None
-    #: The share of documents that make the validation shards.
-    validation: float = 0.01
-    #: How A and B are made: `segments` (BERT's), `sentences` (neighbours), `none` (no B).
-    pairs: Pairs = "segments"
-    #: Tokens of an example at most, [CLS] and [SEP] counted.
-    max_seq_length: int = 128
-    #: The share of examples that aim at a random, shorter length (`segments`).
-    short_seq_prob: float = 0.1
-    #: The share of tokens that is masked.
-    masked_lm_prob: float = 0.15
-    #: Masked tokens of an example at most; not given: max_seq_length * masked_lm_prob, rounded up.
-    max_predictions_per_seq: int | None = None
-    #: Mask whole words, not pieces.
-    whole_word: bool = False
-    #: Examples made from each stretch of text, with other pairs and other masks.
-    dupe_factor: int = 1
-    #: Paragraphs and documents of fewer characters are dropped.
-    min_characters: int = 16
-    #: Columns (or JSON keys) of the text; several are joined, a line each.
-    text_columns: tuple[str, ...] = ("text",)
-    #: The share of rejected documents that fails the job.
-    max_rejected: float = 0.01
-    #: `arrow` or `webdataset`.
-    format: Format = "arrow"
-    #: Of the buffers inside a shard: `none` keeps reading a memory map.
-    compression: Compression = "none"
-    #: Of every random choice.
-    seed: int = 0
+    num_shards: int | None = option(
+        None, "Number of training shards; defaults to one per 64 MB of text."
+    )
+    validation: float = option(0.01, "Fraction of the documents held out as validation shards.")
+    pairs: Pairs = option(
+        "segments",
+        "How A and B are chosen: `segments` (BERT's), `sentences` (adjacent sentences), `none` "
+        "(no B).",
+    )
+    max_seq_length: int = option(128, "Maximum tokens per example, including [CLS] and [SEP].")
+    short_seq_prob: float = option(
+        0.1, "Fraction of examples built to a random shorter length (`segments`)."
+    )
+    masked_lm_prob: float = option(0.15, "Fraction of tokens to mask.")
+    max_predictions_per_seq: int | None = option(
+        None,
+        "Maximum masked tokens per example; defaults to max_seq_length * masked_lm_prob, "
+        "rounded up.",
+    )
+    whole_word: bool = option(False, "Mask whole words instead of WordPiece tokens.")
+    dupe_factor: int = option(
+        1, "Examples made from each span of text, each with new pairs and masks."
+    )
+    min_characters: int = option(16, "Drop paragraphs and documents with fewer characters.")
+    text_columns: tuple[str, ...] = option(
+        ("text",), "Columns (or JSON keys) of the text; several are joined, one per line."
+    )
+    max_rejected: float = option(
+        0.01, "Fail the job when more than this fraction of the documents is rejected."
+    )
+    format: Format = option("arrow", "File format of the shards.")
+    compression: Compression = option(
+        "none", "Compression inside a shard; `none` lets the loader memory-map it."
+    )
+    seed: int = option(0, "Random seed.")
 
     def __post_init__(self) -> None:
         _one_of("pairs", self.pairs, get_args(Pairs))

@@ -1,4 +1,4 @@
-"""Options from configs: each field once, with its default and its own words."""
+"""Options from configs: default, type and help text of a field are written once."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,38 +9,35 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.config_options import config_or_usage_error, options_of
+from pipeline.common.config_options import config_or_usage_error, option, options_of
 from pipeline.config import DataConfig
 from pipeline.job.job import JobOptions
+from train.config import PretrainConfig
+from train.finetuning.config import FinetuneConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meal:
     """Every kind of field there is."""
 
-    #: How many eat.
-    guests: int = 2
-    #: Of a spoon, in centimetres;
-    #: long comments go on.
-    spoon_length: float = 17.5
-    #: What is served.
-    dish: Literal["soup", "salad"] = "soup"
-    #: What goes in, once for each.
-    herbs: tuple[str, ...] = ("dill", "mint")
-    #: Whether there is bread.
-    bread: bool = False
-    #: Where the recipe is; not given: in the head.
-    recipe: Path | None = None
-    #: Minutes of cooking; not given: until it is done.
-    minutes: int | None = None
+    guests: int = option(2, "Number of guests.")
+    spoon_length: float = option(
+        17.5, "Length of the spoon in centimetres; long help texts wrap to the next line."
+    )
+    dish: Literal["soup", "salad"] = option("soup", "What to serve.")
+    herbs: tuple[str, ...] = option(("dill", "mint"), "Herbs to add; may be repeated.")
+    bread: bool = option(False, "Serve bread.")
+    recipe: Path | None = option(None, "Recipe file; defaults to none.")
+    minutes: int | None = option(None, "Cooking time in minutes.")
+    for_: str | None = option(None, "Occasion.")
 
     def __post_init__(self) -> None:
         if self.guests < 1:
-            raise ValueError(f"guests is {self.guests}; invite somebody.")
+            raise ValueError(f"guests is {self.guests}; invite at least one.")
 
 
 def run(*args):
-    """What the options make of a command line: the config, or what is said instead."""
+    """The config that a command line gives, or the output instead, and the exit code."""
     seen = []
 
     @click.command()
@@ -52,25 +49,26 @@ def run(*args):
     return (seen[0] if seen else result.output), result.exit_code
 
 
-def test_help_tells_defaults_and_comments():
+def test_help_shows_defaults_and_help_texts():
     text, _ = run("--help")
     assert text == (
         "Usage: cook [OPTIONS]\n"
         "\n"
         "Options:\n"
-        "  --guests INTEGER      How many eat.  [default: 2]\n"
-        "  --spoon-length FLOAT  Of a spoon, in centimetres; long comments go on.\n"
-        "                        [default: 17.5]\n"
-        "  --dish [soup|salad]   What is served.  [default: soup]\n"
-        "  --herbs TEXT          What goes in, once for each.  [default: dill, mint]\n"
-        "  --bread / --no-bread  Whether there is bread.  [default: no-bread]\n"
-        "  --recipe PATH         Where the recipe is; not given: in the head.\n"
-        "  --minutes INTEGER     Minutes of cooking; not given: until it is done.\n"
+        "  --guests INTEGER      Number of guests.  [default: 2]\n"
+        "  --spoon-length FLOAT  Length of the spoon in centimetres; long help texts wrap\n"
+        "                        to the next line.  [default: 17.5]\n"
+        "  --dish [soup|salad]   What to serve.  [default: soup]\n"
+        "  --herbs TEXT          Herbs to add; may be repeated.  [default: dill, mint]\n"
+        "  --bread / --no-bread  Serve bread.  [default: no-bread]\n"
+        "  --recipe PATH         Recipe file; defaults to none.\n"
+        "  --minutes INTEGER     Cooking time in minutes.\n"
+        "  --for TEXT            Occasion.\n"
         "  --help                Show this message and exit.\n"
     )
 
 
-def test_nothing_given_is_the_config_itself():
+def test_no_options_give_the_default_config():
     assert run() == (Meal(), 0)
 
 
@@ -86,6 +84,7 @@ def test_nothing_given_is_the_config_itself():
         (["--bread", "--no-bread"], Meal()),
         (["--recipe", "a/b.txt"], Meal(recipe=Path("a/b.txt"))),
         (["--minutes", "9"], Meal(minutes=9)),
+        (["--for", "birthday"], Meal(for_="birthday")),
     ],
 )
 def test_each_kind_of_field_can_be_given(args, expected):
@@ -95,24 +94,24 @@ def test_each_kind_of_field_can_be_given(args, expected):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--guests", "0"], "Error: guests is 0; invite somebody."),
+        (["--guests", "0"], "Error: guests is 0; invite at least one."),
         (["--guests", "many"], "'many' is not a valid integer"),
         (["--dish", "pie"], "'pie' is not one of 'soup', 'salad'"),
         (["--desk"], "No such option"),
     ],
 )
-def test_a_bad_value_is_a_usage_error_in_the_words_of_the_config(args, message):
+def test_a_bad_value_is_a_usage_error_with_the_message_of_the_config(args, message):
     text, code = run(*args)
     assert code == 2
     assert message in text
     assert "Traceback" not in text
 
 
-def test_what_belongs_to_another_config_is_left_to_it():
+def test_values_of_other_configs_are_ignored():
     assert config_or_usage_error(Meal, {"guests": 3, "workers": 1}) == Meal(guests=3)
 
 
-@pytest.mark.parametrize("config", [DataConfig, JobOptions])
+@pytest.mark.parametrize("config", [DataConfig, JobOptions, PretrainConfig, FinetuneConfig])
 def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(config):
     @click.command()
     @options_of(config)
@@ -120,22 +119,22 @@ def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(confi
         assert config_or_usage_error(config, options) == config()
 
     assert CliRunner().invoke(command, []).exit_code == 0
-    by_name = {option.name: option for option in command.params}
+    by_name = {made.name: made for made in command.params}
     assert list(by_name) == [field.name for field in dataclasses.fields(config)]
     for field in dataclasses.fields(config):
-        option = by_name[field.name]
-        assert option.help, f"{field.name} has no #: comment"
-        assert option.help.endswith(".")
-        assert option.show_default
-        assert option.opts == ["--" + field.name.replace("_", "-")]
+        made = by_name[field.name]
+        assert made.help[0].isupper() or made.help[0] == "`"
+        assert made.help.endswith(".")
+        assert made.show_default
+        assert made.opts == ["--" + field.name.rstrip("_").replace("_", "-")]
 
 
-def test_the_comment_is_the_help():
+def test_the_metadata_is_the_help():
     @click.command()
     @options_of(DataConfig)
     def command(**options):
         pass
 
-    [option] = [option for option in command.params if option.name == "max_seq_length"]
-    assert option.help == "Tokens of an example at most, [CLS] and [SEP] counted."
-    assert option.default == 128
+    [made] = [made for made in command.params if made.name == "max_seq_length"]
+    assert made.help == "Maximum tokens per example, including [CLS] and [SEP]."
+    assert made.default == 128

@@ -4,6 +4,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
+from pipeline.common.config_options import option
 from pipeline.common.errors import InputError
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
@@ -20,61 +21,63 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 class PretrainConfig:
     """The choices of `clozeline pretrain`; every checkpoint carries them."""
 
-    #: Examples of a step, over all processes.
-    batch_size: int = 128
-    #: Examples of one forward pass of one process; not given: its whole part of the batch.
-    micro_batch_size: int | None = None
-    #: The share of the run in which the batch grows: an eighth, a quarter, half of its size.
-    batch_ramp: float = 0.0
-    #: Steps of the whole run; with --for the clock decides instead.
-    max_steps: int = 1000
-    #: Time of the whole run, as in 30m, 1h30m or 2d; the schedule goes by the clock.
-    for_: str | None = None
-    #: `muon`: for the matrices of the layers; AdamW for all the rest.
-    optimizer: Optimizer = "adamw"
-    #: Highest learning rate.
-    learning_rate: float = 1e-3
-    #: The share of the run in which the learning rate rises.
-    warmup: float = 0.06
-    #: After the warm-up: `wsd` stays and falls in the last fifth.
-    schedule: Schedule = "linear"
-    #: Of weight matrices; never of norms and biases.
-    weight_decay: float = 0.01
-    #: Decay of AdamW's first moment.
-    beta1: float = 0.9
-    #: Decay of AdamW's second moment.
-    beta2: float = 0.98
-    #: Gradient norm at most; 0: no clipping.
-    clip: float = 1.0
-    #: `bf16`: autocast of the matrix products.
-    precision: Precision = "fp32"
-    #: Compile the model with torch.compile; not given: on CUDA only.
-    compile: bool | None = None
-    #: Several processes: `ddp` has the whole model in each, `fsdp` a part of it.
-    parallel: Parallel = "ddp"
-    #: Draw new masks from the second epoch on.
-    remask: bool = True
-    #: Global batches whose rows are sorted by length, so that batches are narrow; 0: none are.
-    length_bins: int = 0
-    #: Train on rows without padding, one after the other.
-    unpadded: bool = False
-    #: Compare the sha256 of each shard with the manifest's when it is first read.
-    check_shards: bool = False
-    #: Go on without the training shards that are bad; all are read once to know which.
-    skip_bad_shards: bool = False
-    #: Steps between two lines of metrics.
-    log_every: int = 10
-    #: Steps between two looks at the validation shards; not given: before each checkpoint;
-    #: 0: only at the end.
-    eval_every: int | None = None
-    #: Validation examples of one look at most; 0: all.
-    eval_examples: int = 2048
-    #: Steps between two checkpoints; 0: only at the end.
-    save_every: int = 500
-    #: Newest checkpoints to keep; the best of those looked at is kept besides.
-    keep: int = 2
-    #: Of the first weights, of dropout and of the order of the data.
-    seed: int = 0
+    batch_size: int = option(128, "Examples per step, over all processes.")
+    micro_batch_size: int | None = option(
+        None,
+        "Examples per forward pass and process; defaults to the process's whole share of the "
+        "batch.",
+    )
+    batch_ramp: float = option(
+        0.0,
+        "Fraction of the run in which the batch grows: an eighth, a quarter, then half of its "
+        "full size.",
+    )
+    max_steps: int = option(1000, "Training steps; ignored with --for.")
+    for_: str | None = option(
+        None, "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time."
+    )
+    optimizer: Optimizer = option(
+        "adamw", "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
+    )
+    learning_rate: float = option(1e-3, "Peak learning rate.")
+    warmup: float = option(0.06, "Fraction of the run in which the learning rate warms up.")
+    schedule: Schedule = option(
+        "linear",
+        "Learning rate after the warm-up; `wsd` stays constant and decays in the last fifth.",
+    )
+    weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
+    beta1: float = option(0.9, "Decay rate of AdamW's first moment.")
+    beta2: float = option(0.98, "Decay rate of AdamW's second moment.")
+    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
+    precision: Precision = option("fp32", "`bf16` runs matrix products in bfloat16 (autocast).")
+    compile: bool | None = option(
+        None, "Compile the model with torch.compile; by default only on CUDA."
+    )
+    parallel: Parallel = option(
+        "ddp", "With several processes, `ddp` replicates the model and `fsdp` shards it."
+    )
+    remask: bool = option(True, "Draw new masks from the second epoch on.")
+    length_bins: int = option(
+        0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
+    )
+    unpadded: bool = option(False, "Concatenate the rows of a batch instead of padding them.")
+    check_shards: bool = option(
+        False, "Check the sha256 of each shard against the manifest when it is first read."
+    )
+    skip_bad_shards: bool = option(
+        False,
+        "Train without the shards that are damaged; reads every shard once at the start to find "
+        "them.",
+    )
+    log_every: int = option(10, "Log metrics every N steps.")
+    eval_every: int | None = option(
+        None,
+        "Evaluate every N steps; defaults to before each checkpoint, 0 evaluates only at the end.",
+    )
+    eval_examples: int = option(2048, "Maximum validation examples per evaluation; 0 uses all.")
+    save_every: int = option(500, "Save a checkpoint every N steps; 0 saves only at the end.")
+    keep: int = option(2, "Recent checkpoints to keep, in addition to the best one.")
+    seed: int = option(0, "Random seed of the initial weights, dropout and data order.")
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_steps", "log_every", "keep"):

@@ -25,6 +25,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, TextIO
 
+from pipeline.common.config_options import option
 from pipeline.common.errors import InputError
 from pipeline.common.paths import is_local, make_folder, names_in, remove_folder, whole_file
 from pipeline.config import DataConfig
@@ -44,14 +45,15 @@ RUNS = ".runs"
 class JobOptions:
     """How the work is done; none of it reaches a shard."""
 
-    #: Worker processes on this machine; 0: one for each core.
-    workers: int = 0
-    #: Text in a block, in bytes: the unit of work and of retry.
-    block_bytes: int = 16 << 20
-    #: Where finished blocks are kept for other data sets; not given: OUT/.runs, removed at the end.
-    runs: Path | None = None
-    #: Replace a finished data set of another config or other sources.
-    overwrite: bool = False
+    workers: int = option(0, "Worker processes on this machine; 0 uses every core.")
+    block_bytes: int = option(16 << 20, "Bytes of text per block, the unit of work and of retry.")
+    runs: Path | None = option(
+        None,
+        "Keep finished blocks here for other data sets; defaults to OUT/.runs, removed at the end.",
+    )
+    overwrite: bool = option(
+        False, "Replace a finished data set that has another config or other sources."
+    )
 
     def __post_init__(self) -> None:
         if self.workers < 0:

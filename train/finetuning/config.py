@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self, get_args
 
+from pipeline.common.config_options import option
 from train.config import Precision
 
 
@@ -10,42 +11,39 @@ from train.config import Precision
 class FinetuneConfig:
     """The choices of `clozeline finetune`; the classifier's folder keeps them."""
 
-    #: Column (or JSON key) of the text.
-    text: str = "text"
-    #: Column of a second text, which stands after the first: [CLS] text [SEP] text-pair [SEP].
-    text_pair: str | None = None
-    #: Column of the class: text or whole numbers.
-    label: str = "label"
-    #: Tokens of a row at most, [CLS] and [SEP] counted; not given: as in pretraining.
-    max_seq_length: int | None = None
-    #: The share of rows held out to be tested on, where no test file is given.
-    test_share: float = 0.1
-    #: Training rows at most, drawn at random; not given: all.
-    max_examples: int | None = None
-    #: Rows of a step.
-    batch_size: int = 32
-    #: How often each row is read.
-    epochs: int = 1
-    #: Highest learning rate.
-    learning_rate: float = 2e-4
-    #: The share of steps in which the learning rate rises; then it falls to 0.
-    warmup: float = 0.1
-    #: Of weight matrices; never of norms and biases.
-    weight_decay: float = 0.01
-    #: Gradient norm at most; 0: no clipping.
-    clip: float = 1.0
-    #: Instead of the pretrained model's.
-    dropout: float | None = None
-    #: `bf16`: autocast of the matrix products.
-    precision: Precision = "fp32"
-    #: Also train the same model without pretraining, to be reported beside.
-    from_scratch: bool = False
-    #: Report bag-of-words beside (needs scikit-learn).
-    baseline: bool = True
-    #: Also train on so many rows only, for a curve of accuracy over examples.
-    label_efficiency: tuple[int, ...] = ()
-    #: Of the classifier's first weights, of dropout and of every random choice.
-    seed: int = 0
+    text: str = option("text", "Column (or JSON key) of the text.")
+    text_pair: str | None = option(
+        None, "Column of a second text; the model reads [CLS] text [SEP] text-pair [SEP]."
+    )
+    label: str = option("label", "Column of the class: text or whole numbers.")
+    max_seq_length: int | None = option(
+        None,
+        "Maximum tokens per row, including [CLS] and [SEP]; defaults to the pretrained model's.",
+    )
+    test_share: float = option(
+        0.1, "Fraction of the rows held out for testing when there is no --test file."
+    )
+    max_examples: int | None = option(
+        None, "Train on this many rows, drawn at random; defaults to all."
+    )
+    batch_size: int = option(32, "Rows per step.")
+    epochs: int = option(1, "Passes over the training rows.")
+    learning_rate: float = option(2e-4, "Peak learning rate.")
+    warmup: float = option(
+        0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
+    )
+    weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
+    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
+    dropout: float | None = option(None, "Dropout probability; overrides the pretrained model's.")
+    precision: Precision = option("fp32", "`bf16` runs matrix products in bfloat16 (autocast).")
+    from_scratch: bool = option(
+        False, "Also train the same model without pretraining, for comparison."
+    )
+    baseline: bool = option(True, "Also score a bag-of-words baseline (needs scikit-learn).")
+    label_efficiency: tuple[int, ...] = option(
+        (), "Also train on this many rows, for a curve of accuracy over labels."
+    )
+    seed: int = option(0, "Random seed of the classifier's initial weights, dropout and row order.")
 
     def __post_init__(self) -> None:
         _between("batch_size", self.batch_size, 1, 1 << 20)
