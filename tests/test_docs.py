@@ -8,6 +8,7 @@ import click
 import pytest
 
 from pipeline.dataset.schema import example_schema
+from tests.test_architecture import ROOMS
 from train.cli import main
 
 ROOT = Path(__file__).parent.parent
@@ -36,14 +37,19 @@ def test_every_command_line_is_one_that_clozeline_takes(line):
     parse(line)
 
 
-def test_every_command_has_its_place_in_the_readme():
-    assert {name for name in main.commands if f"clozeline {name}" not in README} <= {
-        "evaluate",
-        "baseline",
-        "fill",
-        "verify",
-        "pretrain",
-    }
+def test_every_command_is_in_the_readme():
+    assert [name for name in main.commands if f"clozeline {name}" not in README] == []
+
+
+def test_every_command_and_option_in_running_text_exists():
+    inline = " ".join(re.findall(r"`([^`\n]+)`", README))
+    commands = set(re.findall(r"clozeline ([a-z]+)\b", inline))
+    options = [option for command in main.commands.values() for option in command.params]
+    ours = {name for option in options for name in (*option.opts, *option.secondary_opts)}
+    others = {"--runner", "--max-restarts", "--device", "--help"}  # of Beam, torchrun, a benchmark
+    assert len(commands) >= 6
+    assert commands <= set(main.commands)
+    assert set(re.findall(r"--[a-z][a-z-]+(?![\w-])", inline)) <= ours | others
 
 
 def test_every_make_target_that_is_named_exists():
@@ -69,12 +75,37 @@ def test_every_file_that_is_named_exists():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_every_module_stands_in_the_tree_of_files():
-    tree = README[README.index("## Files") : README.index("## What differs")]
-    words = set(re.findall(r"[\w]+", tree))
-    for path in (*ROOT.glob("pipeline/*.py"), *ROOT.glob("model/*.py"), *ROOT.glob("train/*.py")):
-        name = path.stem
-        assert name in words or name.startswith(("__", "sample")), f"{path} is not in the README"
+def folders_of(tree: str) -> list[str]:
+    """An indented list of names to paths: a line below another, two spaces deeper, is inside it."""
+    above: list[str] = []
+    paths = []
+    for indent, name in re.findall(r"^( *)(\w+)/", tree, re.M):
+        above = [*above[: len(indent) // 2], name]
+        paths.append("/".join(above))
+    return paths
+
+
+TREE = folders_of(README[README.index("## Files") : README.index("## What differs")])
+
+
+def test_folders_are_read_off_their_indentation():
+    assert folders_of("a/  x -> y\n  b/\n    c/ \n  d/\ne/") == ["a", "a/b", "a/b/c", "a/d", "e"]
+
+
+def test_the_tree_of_files_has_a_line_for_each_room():
+    on_disk = {
+        path.parent.relative_to(ROOT).as_posix()
+        for package in ("pipeline", "model", "train", "tests")
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert sorted(TREE) == sorted(on_disk)
+
+
+def test_the_rooms_stand_in_the_order_in_which_they_may_import():
+    for package, rooms in ROOMS.items():
+        named = [path.partition("/")[2] for path in TREE if path.startswith(f"{package}/")]
+        in_order = [room for room in rooms if room in named]
+        assert [room for room in named if "/" not in room] == in_order
 
 
 def test_the_columns_are_those_of_the_schema():
