@@ -1,6 +1,7 @@
 """The loader's laws: who reads decides nothing about what is read."""
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -303,16 +304,57 @@ def test_a_state_of_another_data_set_tokenizer_or_order_is_refused(tmp_path, sma
     other_rows = write_data_set(tmp_path / "rows", train=(13, 20))
     other_tokenizer = write_data_set(tmp_path / "tokens", train=(13,), tokenizer=other_tokens)
     for folder, options, reason in (
-        (other_rows, {}, "dataset digest is"),
-        (other_tokenizer, {}, "tokenizer digest is"),
-        (small_folder, {"seed": 4}, "seed is 4, the checkpoint's is 3"),
-        (small_folder, {"pool_rows": 9}, "pool rows is 9"),
-        (small_folder, {"split": "validation"}, "split is validation"),
+        (other_rows, {}, f"dataset digest is .*, was {state['dataset_digest'][:12]}. Use"),
+        (other_tokenizer, {"seed": 5}, "tokenizer digest is .*; dataset .*; seed is 5, was 3"),
+        (small_folder, {"seed": 4}, "at position 0 in the same order of examples: seed is 4, was"),
+        (small_folder, {"split": "validation"}, "split is validation, was train"),
     ):
         loader = Loader(folder, batch_size=4, **{"seed": 3, **options})
         with pytest.raises(InputError, match=reason):
             loader.load_state_dict(state)
         assert loader.next_position == 0
+
+
+@pytest.mark.parametrize("name", ["version", "order_version"])
+@pytest.mark.parametrize("found", [2, None])
+def test_a_state_of_another_version_is_refused(small_folder, name, found):
+    loader = Loader(small_folder, batch_size=4, seed=3)
+    state = loader.state_dict(8) | {name: found}
+    with pytest.raises(InputError, match=f"version {found}, this code reads 1; continue with"):
+        loader.load_state_dict({k: v for k, v in state.items() if v is not None})
+    assert loader.next_position == 0
+
+
+def test_a_state_is_json_with_all_that_decides_the_next_example(small_folder):
+    loader = Loader(small_folder, batch_size=4, seed=3)
+    manifest = read_manifest(small_folder)
+    assert json.loads(json.dumps(loader.state_dict(8))) == {
+        "version": 1,
+        "order_version": 1,
+        "pool_rows": 65_536,
+        "next_position": 8,
+        "tokenizer_digest": manifest.tokenizer_digest,
+        "dataset_digest": manifest.dataset_digest,
+        "split": "train",
+        "seed": 3,
+        "skipped_shards": [],
+        "length_bins": 0,
+        "batch_size": None,
+    }
+
+
+@pytest.mark.parametrize("length_bins", [0, 2])
+def test_another_default_pool_size_does_not_reorder_a_resumed_run(small_folder, length_bins):
+    """From the middle of an epoch on: the state's pools of 20 rows, not the new loader's of 9."""
+    options = {"batch_size": GLOBAL, "seed": 3, "length_bins": length_bins}
+    before = load(small_folder, STEPS, length_bins=length_bins)
+    state = Loader(small_folder, pool_rows=POOL_ROWS, **options).state_dict(2 * GLOBAL)
+    resumed = Loader(small_folder, pool_rows=9, **options)
+    other = [loaded.digest for loaded in islice(resumed, STEPS)]
+    resumed.load_state_dict(json.loads(json.dumps(state)))
+    assert [x.digest for x in islice(resumed, STEPS - 2)] == [x.digest for x in before[2:]]
+    assert other != [loaded.digest for loaded in before]
+    assert resumed.state_dict()["pool_rows"] == POOL_ROWS
 
 
 def test_a_tokenizer_that_is_not_the_manifests_is_refused(tmp_path):

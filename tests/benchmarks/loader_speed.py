@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -58,11 +59,17 @@ def ours(folder: Path, examples: int) -> dict[str, Source]:
         config = replace(CONFIG, format=format)
         data = write_data_set(folder / format, train=rows, config=config)
         for masks in ("stored", "redrawn"):
-            options: dict[str, Any] = {"start_position": examples, "remask": masks == "redrawn"}
-            sources[f"clozeline {format}, {masks} masks"] = lambda data=data, options=options: (
-                Loader(data, batch_size=BATCH, seed=0, **options)
+            sources[f"clozeline {format}, {masks} masks"] = partial(
+                epoch_one, data, examples, remask=masks == "redrawn"
             )
     return sources
+
+
+def epoch_one(folder: Path, examples: int, *, remask: bool) -> Loader:
+    """The loader at the beginning of epoch 1, where masks are redrawn first."""
+    loader = Loader(folder, batch_size=BATCH, seed=0, remask=remask)
+    loader.load_state_dict(loader.state_dict(examples))
+    return loader
 
 
 def padded_columns(folder: Path, examples: int) -> dict[str, np.ndarray]:

@@ -27,12 +27,11 @@ from pipeline.common.errors import InputError
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
 from train.data.device_copy import Transfer, received
-from train.data.order import POOL_ROWS, Order
+from train.data.order import ORDER_VERSION, POOL_ROWS, Order
 from train.data.prefetch import prefetched
 from train.data.shard_set import ShardSet
 
-#: What the state of a plain sequence says, or leaves out, of what changes an order.
-PLAIN: dict[str, Any] = {"skipped_shards": [], "length_bins": 0, "batch_size": None}
+STATE_VERSION = 1  # of the values in `Loader.state_dict`
 
 
 class Loader(IterableDataset[LoadedBatch]):
@@ -60,7 +59,6 @@ class Loader(IterableDataset[LoadedBatch]):
         rank: int = 0,
         world_size: int = 1,
         seed: int,
-        start_position: int = 0,
         remask: bool = True,
         length_bins: int = 0,
         unpadded: bool = False,
@@ -76,7 +74,7 @@ class Loader(IterableDataset[LoadedBatch]):
         self._share = RankSlice(batch_size, rank, world_size)
         self._form = BatchLayout(remask=remask, length_bins=length_bins, unpadded=unpadded)
         self._seed = seed
-        self.next_position = self._fitting(start_position)
+        self.next_position = 0
         self._device = torch.device(device)
         self._prefetch = prefetch
         self._pool_rows = pool_rows
@@ -100,42 +98,49 @@ class Loader(IterableDataset[LoadedBatch]):
         self.next_position = self._fitting(self.next_position)
 
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
-        """Where the sequence stands: after the last batch handed out, or at `next_position`.
+        """The position after the last batch handed out, or `next_position`; plain JSON values.
 
-        Give the `next_position` of the last batch trained on wherever batches are fetched ahead, as
+        Pass the `next_position` of the last batch trained on wherever batches are fetched ahead, as
         a `DataLoader` with workers does.
         """
-        here = self.next_position if next_position is None else next_position
-        return {"next_position": here, **self._identity()}
+        return {
+            "version": STATE_VERSION,
+            "order_version": ORDER_VERSION,
+            "pool_rows": self._pool_rows,
+            "next_position": self.next_position if next_position is None else next_position,
+            **self._identity(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on at the very next example; batch size, ranks and workers may be others than before.
+        """Continue with the very next example; batch size, ranks and workers may have changed.
 
-        Raises InputError where the state is of another tokenizer, data set or order.
+        The pool size comes from the state, so a new default does not reorder a run. Raises
+        InputError, which names every difference, where the next example would be another one:
+        other data, tokenizer, seed, skipped shards or length bins (with bins also the batch size).
         """
-        for name, ours in self._identity().items():
-            theirs = state.get(name, PLAIN.get(name))
-            if theirs != ours and name in ("length_bins", "batch_size"):
-                raise InputError(
-                    f"{name} is {ours}, the checkpoint's is {theirs}; with length bins the order "
-                    "of the data depends on both: give those that it was trained with."
-                )
-            if theirs != ours:
-                raise InputError(
-                    f"{self.shards.folder} cannot go on with this checkpoint: its "
-                    f"{name.replace('_', ' ')} is {ours}, the checkpoint's is {theirs}; give "
-                    "the shards and the seed that it was trained on."
-                )
+        _check_version("state", state.get("version"), STATE_VERSION)
+        _check_version("order", state.get("order_version"), ORDER_VERSION)
+        differences = [
+            f"{name.replace('_', ' ')} is {_short(name, here)}, was {_short(name, state[name])}"
+            for name, here in self._identity().items()
+            if state[name] != here
+        ]
+        if differences:
+            raise InputError(
+                f"{self.shards.folder}: cannot continue at position {state['next_position']:,} in "
+                f"the same order of examples: {'; '.join(differences)}. Use the data set and the "
+                "options that training began with, or start a new run."
+            )
         self.next_position = self._fitting(state["next_position"])
+        self._pool_rows = state["pool_rows"]
 
     def _identity(self) -> dict[str, Any]:
-        """What the sequence is a function of; the tokenizer first, being the clearest complaint."""
+        """What decides which example is at a position, besides version and pool size."""
         return {
             "tokenizer_digest": self.shards.manifest.tokenizer_digest,
             "dataset_digest": self.shards.manifest.dataset_digest,
             "split": self.shards.split,
             "seed": self._seed,
-            "pool_rows": self._pool_rows,
             "skipped_shards": sorted(self.shards.skipped),
             "length_bins": self._form.length_bins,
             "batch_size": self._share.batch_size if self._form.length_bins else None,
@@ -166,6 +171,18 @@ class Loader(IterableDataset[LoadedBatch]):
             numbers = first + step * np.arange(slab, slab + at_once)
             loaded = reader.read(begin + self._share.batch_size * numbers)
             yield list(map(transfer.send, loaded)) if transfer else loaded
+
+
+def _check_version(what: str, found: object, known: int) -> None:
+    if found != known:
+        raise InputError(
+            f"the saved loader state has {what} version {found}, this code reads {known}; continue "
+            "with the version of Clozeline that wrote it."
+        )
+
+
+def _short(name: str, value: object) -> str:
+    return str(value)[:12] if name.endswith("_digest") else str(value)
 
 
 def evaluation_batches(

@@ -43,9 +43,11 @@ def check_loader(folder: Path) -> str:
     )
 
 
-def _loader(folder: Path, **options: Any) -> Loader:
-    # Nothing is made ahead: few batches are looked at, and the next pool may be dear.
-    return Loader(folder, **{"batch_size": BATCH, "seed": SEED, "prefetch": 0, **options})
+def _loader(folder: Path, position: int = 0, **options: Any) -> Loader:
+    # No prefetching: few batches are read, and the next pool may be expensive.
+    loader = Loader(folder, **{"batch_size": BATCH, "seed": SEED, "prefetch": 0, **options})
+    loader.load_state_dict(loader.state_dict(position))  # as a resumed run gets there
+    return loader
 
 
 def _check_once_an_epoch(folder: Path, examples: int) -> None:
@@ -66,7 +68,7 @@ def _check_splits(folder: Path, place: int) -> None:
     wanted: list[str] = []
     for world_size in WORLD_SIZES:  # one process comes first: the others are compared with it
         parts = [
-            _read(_loader(folder, start_position=place, rank=rank, world_size=world_size))
+            _read(_loader(folder, place, rank=rank, world_size=world_size))
             for rank in range(world_size)
         ]
         wanted = wanted or [digest_text(loaded.digest) for loaded in parts[0]]
@@ -96,7 +98,7 @@ def _digest(of_ranks: Iterable[LoadedBatch[Batch]], passes: int) -> str:
 
 def _check_states(folder: Path, place: int) -> None:
     """Another loader with another batch size goes on from the middle of what was read."""
-    before = _loader(folder, start_position=place)
+    before = _loader(folder, place)
     batches = _read(before)
     stop = batches[STEPS // 2 - 1].next_position
     after = _loader(folder, batch_size=BATCH // 2)

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import UInt64Array, permutation, stream_key
 
-POOL_ROWS = 65_536
+ORDER_VERSION = 1  # a state of another version is refused: its run would be reordered
+POOL_ROWS = 65_536  # of a new run; a resumed one keeps its own
 
 
 @dataclass(frozen=True)

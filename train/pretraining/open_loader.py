@@ -35,8 +35,8 @@ def open_loader(
         check_shards=training.check_shards,
         skip_bad_shards=training.skip_bad_shards,
         device=world.device,
-        start_position=state.next_position,
     )
+    loader.load_state_dict(loader.state_dict(state.next_position))
     if loader.shards.manifest.num_examples("validation"):
         ShardSet(shards, "validation")  # now, and not at the first look at them
     skipped = sorted(loader.shards.skipped)
