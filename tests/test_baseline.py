@@ -79,7 +79,7 @@ def test_rows_without_words_are_an_error_that_says_so() -> None:
 
 def test_rows_of_one_class_are_an_error_that_says_so() -> None:
     train = rows([GOOD, BAD], ["a", "a"])
-    with pytest.raises(InputError, match="one class"):
+    with pytest.raises(InputError, match="all have the same class"):
         bag_of_words(train, train, ("a", "b"))
 
 

@@ -387,7 +387,7 @@ def test_a_folder_that_does_not_fit_is_refused_in_one_line(
         ),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt in it)"),
         (("predict", run, "x"), "is a run and no classifier; `clozeline finetune"),
-        (("predict", exported, "x"), "BertForPreTraining and no BertForSequenceClassification"),
+        (("predict", exported, "x"), "BertForPreTraining, not a BertForSequenceClassification"),
         (("fill", classifier, "[MASK]"), "is a classifier; give what it was made of"),
         (("export", exported, "--out", empty), "is a Hugging Face folder already"),
         (

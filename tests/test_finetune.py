@@ -315,7 +315,9 @@ def test_a_label_that_only_the_test_file_has_is_an_error(
 
 def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text,label\nw1,0\nw2,0\nw3,0\n")
-    with pytest.raises(InputError, match="all 2 rows have the label '0', and a choice needs two"):
+    with pytest.raises(
+        InputError, match="all 2 rows have the label '0', but a classifier needs two classes"
+    ):
         finetune(run, str(tmp_path / "x.csv"), out=tmp_path / "out", config=CONFIG)
 
 
@@ -350,7 +352,7 @@ def test_damaged_folders_are_named(classifier: Path, tmp_path: Path) -> None:
         load_classifier(out)
     shutil.rmtree(out / "tokenizer")
     Tokenizer([*TOKENIZER.tokens, "more"], TOKENIZER.normalization).save(out / "tokenizer")
-    with pytest.raises(InputError, match="another tokenizer"):
+    with pytest.raises(InputError, match="restore the original tokenizer"):
         load_classifier(out)
 
 

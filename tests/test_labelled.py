@@ -1,4 +1,4 @@
-"""Labelled texts to tensors: columns, classes, truncation, batches, draws."""
+"""Labelled texts to tensors: columns, classes, truncation, batches, samples."""
 
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from train.finetuning.labelled import (
     Texts,
     class_ids,
     class_names,
-    draw,
     hold_out,
     read_labelled,
     read_texts,
+    sample,
 )
 
 WORDS = ["a", "b", "c", "##c", ",", "é", "##s"]
@@ -117,17 +117,22 @@ def test_classes_are_places_among_the_names() -> None:
     assert class_ids(labelled(["b", "a", "b"]), ("a", "b")).tolist() == [1, 0, 1]
 
 
-def test_one_class_is_no_choice() -> None:
-    with pytest.raises(InputError, match="all 2 rows have the label 'a', and a choice needs two"):
+def test_one_class_is_refused() -> None:
+    with pytest.raises(
+        InputError, match="all 2 rows have the label 'a', but a classifier needs two classes"
+    ):
         class_names(labelled(["a", "a"]))
 
 
 def test_a_label_that_training_never_saw_is_named_with_its_row() -> None:
-    with pytest.raises(InputError, match=r"row 2 has the label 'c', which no training .* a, b\."):
+    with pytest.raises(
+        InputError,
+        match=r"row 2 has the label 'c', which no training row has; the classes are a, b\.",
+    ):
         class_ids(labelled(["a", "c", "d"]), ("a", "b"))
 
 
-# Draws
+# Splits and samples
 
 
 @given(st.integers(2, 60), st.floats(0.001, 0.9), st.integers(0, 5))
@@ -140,16 +145,16 @@ def test_held_out_rows_and_the_others_are_all_rows(size: int, share: float, seed
 
 
 def test_one_row_cannot_be_held_out() -> None:
-    with pytest.raises(InputError, match="one row"):
+    with pytest.raises(InputError, match="has one row, but at least two"):
         hold_out(labelled(["a"]), share=0.5, seed=0)
 
 
-def test_a_smaller_draw_is_the_beginning_of_a_larger_one() -> None:
+def test_a_smaller_sample_begins_a_larger_one() -> None:
     rows = labelled([str(i) for i in range(50)])
-    small, large = draw(rows, 7, seed=3), draw(rows, 20, seed=3)
+    small, large = sample(rows, 7, seed=3), sample(rows, 20, seed=3)
     assert large.labels[:7] == small.labels
-    assert draw(rows, 7, seed=4).labels != small.labels
-    assert len(draw(rows, 99, seed=3)) == 50
+    assert sample(rows, 7, seed=4).labels != small.labels
+    assert len(sample(rows, 99, seed=3)) == 50
 
 
 # Token ids
@@ -203,10 +208,10 @@ def test_cut_texts_have_the_tokens_that_are_read(
 ) -> None:
     texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
     encoder = Encoder(TOKENIZER, max_seq_length=max_seq_length)
-    cut = encoder.cut(texts)
-    whole, short = encoder.encode(texts), encoder.encode(cut)
+    truncated = encoder.truncate(texts)
+    whole, short = encoder.encode(texts), encoder.encode(truncated)
     assert short.input_ids.values.tolist() == whole.input_ids.values.tolist()
-    for before, after in zip(texts.columns, cut.columns, strict=True):
+    for before, after in zip(texts.columns, truncated.columns, strict=True):
         assert all(b.startswith(a) for a, b in zip(after, before, strict=True))
 
 
@@ -245,7 +250,7 @@ def test_an_epoch_reads_every_row_once(
     assert sorted(map(len, batches))[1:] == [batch_size] * (len(batches) - 1)
 
 
-def test_the_order_is_drawn_anew_for_each_epoch_and_seed() -> None:
+def test_each_epoch_and_seed_has_another_order() -> None:
     lengths = np.full(200, 5)
     orders, companies = set(), set()
     for seed, epoch in [(0, 0), (0, 0), (0, 1), (1, 0)]:

@@ -1,6 +1,6 @@
-"""A pretrained model and labelled text to a classifier, beside what it must beat.
+"""Fine-tunes a pretrained model on labelled text and compares it with baselines.
 
     RUN, train.csv, test.csv  ->  CLASSIFIER/model.safetensors, CLASSIFIER/report.json
 
-The same model without pretraining and a bag of words are scored on the same rows.
+The same model trained from scratch and bag-of-words are scored on the same test rows.
 """

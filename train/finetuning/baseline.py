@@ -1,10 +1,10 @@
-"""What one gets without any pretraining: bag-of-words, that is TF-IDF and logistic regression.
+"""Bag-of-words, the baseline without pretraining: TF-IDF and logistic regression.
 
-It sees which words and pairs of neighbours are in a text, weighed by how rare they are, and nothing
-else of their order. It is strong on reviews, so it stands beside every classifier, on the same rows
-and the same part of each text. Logarithmic counts and a weak prior (C = 5) make it a little
-stronger than scikit-learn's defaults do (90.0 % against 89.0 % of amazon_polarity at 64 tokens): a
-yardstick should not be easy to beat.
+It sees which words and word pairs a text contains, weighted by how rare they are, and no other word
+order. It is strong on reviews, so every classifier is reported beside it, on the same rows and the
+same part of each text. Logarithmic counts and weak regularization (C = 5) make it a little stronger
+than scikit-learn's defaults (90.0 % against 89.0 % on amazon_polarity at 64 tokens): a baseline
+should not be easy to beat.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ def baseline(
     max_tokens: int | None = None,
     tokenizer: Path | None = None,
 ) -> Scores:
-    """Train bag-of-words on one file, test it on another.
+    """Train bag-of-words on one file and test it on another.
 
-    Of each row `max_tokens` are read: as a classifier with this tokenizer would cut it ([CLS] and
-    [SEP] counted), or whitespace-separated words where none is given. Raises InputError for bad
-    input, and where scikit-learn is absent.
+    Each row is truncated to `max_tokens`: where a classifier with this tokenizer would truncate it
+    ([CLS] and [SEP] count), or to so many whitespace-separated words without a tokenizer. Raises
+    InputError for bad input, and if scikit-learn is not installed.
     """
     train, test = (
         read_labelled(source, text=text, text_pair=text_pair, label=label)
@@ -44,7 +44,7 @@ def baseline(
     names = class_names(train)
     if max_tokens is not None and tokenizer is not None:
         encoder = Encoder(load_tokenizer(tokenizer), max_seq_length=max_tokens)
-        train, test = (replace(rows, texts=encoder.cut(rows.texts)) for rows in (train, test))
+        train, test = (replace(rows, texts=encoder.truncate(rows.texts)) for rows in (train, test))
     elif max_tokens is not None:
         train, test = (
             replace(rows, texts=_words(rows.texts, max_tokens)) for rows in (train, test)
@@ -53,10 +53,10 @@ def baseline(
 
 
 def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Scores:
-    """Train on some rows, test on others; a row's two texts count as one.
+    """Train on some rows and test on others; the two texts of a pair are joined.
 
-    Raises InputError where scikit-learn is absent, or where the training rows hold no word, or no
-    two classes.
+    Raises InputError if scikit-learn is not installed, if no training row has a word, or if all
+    training rows have one class.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -68,11 +68,13 @@ def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Score
         ) from error
     labels = class_ids(train, names)
     if len(np.unique(labels)) < 2:
-        raise InputError(f"the {len(train)} rows drawn are of one class; draw more.")
+        raise InputError(
+            f"the {len(train)} sampled training rows all have the same class; sample more."
+        )
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     try:
         counts = vectorizer.fit_transform(train.texts.joined())
-    except ValueError as error:  # scikit-learn's word for an empty vocabulary
+    except ValueError as error:  # scikit-learn found an empty vocabulary
         raise InputError(f"{train.source}: no row has a word of two letters or more.") from error
     model = LogisticRegression(C=5, max_iter=1000).fit(counts, labels)
     predicted = model.predict(vectorizer.transform(test.texts.joined()))
@@ -80,10 +82,10 @@ def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Score
 
 
 def has_sklearn() -> bool:
-    """Whether bag-of-words can be trained here."""
+    """Whether scikit-learn is installed."""
     return find_spec("sklearn") is not None
 
 
 def _words(texts: Texts, count: int) -> Texts:
-    """The first words of each row, of both texts together."""
+    """The first words of each row, both texts of a pair joined."""
     return Texts([" ".join(text.split()[:count]) for text in texts.joined()])

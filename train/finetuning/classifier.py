@@ -1,4 +1,4 @@
-"""A fine-tuned classifier: a model, a tokenizer and the names of its classes."""
+"""A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
 import shutil
 from dataclasses import dataclass, field
@@ -29,17 +29,17 @@ from train.artifacts.partial_folder import partial_folder
 from train.finetuning.encoding import Encoded, Encoder, reading_batches
 from train.finetuning.labelled import Texts
 
-READING_BATCH = 64
+EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Classifier:
-    """A model, and all that turns text into what it reads and its answers into names."""
+    """A model with its tokenizer, class names and truncation: texts in, probabilities out."""
 
     model: BertForClassification
     tokenizer: Tokenizer
-    names: tuple[str, ...]  # of the C classes
-    text: str  # the columns it was trained on
+    names: tuple[str, ...]  # [C]
+    text: str  # columns it was trained on
     text_pair: str | None
     max_seq_length: int
     encoder: Encoder = field(init=False)
@@ -49,15 +49,15 @@ class Classifier:
         object.__setattr__(self, "encoder", encoder)
 
     def classify(self, texts: Texts) -> NDArray[np.float32]:
-        """The probability of each class, [N, C]; one text or many, on the model's device."""
+        """The probability of each class for each text, [N, C]."""
         return class_probabilities(self.model, self.encoder.encode(texts))
 
 
 @torch.no_grad()
 def class_probabilities(
-    model: BertForClassification, rows: Encoded, *, batch_size: int = READING_BATCH
+    model: BertForClassification, rows: Encoded, *, batch_size: int = EVALUATION_BATCH
 ) -> NDArray[np.float32]:
-    """The probability of each class for each row, [N, C], in the order of the rows."""
+    """The probability of each class for each row, [N, C], in row order."""
     device = model.classifier.weight.device
     was_training = model.training
     model.eval()
@@ -72,8 +72,8 @@ def class_probabilities(
 def save_classifier(
     folder: Path, classifier: Classifier, *, job: dict[str, Any], report: dict[str, Any]
 ) -> None:
-    """Write the folder, in place of one that is there. `job` is what the classifier was made of."""
-    facts = {
+    """Write the folder, replacing an existing one. `job`: the config and data digests."""
+    metadata = {
         "model": classifier.model.config.to_dict(),
         "names": list(classifier.names),
         "text": classifier.text,
@@ -87,55 +87,57 @@ def save_classifier(
         classifier.tokenizer.save(partial / TOKENIZER)
         save_file(weights, partial / MODEL)
         write_json(partial / REPORT, report)
-        write_json(partial / CLASSIFIER, facts)
+        write_json(partial / CLASSIFIER, metadata)
         if folder.exists():
             shutil.rmtree(folder)
         partial.rename(folder)
 
 
 def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Classifier:
-    """The classifier of a folder, ready to answer.
+    """Load the classifier of a folder for inference.
 
-    Raises InputError where the folder is none of `clozeline finetune`, or where a part of it is
-    missing, damaged, or not the one that was trained.
+    Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
+    damaged, or was replaced.
     """
-    facts = read_metadata(folder)
+    metadata = read_metadata(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    if tokenizer.digest != facts["tokenizer_digest"]:
+    if tokenizer.digest != metadata["tokenizer_digest"]:
         raise InputError(
-            f"{folder / TOKENIZER} is another tokenizer ({tokenizer.digest[:12]}) than the model "
-            f"was trained with ({facts['tokenizer_digest'][:12]}); put the right one back."
+            f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
+            f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
         )
     try:
-        model = BertForClassification(BertConfig.from_dict(facts["model"]), len(facts["names"]))
+        model = BertForClassification(
+            BertConfig.from_dict(metadata["model"]), len(metadata["names"])
+        )
         model.load_state_dict(load_file(folder / MODEL))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"{folder / MODEL} cannot be read ({_first_line(error)}); make it again with "
-            "`clozeline finetune --overwrite`."
+            f"{folder / MODEL} cannot be read ({_first_line(error)}); rerun `clozeline finetune` "
+            "with --overwrite."
         ) from error
     return Classifier(
         model=model.to(device).eval(),
         tokenizer=tokenizer,
-        names=tuple(facts["names"]),
-        text=facts["text"],
-        text_pair=facts["text_pair"],
-        max_seq_length=facts["max_seq_length"],
+        names=tuple(metadata["names"]),
+        text=metadata["text"],
+        text_pair=metadata["text_pair"],
+        max_seq_length=metadata["max_seq_length"],
     )
 
 
 def load_huggingface_classifier(
     folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
 ) -> Classifier:
-    """A `BertForSequenceClassification`, ready to answer; on pairs, where a column is named.
+    """Load a `BertForSequenceClassification`; with a `text_pair` column it reads pairs.
 
-    Raises InputError for another model, and as `load_model` does.
+    Raises InputError for another architecture, and as `load_model` does.
     """
     found, tokenizer = load_model(folder)
     if found.config.architecture != CLASSIFICATION:
         raise InputError(
-            f"{folder} is a {found.config.architecture or 'BERT'} and no {CLASSIFICATION}; "
-            f"`clozeline finetune {folder} TRAIN --out DIR` makes a classifier of it."
+            f"{folder} is a {found.config.architecture or 'BERT'}, not a {CLASSIFICATION}; "
+            f"fine-tune it first: `clozeline finetune {folder} TRAIN --out DIR`."
         )
     model = BertForClassification(found.config.model, len(found.config.labels))
     model.load_state_dict({name: found.weights[name] for name in model.state_dict()})

@@ -64,7 +64,8 @@ def train_classifier(
         set_learning_rate(optimizer, config.learning_rate * factor)
         with autocast(config.precision, device):
             logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
-        F.cross_entropy(logits.float(), classes[batch].to(device)).backward()
+        loss = F.cross_entropy(logits.float(), classes[batch].to(device))
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -116,7 +117,7 @@ class ComparedModels:
 
     def _bag_of_words(self, train: Labelled) -> Scores:
         train, test = (
-            replace(rows, texts=self._encoder.cut(rows.texts)) for rows in (train, self._test)
+            replace(rows, texts=self._encoder.truncate(rows.texts)) for rows in (train, self._test)
         )
         return bag_of_words(train, test, self.names)
 

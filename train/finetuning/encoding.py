@@ -1,7 +1,7 @@
 """Texts to token ids to tensors, for a classifier.
 
     "Great", "I liked it a lot"  ->  [CLS] great [SEP] i liked it a lot [SEP]      length_a 3
-                                          cut to 8:   [CLS] great [SEP] i liked it a [SEP]
+                                    truncated to 8:   [CLS] great [SEP] i liked it a [SEP]
 
 B batch, S sequence. A pair that is too long loses tokens at the end of its longer text, one at a
 time. Batches are padded to one of four fixed widths: short texts cost less, and there are still few
@@ -23,11 +23,11 @@ from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.tokenizer import Tokenizer
 from train.finetuning.labelled import Rows, Texts
 
-TEXTS_PER_CALL = 4096  # some megabytes of text: where the tokenizer is at its full speed
-BATCHES_PER_WINDOW = 32  # rows of like length meet in a batch, out of so many batches of rows
+TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
+BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 WIDTHS = 4
 
-Inputs = tuple[Tensor, Tensor, Tensor]  # what a model reads, see `Encoded.inputs`
+Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
 
 @dataclass(frozen=True)
@@ -51,14 +51,14 @@ class Encoded:
     def inputs(self, rows: Rows) -> Inputs:
         """input_ids and token_type_ids, int64 [B, S], and attention_mask, bool [B, S].
 
-        S is the smallest of the widths that holds all of the rows.
+        S is the smallest of the widths that fits all of the rows.
         """
         lengths = self.input_ids.lengths[rows]
-        places = np.arange(self._width(int(lengths.max())))
-        is_token = places < lengths[:, None]
+        positions = np.arange(self._width(int(lengths.max())))
+        is_token = positions < lengths[:, None]
         input_ids = np.full(is_token.shape, self.pad_id, dtype=np.int64)
         input_ids[is_token] = self.input_ids.take(rows).values
-        is_b = is_token & (places >= self.length_a[rows, None])
+        is_b = is_token & (positions >= self.length_a[rows, None])
         return (
             torch.from_numpy(input_ids),
             torch.from_numpy(is_b.astype(np.int64)),
@@ -71,7 +71,7 @@ class Encoded:
 
 
 class Encoder:
-    """Texts to rows of at most `max_seq_length` tokens; it remembers the words it has seen."""
+    """Texts to rows of at most `max_seq_length` tokens; caches the words it has seen."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_seq_length: int) -> None:
         self._tokenizer = tokenizer
@@ -79,7 +79,7 @@ class Encoder:
         self._max_seq_length = max_seq_length
 
     def encode(self, texts: Texts) -> Encoded:
-        """All rows; at least one."""
+        """The token ids of all texts; needs at least one."""
         parts = [self._encode(part) for part in _parts(texts)]
         return Encoded(
             concatenate([input_ids for input_ids, _ in parts]),
@@ -88,18 +88,18 @@ class Encoder:
             self._tokenizer.pad_id,
         )
 
-    def cut(self, texts: Texts) -> Texts:
-        """The texts as far as `encode` reads them: up to the end of the last token that is kept."""
+    def truncate(self, texts: Texts) -> Texts:
+        """The part of each text that `encode` keeps: up to the end of its last kept token."""
         columns: list[list[str]] = [[] for _ in texts.columns]
         for part in _parts(texts):
             pieces = [self._pieces(column) for column in part.columns]
             kept = self._kept([p.lengths for p in pieces])
             for whole, column, p, k in zip(columns, part.columns, pieces, kept, strict=True):
-                whole += self._cut(column, p.lengths, k)
+                whole += self._truncate(column, p.lengths, k)
         return Texts(*columns)
 
     def _encode(self, texts: Texts) -> tuple[Ragged, Offsets]:
-        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], of the tokens that are kept."""
+        """[CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncated; also the length of [CLS] A [SEP]."""
         pieces = [self._pieces(column) for column in texts.columns]
         kept = self._kept([p.lengths for p in pieces])
         offsets = offsets_of(sum(kept) + len(kept) + 1)
@@ -121,11 +121,11 @@ class Encoder:
             return [np.minimum(lengths[0], room)]
         return list(longest_first(*lengths, room=room))
 
-    def _cut(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
+    def _truncate(self, texts: list[str], lengths: Offsets, kept: Offsets) -> list[str]:
         texts = texts.copy()
         rows = np.flatnonzero(kept < lengths).tolist()
         long = [texts[row] for row in rows]
-        # The library knows where a token stands in its text; it is slower, so only these ask it.
+        # Only the library knows the character offsets of tokens; it is slower, so use it for these.
         encodings = self._tokenizer.library.encode_batch(long, add_special_tokens=False)
         for row, encoding in zip(rows, encodings, strict=True):
             texts[row] = texts[row][: _end(encoding, int(kept[row]))]
@@ -133,7 +133,7 @@ class Encoder:
 
 
 def longest_first(lengths_a: Offsets, lengths_b: Offsets, *, room: int) -> tuple[Offsets, Offsets]:
-    """How many tokens of each A and B fit into `room` together, when the longer one gives way.
+    """How many tokens of each A and B to keep so that they fit into `room`, the longer cut first.
 
     7 and 2 into 6 -> 4 and 2;  7 and 9 into 6 -> 3 and 3;  as Hugging Face's `longest_first`.
     """
@@ -147,10 +147,10 @@ def longest_first(lengths_a: Offsets, lengths_b: Offsets, *, room: int) -> tuple
 def training_batches(
     lengths: NDArray[np.int64], *, batch_size: int, seed: int, epoch: int
 ) -> list[Rows]:
-    """The rows of each batch of an epoch: every row once, in an order that the seed decides.
+    """The rows of each batch of an epoch: every row once, in an order that depends on the seed.
 
-    Rows are shuffled; rows of like length are put together inside windows of some batches; the
-    batches are shuffled. The last batch to be cut is short.
+    Rows are shuffled; inside windows of 32 batches they are sorted by length, so that batches have
+    little padding; then the batches are shuffled. One batch may be short.
     """
     order = permutation(stream_key(seed, "finetune/rows", epoch), len(lengths))
     batches: list[Rows] = []
@@ -162,7 +162,7 @@ def training_batches(
 
 
 def reading_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[Rows]:
-    """The rows of each batch where order does not matter: all rows once, by length."""
+    """The rows of each batch of an evaluation: every row once, sorted by length."""
     return _by_length(np.arange(len(lengths)), lengths, batch_size)
 
 
@@ -172,11 +172,11 @@ def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[
 
 
 def _end(encoding: Encoding, count: int) -> int:
-    """Where the first `count` tokens of a text end, in characters."""
+    """Character offset where the first `count` tokens of a text end."""
     if not count:
         return 0
     span = encoding.token_to_chars(count - 1)
-    assert span is not None  # only added tokens, such as [CLS], stand for no characters
+    assert span is not None  # only added tokens, such as [CLS], have no characters
     return span[1]
 
 

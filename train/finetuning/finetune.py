@@ -25,7 +25,7 @@ from train.finetuning.baseline import has_sklearn
 from train.finetuning.classifier import Classifier, save_classifier
 from train.finetuning.comparison import ComparedModels
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.labelled import Labelled, class_names, draw, hold_out, read_labelled
+from train.finetuning.labelled import Labelled, class_names, hold_out, read_labelled, sample
 from train.finetuning.report import FinetuneReport
 
 NO_SKLEARN = (
@@ -105,7 +105,7 @@ def read_rows(
     else:
         test = read(test_source)
     if config.max_examples is not None:
-        train = draw(train, config.max_examples, seed=config.seed)
+        train = sample(train, config.max_examples, seed=config.seed)
     return train, test
 
 
@@ -127,7 +127,7 @@ def _curve_rows(train: Labelled, config: FinetuneConfig) -> list[Labelled]:
                 f"label_efficiency asks for {size:,} examples, and there are {len(train):,} "
                 "training rows; give fewer."
             )
-        curve.append(draw(train, size, seed=config.seed))
+        curve.append(sample(train, size, seed=config.seed))
         class_names(curve[-1])
     return curve
 

@@ -1,10 +1,10 @@
-"""Texts with a class, as columns: from a table, and taken apart for training and testing.
+"""Texts with a class, as columns: read from a table, split and sampled.
 
     label  title        content                 texts.first   texts.second          labels
     1      "Excellent"  "I liked this blade."   "Excellent"   "I liked this blade."  "1"
 
-Labels are text from the start, because CSV has no types: a model trained on a Parquet file of
-numbers can be tested on a CSV file.
+Labels are text from the start, because CSV has no types: a model trained on a Parquet file with
+numeric labels can be tested on a CSV file.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ Rows = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Texts:
-    """N texts, and N second ones where the task is about pairs."""
+    """N texts, or N pairs of texts."""
 
     first: list[str]
     second: list[str] | None = None
@@ -45,13 +45,13 @@ class Texts:
         return Texts([self.first[row] for row in rows], second)
 
     def joined(self) -> list[str]:
-        """Each row as one text, for who knows no pairs."""
+        """Each row as one text, for models that do not read pairs."""
         return ["\n".join(row) for row in zip(*self.columns, strict=True)]
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """N texts and their N labels; `source` is where they are from, for messages."""
+    """N texts and their N labels; `source` is their path, for messages."""
 
     texts: Texts
     labels: list[str]
@@ -65,39 +65,40 @@ class Labelled:
         return Labelled(self.texts.take(rows), [self.labels[row] for row in rows], self.source)
 
     def digest(self) -> str:
-        """sha256, hex, of texts and labels in order: equal rows, whatever file they come from."""
+        """sha256, hex, of texts and labels in order; equal rows of different files are equal."""
         columns = [self.texts.first, self.texts.second, self.labels]
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
 def read_labelled(source: str, *, text: str, text_pair: str | None, label: str) -> Labelled:
-    """All rows of a file, glob, `hf://` or `sample:reviews` source, by the names of columns.
+    """All rows of a file, glob, `hf://` or `sample:reviews` source, by column name.
 
-    Raises InputError for what cannot be read, for columns that are missing, and for those that hold
-    no text or no classes.
+    Raises InputError for a source that cannot be read, and for columns that are missing or do not
+    hold text or classes.
     """
     texts, table = _read(source, text, text_pair, extra=[label])
     kind = table.schema.field(label).type
     if pa.types.is_floating(kind) or pa.types.is_nested(kind):
         raise InputError(
-            f"{source}: column '{label}' holds {kind}, and classes are text or whole numbers; "
-            "name another --label, or make them so."
+            f"{source}: column '{label}' holds {kind}, but classes must be text or whole numbers; "
+            "name another --label, or convert the column."
         )
     return Labelled(texts, table.column(label).cast(pa.string()).to_pylist(), source)
 
 
 def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
-    """As `read_labelled`, of rows that need no label."""
+    """As `read_labelled`, without labels."""
     return _read(source, text, text_pair, extra=[])[0]
 
 
 def class_names(labelled: Labelled) -> tuple[str, ...]:
-    """The different labels, in order: numbers as numbers. Raises InputError for fewer than two."""
+    """The distinct labels, sorted (as numbers if all are). Raises InputError for fewer than two."""
     names = set(labelled.labels)
     if len(names) < 2:
         raise InputError(
             f"{labelled.source}: all {len(labelled)} rows have the label {labelled.labels[0]!r}, "
-            "and a choice needs two; give rows of another class, or name another --label."
+            "but a classifier needs two classes; add rows of another class, or name another "
+            "--label."
         )
     if all(_is_number(name) for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
@@ -105,36 +106,36 @@ def class_names(labelled: Labelled) -> tuple[str, ...]:
 
 
 def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
-    """The place of each row's label among the names, int64 [N].
+    """The index of each row's label in `names`, int64 [N].
 
-    Raises InputError for a label that is not among them, with its row (from 1).
+    Raises InputError for a label that is not in `names`, with its row (from 1).
     """
-    place = {name: i for i, name in enumerate(names)}
-    found = np.array([place.get(label, -1) for label in labelled.labels], dtype=np.int64)
+    index = {name: i for i, name in enumerate(names)}
+    found = np.array([index.get(label, -1) for label in labelled.labels], dtype=np.int64)
     if (found < 0).any():
         row = int(np.argmax(found < 0))
         shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
         raise InputError(
             f"{labelled.source}: row {row + 1} has the label {labelled.labels[row]!r}, which no "
-            f"training row has; those have {shown}."
+            f"training row has; the classes are {shown}."
         )
     return found
 
 
 def hold_out(labelled: Labelled, *, share: float, seed: int) -> tuple[Labelled, Labelled]:
-    """Rows to train on and rows to test on, drawn at random: at least one of each."""
+    """Split into training and held-out rows at random; each part has at least one row."""
     if len(labelled) < 2:
         raise InputError(
-            f"{labelled.source} has one row, and one to train on and one to test on are needed; "
-            "give more rows."
+            f"{labelled.source} has one row, but at least two are needed, one to train on and one "
+            "to test on."
         )
     order = permutation(stream_key(seed, "finetune/hold-out"), len(labelled))
     held = min(max(round(len(labelled) * share), 1), len(labelled) - 1)
     return labelled.take(np.sort(order[held:])), labelled.take(np.sort(order[:held]))
 
 
-def draw(labelled: Labelled, size: int, *, seed: int) -> Labelled:
-    """`size` rows drawn at random, all where there are fewer; the first of a larger draw."""
+def sample(labelled: Labelled, size: int, *, seed: int) -> Labelled:
+    """`size` random rows, or all if there are fewer; a smaller sample begins a larger one."""
     order = permutation(stream_key(seed, "finetune/examples"), len(labelled))
     return labelled.take(order[:size])
 
@@ -157,7 +158,8 @@ def _texts(source: str, table: pa.Table, name: str) -> list[str]:
             f"{source}: column '{name}' holds {column.type}, not text; name another column with "
             "--text or --text-pair."
         )
-    return column.to_pylist()
+    texts: list[str] = column.to_pylist()
+    return texts
 
 
 def _is_number(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""How right a classifier is: everything follows from one matrix of counts.
+"""Accuracy, precision, recall and F1, all computed from the confusion matrix.
 
               predicted 0   predicted 1
 label 0            8             2          recall of 0     8 / 10
@@ -17,38 +17,38 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The counts of C classes; a share of nothing is 0.0, as in scikit-learn."""
+    """The confusion matrix of C classes; 0 / 0 is 0.0, as in scikit-learn."""
 
     names: tuple[str, ...]  # [C]
-    confusion: NDArray[np.int64]  # [C, C], row: the label, column: what was predicted
+    confusion: NDArray[np.int64]  # [C, C], row: label, column: prediction
 
     @classmethod
     def of(
         cls, names: Sequence[str], labels: NDArray[np.int64], predicted: NDArray[np.int64]
     ) -> Self:
-        """From the class of each row, and the one that was predicted, both int64 [N]."""
+        """From the label and the predicted class of each row, both int64 [N]."""
         count = len(names)
         cells = np.bincount(labels * count + predicted, minlength=count * count)
         return cls(tuple(names), cells.reshape(count, count).astype(np.int64))
 
     @property
     def examples(self) -> int:
-        """How many rows were classified."""
+        """Rows that were classified."""
         return int(self.confusion.sum())
 
     @property
     def accuracy(self) -> float:
-        """The share of rows that were told right."""
+        """The fraction of rows classified correctly."""
         return float(_ratio(np.trace(self.confusion), self.confusion.sum()))
 
     @property
     def precision(self) -> Floats:
-        """Of the rows that were said to be of a class, the share that is, [C]."""
+        """The fraction of the rows predicted as a class that belong to it, [C]."""
         return _ratio(np.diagonal(self.confusion), self.confusion.sum(0))
 
     @property
     def recall(self) -> Floats:
-        """Of the rows that are of a class, the share that was said to be, [C]."""
+        """The fraction of the rows of a class that were predicted as it, [C]."""
         return _ratio(np.diagonal(self.confusion), self.confusion.sum(1))
 
     @property
@@ -59,11 +59,11 @@ class Scores:
 
     @property
     def macro_f1(self) -> float:
-        """The mean of f1 over the classes."""
+        """The unweighted mean of F1 over the classes."""
         return float(self.f1.mean())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; the first and the last are enough to make it again."""
+        """Plain values; `names` and `confusion` are enough to restore the object."""
         return {
             "names": list(self.names),
             "examples": self.examples,
@@ -81,7 +81,7 @@ class Scores:
         return cls(tuple(values["names"]), np.array(values["confusion"], dtype=np.int64))
 
     def table(self) -> list[str]:
-        """Lines for a person: each class, then what was taken for what."""
+        """One line of text per class: its scores and its row of the confusion matrix."""
         names = [_short(name) for name in self.names]
         lines = [f"{'class':>12}  precision  recall      f1   rows   predicted {'  '.join(names)}"]
         columns = zip(
@@ -97,8 +97,10 @@ class Scores:
 
 
 def _ratio(part: Any, whole: Any) -> Floats:
+    """part / whole, and 0 where whole is 0."""
     whole = np.asarray(whole, dtype=np.float64)
-    return np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+    ratio: Floats = np.divide(part, whole, out=np.zeros_like(whole), where=whole > 0)
+    return ratio
 
 
 def _short(name: str) -> str:
