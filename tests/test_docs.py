@@ -110,7 +110,7 @@ def test_the_rooms_stand_in_the_order_in_which_they_may_import():
 
 def test_the_columns_are_those_of_the_schema():
     table = README[
-        README.index("## What a shard holds") : README.index("`clozeline inspect` shows")
+        README.index("## What a shard holds") : README.index("`clozeline inspect` prints")
     ]
     rows = re.findall(r"^\| (`[^|]+`) \|", table, re.M)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
