@@ -63,7 +63,7 @@ class BeamCommand(click.Command):
 @click.option("--out", required=True, type=FOLDER, help="Folder of the data set.")
 @options_of(DataConfig)
 @options_of(JobOptions)
-@click.option("--dry-run", is_flag=True, help="Tell what would be done, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and exit.")
 @click.pass_obj
 def shards(
     beam_args: list[str],
@@ -76,8 +76,9 @@ def shards(
     """Text to shards of masked examples. Everything after -- goes to Beam.
 
     A SOURCE is a path, glob or URL: Parquet, JSON lines, plain text, WikiExtractor, a MediaWiki
-    dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000. URLs of
-    any store that fsspec knows will do, also for --out, --runs and --tokenizer: s3://bucket/shards.
+    dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000. SOURCE,
+    --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such as
+    s3://bucket/shards.
     """
     from pipeline.job.job import build_shards, plan_shards
 

@@ -81,7 +81,7 @@ def leftovers(out: Path) -> list[str]:
     """Files that look like a result, or like the half of one."""
     wanted = (MANIFEST, ".partial", ".tar", ".arrow")
     files = [path.name for path in out.rglob("*") if path.name.endswith(wanted)]
-    return [name for name in files if not name.endswith(".run.arrow")]
+    return [name for name in files if not name.endswith(".tokens.arrow")]
 
 
 def dump(texts: list[str]) -> bytes:
@@ -335,7 +335,7 @@ def test_shards_need_a_tokenizer_folder(folder: Path, tmp_path: Path) -> None:
     line = refused(
         "shards", source, "--tokenizer", tmp_path / "tokenizer", "--out", out, "--workers=1"
     )
-    assert "has no parameters of Punkt; make the tokenizer with `clozeline tokenizer`" in line
+    assert "has no Punkt parameters; make the tokenizer with `clozeline tokenizer`" in line
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def test_folders_that_are_files_are_named(folder: Path, tmp_path: Path) -> None:
     good, file = folder / "good.parquet", tmp_path / "file"
     for line in (
         refused(*shards_line(good, file)),
-        refused(*shards_line(good, tmp_path / "out", "--runs", file)),
+        refused(*shards_line(good, tmp_path / "out", "--token-cache", file)),
     ):
         assert line == f"{file} cannot be made a folder (File exists); give another."
     assert "(Not a directory)" in refused(*shards_line(good, file / "out"))

@@ -40,13 +40,13 @@ def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path
         tokenizer_dir=tokenizer,
         out_dir=out,
         config=CONFIG,
-        options=JobOptions(workers=1, runs=tmp_path / "runs"),
+        options=JobOptions(workers=1, token_cache=tmp_path / "cache"),
     )
     shard_bytes = sum(shard.bytes for shard in manifest.shards)
-    run_bytes = sum(path.stat().st_size for path in (tmp_path / "runs").glob("*.run.arrow"))
+    cache_bytes = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens.arrow"))
     assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.1)
     assert found.shard_bytes == pytest.approx(shard_bytes, rel=0.1)
-    assert found.run_bytes == pytest.approx(run_bytes, rel=0.1)
+    assert found.cache_bytes == pytest.approx(cache_bytes, rel=0.1)
     assert found.cpu_seconds > 0
 
 
@@ -69,7 +69,7 @@ def test_what_is_done_already_is_told(tokenizer: Path, tmp_path: Path) -> None:
         context.cache_path(block).touch()
     lines = told(list(dry_run(blocks, context, loaded, workers=2)))
     assert lines["blocks"].startswith(f"{len(blocks)} of 1 sources, 2 of them done already")
-    assert lines["shards"] == f"1 to train and 0 to validate, arrow, in {tmp_path / 'out'}"
+    assert lines["shards"] == f"1 for training and 0 for validation, arrow, in {tmp_path / 'out'}"
     assert lines["time"].endswith("on 2 workers of this machine")
     assert re.fullmatch(r"about [\d,]+", lines["examples"])
 

@@ -99,7 +99,7 @@ def test_a_run_is_no_place_for_shards(tmp_path):
 def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
     shards(tmp_path)
     out = tmp_path / "out"
-    (out / ".runs").mkdir()
+    (out / ".cache").mkdir()
     (out / ".job.json.1234.partial").write_bytes(b"{")
     _, is_new = shards(tmp_path)
     assert not is_new
@@ -136,11 +136,11 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     other.save(tmp_path / "other")
     foreign = copy / "out" / "data-00000-of-00002.arrow"
     foreign.write_bytes(b"somebody's")
-    runs = tmp_path / "runs"
+    cache = tmp_path / "cache"
     manifest, is_new = shards(
         copy,
         replace(CONFIG, num_shards=2, validation=0.0),
-        replace(OPTIONS, overwrite=True, runs=runs),
+        replace(OPTIONS, overwrite=True, token_cache=cache),
         tokenizer_dir=tmp_path / "other",
     )
     assert is_new
@@ -148,7 +148,7 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
     assert list(verify(copy / "out")) == []
     left = sorted(path.name for path in (copy / "out").glob("*.arrow"))
     assert left == [foreign.name, "train-00000-of-00002.arrow", "train-00001-of-00002.arrow"]
-    assert list(runs.glob("*.run.arrow"))  # kept, for it was named
+    assert list(cache.glob("*.tokens.arrow"))  # kept, for it was named
 
 
 def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
@@ -171,16 +171,18 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
     manifest, _ = shards(tmp_path, replace(CONFIG, max_rejected=0.1), source="bad.jsonl")
     assert manifest.counts["rejected"] == 1
     assert {path: path.stat().st_ino for path in out.glob("*.arrow")} == before
-    assert not (out / ".runs").exists()
+    assert not (out / ".cache").exists()
 
 
-def test_a_damaged_run_in_a_kept_folder_is_named(tmp_path):
+def test_a_damaged_file_in_a_kept_token_cache_is_named(tmp_path):
     blocks, context = work(tmp_path, block_bytes=8000)  # writes the same corpus.txt
     small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
     path = context.cache_path(blocks[1])
     path.write_bytes(b"ARROW1")
-    with pytest.raises(InputError, match=rf"^{path} is damaged .*; delete it and run again\.$"):
-        shards(tmp_path, options=replace(OPTIONS, runs=context.cache_dir))
+    with pytest.raises(
+        InputError, match=rf"^{path} is damaged .*; delete it and rerun the command\.$"
+    ):
+        shards(tmp_path, options=replace(OPTIONS, token_cache=context.cache_dir))
 
 
 def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):

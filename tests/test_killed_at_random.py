@@ -1,8 +1,8 @@
 """`clozeline shards` on two worker processes, killed at random moments.
 
 The moments are drawn once, over the time that the undisturbed job takes. An audit hook in the job's
-own processes notes which run files are begun, so that the blocks which were tokenized are counted
-and not guessed.
+own processes notes which token cache files are begun, so that tokenized blocks are counted and not
+guessed.
 """
 
 import json
@@ -38,7 +38,7 @@ SITECUSTOMIZE = r"""
 import os, re, sys
 
 def note_what_is_begun(event, arguments):
-    if event == "open" and re.search(r"\.run\.arrow\.[0-9a-f]+\.partial$", str(arguments[0])):
+    if event == "open" and re.search(r"\.tokens\.arrow\.[0-9a-f]+\.partial$", str(arguments[0])):
         diary = os.open(os.environ["DIARY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(diary, (os.path.basename(arguments[0]) + "\n").encode())
         os.close(diary)
@@ -51,9 +51,9 @@ sys.addaudithook(note_what_is_begun)
 class Seen:
     """What a job has finished so far, and the blocks it has begun until then."""
 
-    runs: dict[str, tuple[int, int]]  # name: inode and time of change
+    cached: dict[str, tuple[int, int]]  # name: inode and time of change
     shards: dict[str, tuple[int, int]]  # those that have a record
-    begun: list[str]  # the run of each block, once for each time it was begun
+    begun: list[str]  # the cache file of each block, once for each time it was begun
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class Job:
         return self.folder / "out"
 
     @property
-    def runs(self) -> Path:
-        return self.folder / "runs"
+    def cache(self) -> Path:
+        return self.folder / "cache"
 
     def start(self) -> subprocess.Popen:
         """A life of the job, at the head of a process group; its workers are in it."""
@@ -86,8 +86,9 @@ class Job:
     def line(self) -> list[str]:
         """The arguments of the job."""
         size = ("--num-shards=40", "--validation=0.1", "--block-bytes=100000", "--dupe-factor=4")
-        folders = ("--tokenizer", self.tools / "tokenizer", "--out", self.out, "--runs", self.runs)
-        line = ("shards", "sample:articles?size=3MB", *folders, *size, f"--workers={WORKERS}")
+        folders = ("--tokenizer", self.tools / "tokenizer", "--out", self.out)
+        options = (*size, "--token-cache", self.cache, f"--workers={WORKERS}")
+        line = ("shards", "sample:articles?size=3MB", *folders, *options)
         return [str(part) for part in line]
 
     def is_killed_after(self, seconds: float | None) -> bool:
@@ -102,12 +103,12 @@ class Job:
 
     def look(self) -> Seen:
         """What there is after a life."""
-        records = [json.loads(path.read_bytes()) for path in self.runs.glob("*.shard.json")]
+        records = [json.loads(path.read_bytes()) for path in self.cache.glob("*.shard.json")]
         recorded = [self.out / record["entry"]["name"] for record in records]
         diary = self.folder / "diary"
         partial = diary.read_text().split() if diary.exists() else []
         return Seen(
-            identities(list(self.runs.glob("*.run.arrow"))),
+            identities(list(self.cache.glob("*.tokens.arrow"))),
             identities(recorded),
             [re.sub(r"^\.|\.[0-9a-f]+\.partial$", "", name) for name in partial],
         )
@@ -118,12 +119,12 @@ def assert_same_bytes_and_little_lost(lives: Sequence[Seen], job: Job, undisturb
     assert shard_digests(job.out) == shard_digests(undisturbed.out)
     assert (job.out / MANIFEST).read_bytes() == (undisturbed.out / MANIFEST).read_bytes()
     for before, after in pairwise([Seen({}, {}, []), *lives]):
-        assert before.runs.items() <= after.runs.items()
+        assert before.cached.items() <= after.cached.items()
         assert before.shards.items() <= after.shards.items()
         begun = after.begun[len(before.begun) :]
-        assert not before.runs.keys() & set(begun)
-        assert len(begun) <= len(after.runs) - len(before.runs) + WORKERS
-    blocks = len(undisturbed.look().runs)
+        assert not before.cached.keys() & set(begun)
+        assert len(begun) <= len(after.cached) - len(before.cached) + WORKERS
+    blocks = len(undisturbed.look().cached)
     assert blocks <= len(lives[-1].begun) <= blocks + WORKERS * (len(lives) - 1)
 
 
@@ -142,7 +143,7 @@ def undisturbed(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     started = time.monotonic()
     clozeline_ok(*job.line())
     seconds = time.monotonic() - started
-    assert len(job.look().runs) > 20
+    assert len(job.look().cached) > 20
     assert len(job.look().shards) > 20
     return job, seconds
 

@@ -19,11 +19,11 @@ from tests.test_token_cache import tokenized
 
 
 def finish_block(context, block, *, rejected=0):
-    """The run of a block of one document."""
+    """The token cache file of a block of one document."""
     counts = Counts(rejected=[{"where": "a", "reason": "b"}] * rejected)
     schema = cache_schema(context.vocab_size)
-    pieces = [(tokenized([[[[7, 8]]]]), counts)]
-    write_cache_file(context.cache_path(block), pieces, buckets=context.buckets, schema=schema)
+    chunks = [(tokenized([[[[7, 8]]]]), counts)]
+    write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, schema=schema)
 
 
 def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
@@ -49,7 +49,7 @@ def test_only_files_of_this_job_are_counted(tmp_path):
     blocks, context = work(tmp_path)
     build(blocks, context)
     (context.out_dir / "train-00009-of-00099.arrow").touch()
-    (context.cache_dir / "another.run.arrow").touch()
+    (context.cache_dir / "another.tokens.arrow").touch()
     progress = Progress.of(blocks, context)
     progress.look()
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)
@@ -57,7 +57,7 @@ def test_only_files_of_this_job_are_counted(tmp_path):
     assert len(progress.shards) == len(context.buckets)
 
 
-def test_a_run_that_cannot_be_read_stops_no_progress(tmp_path):
+def test_a_damaged_token_cache_file_does_not_stop_the_progress(tmp_path):
     blocks, context = work(tmp_path)
     context.cache_path(blocks[0]).write_bytes(b"ARROW1")
     finish_block(context, blocks[1])
@@ -92,7 +92,7 @@ def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
     line = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=1")
     clozeline_ok("shards", source, *line)
     job = json.loads((tmp_path / "out" / "job.json").read_bytes())
-    named = {"read", "documents", "sentences", "tokens", "runs", "pairs", "masks", "shards"}
+    named = {"read", "documents", "sentences", "tokens", "token cache", "pairs", "masks", "shards"}
     assert named | {"counting"} == set(job["stages"])
     assert 0 < sum(job["stages"].values()) <= job["cpu_seconds"]
     assert 50 < job["peak_worker_megabytes"] < 2000

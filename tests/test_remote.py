@@ -99,7 +99,7 @@ def test_a_job_in_a_store_goes_on_from_where_it_stopped(store: Path) -> None:
     build_shards(source, config=replace(CONFIG, max_rejected=0.1), **facts)
     after = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
     assert after == before
-    assert ".runs" not in names_in(store / "out")
+    assert ".cache" not in names_in(store / "out")
     assert build_shards(source, config=replace(CONFIG, max_rejected=0.1), **facts)[1] is False
 
 

@@ -50,8 +50,8 @@ FORMATS = {
     "webdataset": ("--format=webdataset",),
     "webdataset_lz4": ("--format=webdataset", "--compression=lz4"),
 }
-#: Whatever stands here must not reach a run.
-AFTER_THE_RUNS = (
+#: None of these may change the token cache.
+AFTER_TOKENIZING = (
     "--pairs=sentences",
     "--whole-word",
     "--masked-lm-prob=0.2",
@@ -174,16 +174,16 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     dask_cluster: str, corpus: Corpus, tmp_path: Path
 ) -> None:
     runner = (DASK, f"--dask_client_address={dask_cluster}", "--dask_partition_size=1")
-    options = ("--block-bytes=20000", "--runs", tmp_path / "runs")
+    options = ("--block-bytes=20000", "--token-cache", tmp_path / "cache")
     corpus.build(tmp_path / "out", *options, runner=runner)
     corpus.assert_same_bytes(tmp_path / "out")
 
-    damaged = min((tmp_path / "runs").glob("*.run.arrow"))
+    damaged = min((tmp_path / "cache").glob("*.tokens.arrow"))
     damaged.write_bytes(b"ARROW1")
     failed = clozeline("shards", *corpus.line(tmp_path / "other", *options, runner=runner))
     assert failed.returncode == 2
     last = failed.stderr.splitlines()[-1]
-    assert re.fullmatch(rf"Error: {damaged} is damaged .*; delete it and run again\.", last)
+    assert re.fullmatch(rf"Error: {damaged} is damaged .*; delete it and rerun the command\.", last)
 
 
 def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(
@@ -212,22 +212,24 @@ def test_every_format_holds_the_same_rows(name: str, corpus: Corpus, tmp_path: P
     assert not {s.sha256 for s in other.shards} & {s.sha256 for s in finished.shards}
 
 
-def test_kept_runs_serve_another_config_and_one_more_source(corpus: Corpus, tmp_path: Path) -> None:
-    kept = tmp_path / "runs"
-    options = ("--block-bytes=20000", "--runs", kept)
+def test_a_kept_token_cache_serves_another_config_and_one_more_source(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    kept = tmp_path / "cache"
+    options = ("--block-bytes=20000", "--token-cache", kept)
 
-    def runs() -> dict[str, tuple[int, int]]:
-        return identities(list(kept.glob("*.run.arrow")))
+    def cached() -> dict[str, tuple[int, int]]:
+        return identities(list(kept.glob("*.tokens.arrow")))
 
     corpus.build(tmp_path / "fewer", *options, sources=corpus.files[:2])
-    first = runs()
+    first = cached()
     assert len(first) == 6
 
-    other = corpus.build(tmp_path / "other", *options, *AFTER_THE_RUNS, sources=corpus.files[:2])
+    other = corpus.build(tmp_path / "other", *options, *AFTER_TOKENIZING, sources=corpus.files[:2])
     assert other.config.seed == 7
-    assert runs() == first
+    assert cached() == first
 
     corpus.build(tmp_path / "out", *options)
-    assert len(runs()) == 9
-    assert first.items() <= runs().items()
+    assert len(cached()) == 9
+    assert first.items() <= cached().items()
     corpus.assert_same_bytes(tmp_path / "out")

@@ -50,10 +50,10 @@ sys.addaudithook(kill_the_job)
 
 # An event (what is opened, what a file is renamed to) and how often it has been met by then.
 SHARD_IS_BEGUN = r"open -of-\d+\.arrow\.[0-9a-f]+\.partial$ 1"
-RUN_HAS_NO_NAME = r"os.rename \.run\.arrow$ 1"
+CACHE_FILE_HAS_NO_NAME = r"os.rename \.tokens\.arrow$ 1"
 CHAIN = (
-    r"open \.run\.arrow\.[0-9a-f]+\.partial$ 1",
-    r"os.rename \.run\.arrow$ 5",
+    r"open \.tokens\.arrow\.[0-9a-f]+\.partial$ 1",
+    r"os.rename \.tokens\.arrow$ 5",
     r"open train-.*\.partial$ 1",
     r"os.rename -of-00006\.arrow$ 2",
     r"os.rename \.shard\.json$ 1",  # the shard has its name, its record has not
@@ -127,29 +127,29 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(
     job: Job, tmp_path: Path
 ) -> None:
-    out, kept = tmp_path / "out", tmp_path / "runs"
-    options = ("--workers=1", "--runs", kept)
-    runs: list[Identities] = []
+    out, kept = tmp_path / "out", tmp_path / "cache"
+    options = ("--workers=1", "--token-cache", kept)
+    cached: list[Identities] = []
     shards: list[Identities] = []
     for moment in CHAIN:
         with job.killed_at(moment, out, *options):
-            runs.append(identities(list(kept.glob("*.run.arrow"))))
+            cached.append(identities(list(kept.glob("*.tokens.arrow"))))
             shards.append(identities(list(out.glob("*-of-*.arrow"))))
     # What a job had finished, the next one left alone and added to.
-    assert counts(runs) == [0, 4, 12, 12, 12, 12]
-    assert all(before.items() <= after.items() for before, after in pairwise(runs))
+    assert counts(cached) == [0, 4, 12, 12, 12, 12]
+    assert all(before.items() <= after.items() for before, after in pairwise(cached))
     # A shard without a record is made again: the second one of the fifth job.
     assert counts(shards) == [0, 0, 0, 1, 2, 7]
     assert shards[3].items() <= shards[4].items()
     assert shards[3].items() <= shards[5].items()
 
     clozeline_ok(*job.line(out, *options))
-    assert identities(list(kept.glob("*.run.arrow"))) == runs[-1]
+    assert identities(list(kept.glob("*.tokens.arrow"))) == cached[-1]
     assert identities(list(out.glob("*-of-*.arrow"))) == shards[-1]
     job.assert_finished(out)
 
 
-@pytest.mark.parametrize("moment", [RUN_HAS_NO_NAME, SHARD_IS_BEGUN])
+@pytest.mark.parametrize("moment", [CACHE_FILE_HAS_NO_NAME, SHARD_IS_BEGUN])
 def test_workers_that_outlive_their_job_do_no_harm(moment: str, job: Job, tmp_path: Path) -> None:
     """They wake up when another process has finished the data set."""
     out = tmp_path / "out"

@@ -42,12 +42,12 @@ def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
     if not source.exists() or source.read_text() != text:
         source.write_text(text)
     tokenizer = small_tokenizer(PUNKT)
-    (folder / "runs").mkdir(exist_ok=True)
+    (folder / "cache").mkdir(exist_ok=True)
     tokenizer.save(folder / "out" / TOKENIZER)
     blocks = list_blocks([str(source)], block_bytes=block_bytes)
     context = JobContext(
         out_dir=folder / "out",
-        cache_dir=folder / "runs",
+        cache_dir=folder / "cache",
         config=config,
         buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
@@ -77,6 +77,12 @@ def stamps(folder):
     return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.iterdir()}
 
 
+def cache_files(context):
+    """The stamps of the tokenized blocks."""
+    files = stamps(context.cache_dir).items()
+    return {path: stamp for path, stamp in files if path.name.endswith(".tokens.arrow")}
+
+
 def test_the_steps_make_a_sound_data_set(tmp_path):
     manifest = build(*work(tmp_path))
     assert list(verify(tmp_path / "out")) == []
@@ -96,16 +102,16 @@ def test_block_zero_makes_every_bucket_hear_and_each_block_bucket_zero(tmp_path)
     assert any(not part.batches for part in told[0].values())
     for block, slices in zip(blocks, told, strict=True):
         assert 0 in slices
-        assert {part.run for part in slices.values()} == {context.cache_path(block).name}
+        assert {part.file for part in slices.values()} == {context.cache_path(block).name}
         assert block.index == 0 or all(part.batches for b, part in slices.items() if b)
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
     blocks, context = work(tmp_path)
     first = build(blocks, context)
-    runs, out = stamps(context.cache_dir), stamps(context.out_dir)
+    cached, out = stamps(context.cache_dir), stamps(context.out_dir)
     assert build(blocks, context) == first
-    assert stamps(context.cache_dir) == runs
+    assert stamps(context.cache_dir) == cached
     again = stamps(context.out_dir)
     written_last = (MANIFEST, JOB)
     assert {p: s for p, s in again.items() if p.name not in written_last} == {
@@ -129,7 +135,7 @@ def test_a_shard_that_changed_or_is_missing_is_built_again(tmp_path):
 def test_other_pairs_or_masks_tokenize_nothing_again(tmp_path):
     blocks, context = work(tmp_path)
     build(blocks, context)
-    runs = {p: s for p, s in stamps(context.cache_dir).items() if p.name.endswith(".run.arrow")}
+    cached = cache_files(context)
     changes = [{"pairs": "sentences"}, {"masked_lm_prob": 0.3}, {"seed": 1}, {"max_seq_length": 16}]
     for change in changes:
         other = replace(context, config=replace(CONFIG, **change))
@@ -137,12 +143,11 @@ def test_other_pairs_or_masks_tokenize_nothing_again(tmp_path):
         build(blocks, other)
         assert context.shard_path(0).read_bytes() != old
         assert list(verify(context.out_dir)) == []
-    after = {p: s for p, s in stamps(context.cache_dir).items() if p.name.endswith(".run.arrow")}
-    assert after == runs
+    assert cache_files(context) == cached
 
 
 @pytest.mark.parametrize("change", [{"num_shards": 4}, {"min_characters": 20}, {"validation": 0.3}])
-def test_what_a_run_depends_on_names_it(tmp_path, change):
+def test_a_cache_file_is_named_by_what_it_depends_on(tmp_path, change):
     blocks, context = work(tmp_path)
     other = work(tmp_path, replace(CONFIG, **change))[1]
     assert context.cache_path(blocks[0]) != other.cache_path(blocks[0])
@@ -240,7 +245,7 @@ def test_a_tokenizer_without_punkt_is_named(tmp_path):
     bare = small_tokenizer()
     bare.save(tmp_path / "bare" / TOKENIZER)
     context = replace(context, out_dir=tmp_path / "bare", tokenizer_digest=bare.digest)
-    with pytest.raises(InputError, match="has no parameters of Punkt; make the tokenizer with"):
+    with pytest.raises(InputError, match="has no Punkt parameters; make the tokenizer with"):
         list(Steps(context).tokenize_block(blocks[0]))
 
 

@@ -1,4 +1,4 @@
-"""Runs: whatever order and pieces documents come in, a bucket gets them once, sorted by hash."""
+"""In whatever order and chunks documents come, a bucket gets them once, sorted by hash."""
 
 from collections import Counter
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.buckets import Buckets, hash_documents
 from pipeline.job.token_cache import (
@@ -68,20 +68,20 @@ def nested(documents):
     return found
 
 
-def write(path: Path, *pieces):
+def write(path: Path, *chunks):
     write_cache_file(
         path,
-        [(tokenized(piece), Counts(Counter(documents=len(piece)))) for piece in pieces],
+        [(tokenized(chunk), Counts(Counter(documents=len(chunk)))) for chunk in chunks],
         buckets=BUCKETS,
         schema=SCHEMA,
     )
     return list_slices(path)
 
 
-def read_all(folder, *runs):
-    """What each bucket reads out of the slices of several runs."""
+def read_all(folder, *files):
+    """What each bucket reads out of the slices of several cache files."""
     return [
-        read_documents(folder, [run[bucket] for run in runs if bucket in run], VOCAB)
+        read_documents(folder, [slices[bucket] for slices in files if bucket in slices], VOCAB)
         for bucket in range(len(BUCKETS))
     ]
 
@@ -91,7 +91,7 @@ def read_all(folder, *runs):
 def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
     tmp_path_factory, corpus
 ):
-    folder = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("cache")
     found = read_all(folder, write(folder / "a", corpus))
     hashes = [hash_documents([str(document)]) for document in corpus]
     for bucket, (documents, duplicates) in enumerate(found):
@@ -107,12 +107,12 @@ def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
 
 @settings(max_examples=40)
 @given(CORPUS, CORPUS, CORPUS)
-def test_pieces_and_runs_and_their_order_do_not_matter(tmp_path_factory, first, second, third):
-    folder = tmp_path_factory.mktemp("runs")
+def test_chunks_and_files_and_their_order_do_not_matter(tmp_path_factory, first, second, third):
+    folder = tmp_path_factory.mktemp("cache")
     one = read_all(folder, write(folder / "one", first + second + third))
-    pieces = read_all(folder, write(folder / "pieces", third, first, [], second))
-    runs = write(folder / "x", second), write(folder / "y", first, third)
-    for other in (pieces, read_all(folder, *runs), read_all(folder, *runs[::-1])):
+    chunks = read_all(folder, write(folder / "chunks", third, first, [], second))
+    files = write(folder / "x", second), write(folder / "y", first, third)
+    for other in (chunks, read_all(folder, *files), read_all(folder, *files[::-1])):
         for (documents, duplicates), (expected, expected_duplicates) in zip(
             other, one, strict=True
         ):
@@ -121,7 +121,7 @@ def test_pieces_and_runs_and_their_order_do_not_matter(tmp_path_factory, first, 
             assert duplicates == expected_duplicates
 
 
-def test_a_slice_that_is_told_twice_is_read_once(tmp_path):
+def test_a_slice_that_comes_twice_is_read_once(tmp_path):
     corpus = [[[[1, 2]]], [[[3]]], [[[4]]], [[[5]]]]
     for part in write(tmp_path / "a", corpus).values():
         once = read_documents(tmp_path, [part], VOCAB)
@@ -141,20 +141,20 @@ def test_a_bucket_without_anything_is_empty(tmp_path):
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_535, np.uint16), (65_536, np.uint32)])
 def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
-    piece = (tokenized([[[[65_000]]]]), Counts())
+    chunk = (tokenized([[[[65_000]]]]), Counts())
     one = Buckets(num_train=1, num_validation=0, validation=0)
-    write_cache_file(tmp_path / "a", [piece], buckets=one, schema=cache_schema(vocab_size))
+    write_cache_file(tmp_path / "a", [chunk], buckets=one, schema=cache_schema(vocab_size))
     documents, _ = read_documents(tmp_path, list_slices(tmp_path / "a").values(), vocab_size)
     assert documents.ids.dtype == dtype
     assert documents.ids.tolist() == [65_000]
 
 
-def test_counts_of_all_pieces_come_back_from_the_run(tmp_path):
+def test_counts_of_all_chunks_come_back_from_the_file(tmp_path):
     counts = Counts(Counter(documents=2), Counter(empty=1), [{"where": "a\tß:3", "reason": "no"}])
     more = Counts(Counter(documents=1, tokens=5), Counter(), [{"where": "b", "reason": '"'}])
     nothing = tokenized([])
-    pieces = [(nothing, counts), (nothing, more)]
-    write_cache_file(tmp_path / "a", pieces, buckets=BUCKETS, schema=SCHEMA)
+    chunks = [(nothing, counts), (nothing, more)]
+    write_cache_file(tmp_path / "a", chunks, buckets=BUCKETS, schema=SCHEMA)
     found = read_counts(tmp_path / "a")
     assert found.read == {"documents": 3, "tokens": 5}
     assert found.dropped == {"empty": 1}
@@ -164,34 +164,34 @@ def test_counts_of_all_pieces_come_back_from_the_run(tmp_path):
     assert list_slices(tmp_path / "a") == {}
 
 
-def test_a_run_is_named_by_all_it_depends_on_and_the_version():
+def test_a_cache_file_is_named_by_all_it_depends_on_and_the_version():
     assert cache_file_name("a", 1, BUCKETS) == cache_file_name("a", 1, BUCKETS)
     names = [("a", 1), ("a", 2), ("b", 1), ("a",), ("a", 1, BUCKETS), ("a1",), ("a, 1",)]
-    assert len({cache_file_name(*facts) for facts in names}) == len(names)
-    assert cache_file_name("a").endswith(".run.arrow")
+    assert len({cache_file_name(*parts) for parts in names}) == len(names)
+    assert cache_file_name("a").endswith(".tokens.arrow")
 
 
 @pytest.mark.parametrize("keep", [0, 50, -20])
-def test_a_damaged_run_is_named_wherever_it_is_read(tmp_path, keep):
-    slices = write(tmp_path / "a.run.arrow", [[[[1, 2, 3]]]] * 3)
-    data = (tmp_path / "a.run.arrow").read_bytes()
-    (tmp_path / "a.run.arrow").write_bytes(data[:keep])
-    message = r"a\.run\.arrow is damaged .*; delete it and run again"
-    with pytest.raises(InputError, match=message):
-        list_slices(tmp_path / "a.run.arrow")
-    with pytest.raises(InputError, match=message):
-        read_counts(tmp_path / "a.run.arrow")
-    with pytest.raises(InputError, match=message):
+def test_a_damaged_cache_file_is_named_wherever_it_is_read(tmp_path, keep):
+    slices = write(tmp_path / "a.tokens.arrow", [[[[1, 2, 3]]]] * 3)
+    data = (tmp_path / "a.tokens.arrow").read_bytes()
+    (tmp_path / "a.tokens.arrow").write_bytes(data[:keep])
+    message = r"a\.tokens\.arrow is damaged .*; delete it and rerun the command"
+    with pytest.raises(CorruptDataError, match=message):
+        list_slices(tmp_path / "a.tokens.arrow")
+    with pytest.raises(CorruptDataError, match=message):
+        read_counts(tmp_path / "a.tokens.arrow")
+    with pytest.raises(CorruptDataError, match=message):
         read_documents(tmp_path, slices.values(), VOCAB)
 
 
-def test_a_failed_block_leaves_no_run(tmp_path):
-    def pieces():
+def test_a_failed_block_leaves_no_file(tmp_path):
+    def chunks():
         yield tokenized([[[[1, 2]]]]), Counts()
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write_cache_file(tmp_path / "a", pieces(), buckets=BUCKETS, schema=SCHEMA)
+        write_cache_file(tmp_path / "a", chunks(), buckets=BUCKETS, schema=SCHEMA)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,6 +1,6 @@
 """manifest.json: what a finished data set is.
 
-It holds only what follows from text and config, so two runs that agree on those agree on this file;
+It holds only what follows from text and config, so two jobs that agree on those agree on this file;
 runner, times and paths go to job.json. It is written last: a directory without one is no data set.
 """
 

@@ -19,7 +19,7 @@ SECONDS_TO_ANSWER: Final = 5.0
 
 
 def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequence[str]) -> None:
-    """Run the whole job on the runner that the Beam options name; returns when it is done.
+    """Run the whole job on the runner that the Beam options name; return when it is done.
 
     Raises InputError for an option that nobody knows, a runner that is not installed, and an
     address where nobody answers; whatever a step or the runner raises comes through.
@@ -39,7 +39,7 @@ def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequen
 
 
 class TokenizeBlock(beam.DoFn):
-    """Block -> (bucket, slice of the block's run)."""
+    """Block -> (bucket, slice of the block's token cache file)."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context

@@ -37,7 +37,7 @@ class Estimate:
 
     examples: int
     shard_bytes: int
-    run_bytes: int
+    cache_bytes: int
     cpu_seconds: float
 
 
@@ -60,23 +60,23 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
 
     with tempfile.TemporaryDirectory() as scratch:
         started = time.process_time()
-        run, shard = Path(scratch, "run"), Path(scratch, "shard")
+        cache, shard = Path(scratch, "cache"), Path(scratch, "shard")
         one = Buckets(num_train=1, num_validation=0, validation=0.0)
-        write_cache_file(run, pieces(), buckets=one, schema=cache_schema(tokenizer.vocab_size))
+        write_cache_file(cache, pieces(), buckets=one, schema=cache_schema(tokenizer.vocab_size))
         documents, _ = read_documents(
-            run.parent, list_slices(run).values(), vocab_size=tokenizer.vocab_size
+            cache.parent, list_slices(cache).values(), vocab_size=tokenizer.vocab_size
         )
         examples, _ = make_examples(
             documents, split=TRAIN, shard=0, config=config, tokenizer=tokenizer
         )
         compression = None if config.compression == "none" else config.compression
         facts = write_shard(shard, examples, schema, format=config.format, compression=compression)
-        seconds, run_bytes = time.process_time() - started, run.stat().st_size
+        seconds, cache_bytes = time.process_time() - started, cache.stat().st_size
     times = sum(block.text_bytes for block in blocks) / max(read_bytes, 1)
     return Estimate(
         examples=round(facts.rows * times),
         shard_bytes=round(facts.bytes * times),
-        run_bytes=round(run_bytes * times),
+        cache_bytes=round(cache_bytes * times),
         cpu_seconds=seconds * times,
     )
 
@@ -101,7 +101,7 @@ def dry_run(
     )
     yield f"examples   about {_rounded(found.examples):,}"
     yield (
-        f"disk       about {_size(found.shard_bytes)} of shards, and {_size(found.run_bytes)} in "
+        f"disk       about {_size(found.shard_bytes)} of shards, and {_size(found.cache_bytes)} in "
         f"{context.cache_dir} meanwhile{_free(context.out_dir)}"
     )
     yield (

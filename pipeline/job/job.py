@@ -2,7 +2,7 @@
 
 OUT/train-00000-of-00004.arrow ...   shards, each whole or absent
 OUT/tokenizer/                       a copy: the data set needs nothing else
-OUT/.runs/                           finished blocks; removed at the end
+OUT/.cache/                          token cache; removed at the end
 OUT/job.json, OUT/job.log            how it went: times, runner, traceback
 OUT/manifest.json                    last of all
 """
@@ -38,7 +38,7 @@ from pipeline.sources.formats import Block, list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 LOG = "job.log"
-RUNS = ".runs"
+CACHE = ".cache"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class JobOptions:
 
     workers: int = option(0, "Worker processes on this machine; 0 uses every core.")
     block_bytes: int = option(16 << 20, "Bytes of text per block, the unit of work and of retry.")
-    runs: Path | None = option(
+    token_cache: Path | None = option(
         None,
-        "Keep finished blocks here for other data sets; defaults to OUT/.runs, removed at the end.",
+        "Keep tokenized blocks here for other data sets. Default: OUT/.cache, removed on success.",
     )
     overwrite: bool = option(
         False, "Replace a finished data set that has another config or other sources."
@@ -126,7 +126,7 @@ def workplace(
     """What every worker of the job must know."""
     return JobContext(
         out_dir=out_dir.absolute(),
-        cache_dir=(options.runs or out_dir / RUNS).absolute(),
+        cache_dir=(options.token_cache or out_dir / CACHE).absolute(),
         config=config,
         buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
@@ -229,7 +229,7 @@ def _remove_others(context: JobContext) -> None:
 
 def _tidy(context: JobContext, options: JobOptions) -> None:
     """Without what a finished data set needs no longer, of this job or of one that was killed."""
-    if options.runs is None:
+    if options.token_cache is None:
         remove_folder(context.cache_dir)
     for name in names_in(context.out_dir):
         if name.startswith(".") and name.endswith(".partial"):
@@ -299,10 +299,9 @@ def _logging_to(path: Path) -> Iterator[TextIO]:
 
 def _user_message(error: BaseException) -> str | None:
     """The message of an InputError that a runner carried here, often as text of a traceback."""
-    found = re.search(r"InputError: (.*?)(?: \[while running|\n|\Z)", _whole_text(error))
-    if found:
-        return found[1]
-    return None
+    names = r"(?:InputError|CorruptDataError)"
+    found = re.search(rf"{names}: (.*?)(?: \[while running|\n|\Z)", _whole_text(error))
+    return found[1] if found else None
 
 
 def _whole_text(error: BaseException) -> str:

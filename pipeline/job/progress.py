@@ -28,7 +28,7 @@ class Progress:
     """What is done of a job so far."""
 
     context: JobContext
-    blocks: dict[str, int]  #: name of the run -> bytes of text, of each block
+    blocks: dict[str, int]  #: name of the cache file -> bytes of text, for each block
     shards: set[str]  #: their names
     done_blocks: set[str] = field(default_factory=set)
     done_shards: set[str] = field(default_factory=set)
@@ -37,28 +37,27 @@ class Progress:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], context: JobContext) -> "Progress":
-        """Nothing is looked at yet."""
-        runs = {context.cache_path(block).name: block.text_bytes for block in blocks}
+        """Nothing counted yet."""
+        files = {context.cache_path(block).name: block.text_bytes for block in blocks}
         buckets = range(len(context.buckets))
-        return cls(context, runs, {context.shard_path(bucket).name for bucket in buckets})
+        return cls(context, files, {context.shard_path(bucket).name for bucket in buckets})
 
     @property
     def done_bytes(self) -> int:
         """Text in the blocks that are done."""
-        return sum(self.blocks[run] for run in self.done_blocks)
+        return sum(self.blocks[name] for name in self.done_blocks)
 
     def look(self) -> None:
         """Count again."""
         self.peak_memory = max(self.peak_memory, tree_memory())
         self.done_shards = self.shards & names_in(self.context.out_dir)
-        for run in sorted(
-            (self.blocks.keys() & names_in(self.context.cache_dir)) - self.done_blocks
-        ):
+        finished = self.blocks.keys() & names_in(self.context.cache_dir)
+        for name in sorted(finished - self.done_blocks):
             try:
-                self.rejected += len(read_counts(self.context.cache_dir / run).rejected)
-            except InputError:  # a damaged run: the worker that needs it says so
+                self.rejected += len(read_counts(self.context.cache_dir / name).rejected)
+            except InputError:  # damaged: the worker that reads it raises the error
                 continue
-            self.done_blocks.add(run)
+            self.done_blocks.add(name)
 
     def as_words(self) -> str:
         """What the bars do not say themselves."""
@@ -85,7 +84,7 @@ def _watch(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
     shown_every = SECONDS_BETWEEN_LOOKS if terminal.isatty() else SECONDS_BETWEEN_LINES
     progress.look()
     shared = {"mininterval": shown_every, "file": terminal, "dynamic_ncols": True}
-    # What an earlier run of the job has done is no measure of the speed of this one: `initial`.
+    # `initial`: what an earlier process did is not part of this one's speed.
     with (
         tqdm(
             desc="tokenizing",

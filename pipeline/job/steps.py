@@ -1,8 +1,11 @@
-"""What the three steps of the graph do, without Beam: block to run, bucket to shard, shards to
-manifest.
+"""The three steps of the job, without Beam.
 
-Each step leaves a file under its final name, so a step that was done is found again by that name
-and not repeated, also by another process of the same job.
+    tokenize_block    block               ->  token cache file, slices by bucket
+    build_shard       slices of a bucket  ->  shard, ShardRecord
+    finish_dataset    all ShardRecords    ->  manifest
+
+Each step writes its file under its final name, so that a finished step is recognized by that name
+and not repeated, by whatever process.
 """
 
 import hashlib
@@ -70,7 +73,7 @@ class JobContext:
     vocab_size: int
 
     def cache_path(self, block: Block) -> Path:
-        """Where the block's run is, once it is done."""
+        """The block's token cache file, once it is tokenized."""
         name = cache_file_name(
             block.identity,
             self.tokenizer_digest,
@@ -81,7 +84,7 @@ class JobContext:
         return self.cache_dir / name
 
     def shard_path(self, bucket: int) -> Path:
-        """Where the bucket's shard is, once it is done."""
+        """The bucket's shard, once it is built."""
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
 
 
@@ -104,7 +107,8 @@ class Steps:
         self.tokenizer = load_tokenizer(context.out_dir / TOKENIZER)
         if self.tokenizer.digest != context.tokenizer_digest:
             raise InputError(
-                f"{context.out_dir / TOKENIZER} changed while the job was running; run it again."
+                f"{context.out_dir / TOKENIZER} changed while the job was running; "
+                "rerun the command."
             )
 
     @cached_property
@@ -121,24 +125,26 @@ class Steps:
         return ColumnTokenizer(self.tokenizer)
 
     def tokenize_block(self, block: Block) -> Iterator[tuple[int, CacheSlice]]:
-        """Write the block's run, unless it is there, and tell which bucket is where in it.
+        """Write the block's token cache file unless it exists; yield its slice of each bucket.
 
-        Bucket 0 always hears of a run, for it reports the runs' counts; and block 0 tells every
-        bucket of its run, for every bucket becomes a shard.
+        Every block yields a slice for bucket 0, which adds up the blocks' counts, and block 0 one
+        for every bucket, since every bucket becomes a shard, even an empty one.
         """
         path = self.context.cache_path(block)
         if not path.exists():
             schema = cache_schema(self.tokenizer.vocab_size)
-            write_cache_file(path, self._pieces(block), buckets=self.context.buckets, schema=schema)
+            write_cache_file(
+                path, self._tokenized(block), buckets=self.context.buckets, schema=schema
+            )
         slices = list_slices(path)
         nothing = CacheSlice(path.name, ())
-        must_hear = range(len(self.context.buckets)) if block.index == 0 else range(1)
-        for bucket in sorted({*slices, *must_hear}):
+        required = range(len(self.context.buckets)) if block.index == 0 else range(1)
+        for bucket in sorted({*slices, *required}):
             yield bucket, slices.get(bucket, nothing)
 
     def build_shard(self, bucket: int, slices: Iterable[CacheSlice]) -> ShardRecord:
         """Write the bucket's shard, unless it is there and whole."""
-        parts = sorted(set(slices), key=lambda part: part.run)
+        parts = sorted(set(slices), key=lambda part: part.file)
         record_path = self.context.cache_dir / self._record_name(bucket, parts)
         shard_path = self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
@@ -149,7 +155,7 @@ class Steps:
             file.write(_record_to_json(record).encode())
         return record
 
-    def _pieces(self, block: Block) -> Iterator[tuple[TokenizedDocuments, Counts]]:
+    def _tokenized(self, block: Block) -> Iterator[tuple[TokenizedDocuments, Counts]]:
         config = self.context.config
         watch = StageTimer()
         for piece in watch.each("read", read_block(block, text_columns=config.text_columns)):
@@ -177,14 +183,14 @@ class Steps:
             asdict(context.buckets),
             bucket,
         ]
-        text = json.dumps([*facts, [part.run for part in slices]])
+        text = json.dumps([*facts, [part.file for part in slices]])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".shard.json"
 
     def _write_shard(self, path: Path, bucket: int, slices: list[CacheSlice]) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
         split, index = self.context.buckets.split_of(bucket)
         watch = StageTimer()
-        with watch.stage("runs"):
+        with watch.stage("token cache"):
             documents, duplicates = read_documents(
                 self.context.cache_dir, slices, tokenizer.vocab_size
             )
@@ -209,7 +215,7 @@ class Steps:
         counts = Counts(dropped=dropped, seconds=watch.seconds)
         if bucket == 0:
             for part in slices:
-                counts.add(read_counts(self.context.cache_dir / part.run))
+                counts.add(read_counts(self.context.cache_dir / part.file))
         return ShardRecord(bucket, entry, counts, tokens, process_peak())
 
     def _count_tokens(self, examples: Examples) -> list[int]:
@@ -263,7 +269,7 @@ def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
 
 
 def _finished(record_path: Path, shard_path: Path) -> ShardRecord | None:
-    """The record of a shard that an earlier run of this job finished, if its bytes are still so."""
+    """The record of a shard that an earlier process finished, if its bytes have not changed."""
     if not (record_path.exists() and shard_path.exists()):
         return None
     facts = json.loads(record_path.read_bytes())

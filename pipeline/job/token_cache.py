@@ -1,12 +1,12 @@
-"""Run files: the tokenized documents of one block, sorted by bucket.
+"""The token cache: a file of tokenized documents for each block, grouped by bucket.
 
-The pipeline groups references to slices of these files, not tokens: a gigabyte of text through
-Beam's own local GroupByKey costs 4 to 6 GB of memory. A run's name is a digest of all that its
-content depends on, so a run that exists under its name is complete and is never made again: after
-a crash, with other pairs or masks, or with one more source.
+Beam groups references to slices of these files instead of tokens: a gigabyte of text through its
+local GroupByKey takes 4 to 6 GB of memory. A file is named by a digest of everything its content
+depends on, so a file that exists is complete and is never written again: not after a crash, not
+for other pairs or masks, not when a source is added.
 
-A run is an Arrow IPC file of one record batch a bucket and piece of text; its last batch is empty
-and carries the block's counts.
+    0f3a....tokens.arrow    Arrow IPC; a record batch per bucket and chunk of text, then an empty
+                            batch whose metadata holds the block's counts
 """
 
 import hashlib
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pipeline.common import ragged
 from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError
 from pipeline.common.paths import open_mapped, whole_file
 from pipeline.common.ragged import offsets_of
 from pipeline.common.stage_timer import StageTimer
@@ -32,7 +32,7 @@ from pipeline.dataset.schema import id_type
 from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.tokenization.documents import TokenizedDocuments
 
-# Goes up whenever the same block would give another run: extraction, sentences, this layout.
+# Increase it when the same block would give another file: extraction, sentences, this layout.
 CACHE_VERSION = 3
 
 COUNTS = b"clozeline.counts"
@@ -40,20 +40,20 @@ COUNTS = b"clozeline.counts"
 
 @dataclass(frozen=True)
 class CacheSlice:
-    """The batches of a run that belong to one bucket; the pipeline's whole traffic."""
+    """The batches of a cache file that belong to one bucket; all that Beam moves around."""
 
-    run: str
+    file: str
     batches: tuple[int, ...]
 
 
-def cache_file_name(*facts: object) -> str:
-    """The file name of a run, from all that its content depends on."""
-    text = json.dumps([CACHE_VERSION, *map(str, facts)])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".run.arrow"
+def cache_file_name(*parts: object) -> str:
+    """The name of a cache file, from everything its content depends on."""
+    text = json.dumps([CACHE_VERSION, *map(str, parts)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".tokens.arrow"
 
 
 def cache_schema(vocab_size: int) -> pa.Schema:
-    """The columns of a run."""
+    """The columns of a cache file."""
     ids, counts = id_type(vocab_size), pa.uint32()
     lists = {"sentence_lengths": counts, "paragraph_lengths": counts, "input_ids": ids}
     return pa.schema(
@@ -67,39 +67,38 @@ def cache_schema(vocab_size: int) -> pa.Schema:
 
 def write_cache_file(
     path: Path,
-    pieces: Iterable[tuple[TokenizedDocuments, Counts]],
+    chunks: Iterable[tuple[TokenizedDocuments, Counts]],
     *,
     buckets: Buckets,
     schema: pa.Schema,
 ) -> None:
-    """Write a run, piece by piece: only one piece is in memory at a time."""
-    total, watch = Counts(), StageTimer()
+    """Write a cache file chunk by chunk; only one chunk is in memory at a time."""
+    total, timer = Counts(), StageTimer()
     bucket_of_batch: list[int] = []
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
-        for documents, counts in pieces:
+        for documents, counts in chunks:
             total.add(counts)
-            with watch.stage("runs"):
+            with timer.stage("token cache"):
                 for bucket, batch in _by_bucket(documents, buckets, schema):
                     writer.write_batch(batch)
                     bucket_of_batch.append(bucket)
-        total.seconds.update(watch.seconds)
-        facts = {COUNTS: total.to_json(), b"buckets": json.dumps(bucket_of_batch)}
+        total.seconds.update(timer.seconds)
+        metadata = {COUNTS: total.to_json(), b"buckets": json.dumps(bucket_of_batch)}
         last = pa.RecordBatch.from_pylist([], schema=schema)
-        writer.write_batch(last, custom_metadata=facts)
+        writer.write_batch(last, custom_metadata=metadata)
 
 
 def list_slices(path: Path) -> dict[int, CacheSlice]:
-    """What a run holds of each bucket that it has anything of."""
-    facts = _facts(path)
+    """The slice of each bucket that has documents in the cache file."""
     batches = defaultdict(list)
-    for number, bucket in enumerate(json.loads(facts[b"buckets"])):
+    for number, bucket in enumerate(json.loads(_metadata(path)[b"buckets"])):
         batches[bucket].append(number)
     return {bucket: CacheSlice(path.name, tuple(numbers)) for bucket, numbers in batches.items()}
 
 
 def read_counts(path: Path) -> Counts:
-    """What the block's worker counted."""
-    return Counts.from_json(_facts(path)[COUNTS])
+    """What the worker counted when it tokenized the block."""
+    return Counts.from_json(_metadata(path)[COUNTS])
 
 
 def read_documents(
@@ -107,12 +106,12 @@ def read_documents(
 ) -> tuple[BucketDocuments, int]:
     """The documents of a bucket in the order of their hashes, and the number of duplicates.
 
-    Raises InputError for a run that is missing or damaged.
+    Raises CorruptDataError for a cache file that is missing or damaged.
     """
     schema = cache_schema(vocab_size)
     batches = []
-    for part in sorted(set(slices), key=lambda part: part.run):  # a grouping promises no order
-        with _damage_named(cache_dir / part.run) as reader:
+    for part in sorted(set(slices), key=lambda part: part.file):  # GroupByKey promises no order
+        with _open(cache_dir / part.file) as reader:
             batches += [reader.get_batch(number) for number in part.batches]
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     rows = _from_table(table)
@@ -155,15 +154,17 @@ def _from_table(table: pa.Table) -> TokenizedDocuments:
     )
 
 
-def _facts(path: Path) -> dict[bytes, bytes]:
-    with _damage_named(path) as reader:
+def _metadata(path: Path) -> dict[bytes, bytes]:
+    with _open(path) as reader:
         last = reader.num_record_batches - 1
         return dict(reader.get_batch_with_custom_metadata(last)[1])
 
 
 @contextmanager
-def _damage_named(path: Path) -> Iterator[pa.RecordBatchFileReader]:
+def _open(path: Path) -> Iterator[pa.RecordBatchFileReader]:
     try:
         yield pa.ipc.open_file(open_mapped(path))
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it and run again.") from error
+        raise CorruptDataError(
+            f"{path} is damaged ({error}); delete it and rerun the command."
+        ) from error

@@ -1,6 +1,6 @@
 """Rows against their source: every A and B is a stretch of the document that its row names.
 
-The sources are read and tokenized again, by the code that made the shards, into run files in a
+The sources are read and tokenized again, by the code that made the shards, into a token cache in a
 temporary folder; then a shard at a time is compared with the documents of its bucket, a few
 thousand of them at once.
 """
@@ -126,7 +126,7 @@ class Source:
 def read_sources(sources: Sequence[str], folder: Path, manifest: Manifest) -> Iterator[Source]:
     """Tokenize the sources again, for the config of the data set in `folder`.
 
-    The run files go to the system's temporary folder, which TMPDIR names. Raises InputError where
+    The token cache goes to the system's temporary folder (TMPDIR). Raises InputError where
     a source cannot be read.
     """
     config = manifest.config
