@@ -35,7 +35,7 @@ def test_the_numbers_are_the_same_for_ever():
 def test_another_process_draws_the_same():
     code = (
         "import numpy as np; from pipeline.common.counter_rng import *;"
-        "print(random_words(stream_key(1, 'x', 2), np.arange(5)).tolist())"
+        "print(random_bits(stream_key(1, 'x', 2), np.arange(5)).tolist())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == str(random_bits(stream_key(1, "x", 2), np.arange(5)).tolist())

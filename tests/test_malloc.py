@@ -9,9 +9,9 @@ from train.engine.malloc import disable_malloc_trim
 
 FAULTS = """
 import resource, sys, torch
-from train.engine.malloc import keep_freed_memory
+from train.engine.malloc import disable_malloc_trim
 if sys.argv[1] == "keep":
-    assert keep_freed_memory()
+    assert disable_malloc_trim()
 def touch():
     torch.ones(10_000_000)  # 40 MB
 for _ in range(20):  # until free neighbours have grown together to a place that is large enough
