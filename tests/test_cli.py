@@ -1,4 +1,4 @@
-"""The command line as a user meets it: help, version, what goes to Beam, how a mistake is told."""
+"""The command line: help, version, options for Beam, errors."""
 
 import importlib.metadata
 import json
@@ -21,28 +21,30 @@ COMMANDS = (
 HELP = """\
 Usage: clozeline [OPTIONS] COMMAND [ARGS]...
 
-  Pretrain BERT from raw text.
+  Pretrain BERT from raw text, then fine-tune it.
+
+  The commands are listed in data-flow order.
 
 Options:
-  --version  Show the version and exit.
-  --help     Show this message and exit.
+  --version   Show the version and exit.
+  -h, --help  Show this message and exit.
 
 Commands:
   tokenizer  Learn (or adopt) WordPiece, and the parameters of Punkt.
   shards     Text to shards of masked examples.
   inspect    Show examples as a person reads them.
   verify     Check every byte and every example against the manifest.
-  report     Draw what a data set holds, or how runs went.
-  pretrain   Train a model on shards: alone, or under torchrun.
-  evaluate   Measure a run on examples of a data set.
-  finetune   A pretrained RUN and labelled rows to a classifier.
-  baseline   Bag-of-words: what a classifier has to beat.
-  predict    Classify texts, files, or standard input.
-  fill       Fill each [MASK] of a text.
-  export     A run or a classifier to a folder that transformers reads.
+  report     Write an HTML report on a data set or on training runs.
+  pretrain   Pretrain a model on shards, in one process or under torchrun.
+  evaluate   Measure the loss and accuracy of a run on a data set.
+  finetune   Fine-tune a pretrained model into a text classifier.
+  baseline   Train and test the bag-of-words baseline.
+  predict    Classify texts, files or standard input.
+  fill       Fill in each [MASK] of a text.
+  export     Convert a run or a classifier to Hugging Face format.
 """
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-# What takes seconds to import, and what a machine that only trains need not have.
+# Slow to import, or not needed on a machine that only trains.
 HEAVY = ("torch", "apache_beam", "nltk", "datasets", "webdataset", "transformers", "sklearn")
 ASK_ALL_FOR_HELP = f"""
 import sys
@@ -54,28 +56,29 @@ print(sorted(set({HEAVY}) & set(sys.modules)))
 """
 
 
-def test_help_lists_the_commands_in_the_order_of_the_data() -> None:
+def test_help_lists_the_commands_in_data_flow_order() -> None:
     result = CliRunner().invoke(main, ["--help"], prog_name="clozeline", terminal_width=80)
     assert result.output == HELP
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_tells_what_it_takes(name: str) -> None:
+def test_every_command_has_help(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"], prog_name="clozeline")
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: clozeline {name} ")
-    explained = [line.strip() for line in HELP.splitlines() if line.startswith(f"  {name} ")]
-    assert explained[0].removeprefix(name).strip() in result.output
+    summaries = [line.strip() for line in HELP.splitlines() if line.startswith(f"  {name} ")]
+    assert summaries[0].removeprefix(name).strip() in result.output
+    assert CliRunner().invoke(main, [name, "-h"], prog_name="clozeline").output == result.output
 
 
-def test_every_option_has_an_explanation() -> None:
-    silent = [
+def test_every_option_has_a_help_text() -> None:
+    undocumented = [
         f"{name} {option.opts[0]}"
         for name, command in main.commands.items()
         for option in command.params
         if isinstance(option, click.Option) and not option.help
     ]
-    assert silent == []
+    assert undocumented == []
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -85,12 +88,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_the_version_is_that_of_the_package() -> None:
+def test_the_version_is_the_packages() -> None:
     done = clozeline("--version")
     assert done.stdout == f"clozeline {importlib.metadata.version('clozeline')}\n"
 
 
-def test_what_follows_two_dashes_is_beams_and_beams_alone(tmp_path: Path) -> None:
+def test_options_after_two_dashes_go_to_beam_and_only_to_beam(tmp_path: Path) -> None:
     texts = articles(40)
     source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
@@ -100,14 +103,14 @@ def test_what_follows_two_dashes_is_beams_and_beams_alone(tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     assert json.loads((out / "job.json").read_bytes())["beam_args"] == beams
     assert read_manifest(out).config.seed == 1
-    # Spelled like options of ours, but behind the dashes they are Beam's to know.
+    # They are spelled like our options, but after the dashes only Beam reads them.
     line = (*ours, "--overwrite", "--", *beams, "--seed=2", "--pairs=none")
     result = CliRunner().invoke(main, [str(part) for part in line])
     assert result.exit_code == 2
     assert "neither Beam nor the runner knows --seed=2 --pairs=none;" in result.output
 
 
-def test_a_job_says_one_line_and_shows_its_progress_beside_it(tmp_path: Path) -> None:
+def test_a_job_prints_one_line_and_its_progress_to_standard_error(tmp_path: Path) -> None:
     texts = articles(40)
     source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
@@ -116,10 +119,10 @@ def test_a_job_says_one_line_and_shows_its_progress_beside_it(tmp_path: Path) ->
     assert done.stdout == f"{rows:,} training examples in 1 shard: {out}\n"
     assert "tokenizing: 100%" in done.stderr
     assert "2/2" in done.stderr
-    assert "INFO" not in done.stderr  # what Beam logs is in job.log
+    assert "INFO" not in done.stderr  # Beam's log goes to job.log
 
 
-def test_a_mistake_of_the_user_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_user_error_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     for line in (
         ("shards", "no.txt", "--tokenizer", tmp_path, "--out", tmp_path / "out"),
         ("verify", tmp_path / "nothing"),

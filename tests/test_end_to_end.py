@@ -1,4 +1,4 @@
-"""The whole road on a little of the built-in sample, by the commands a user types."""
+"""Every stage on a little of the built-in sample, by the commands a user types."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ CORPUS = "sample:articles?size=400KB sample:reviews?rows=400"
 
 
 def clozeline(folder: Path, line: str) -> str:
-    """What the command prints; it must succeed."""
+    """Output of a command that must succeed."""
     run = subprocess.run(
         [sys.executable, "-m", "train", *shlex.split(line.format(folder))],
         capture_output=True,
@@ -25,9 +25,9 @@ def clozeline(folder: Path, line: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def road(tmp_path_factory):
-    """Where everything was made, and what each command printed."""
-    folder = tmp_path_factory.mktemp("road")
+def stages(tmp_path_factory):
+    """The folder with all results, and the output of each command."""
+    folder = tmp_path_factory.mktemp("stages")
     lines = {
         "tokenizer": f"tokenizer {CORPUS} --vocab-size 1000 --out {{0}}/tokenizer",
         "shards": f"shards {CORPUS} --tokenizer {{0}}/tokenizer --out {{0}}/shards --workers 1"
@@ -44,43 +44,44 @@ def road(tmp_path_factory):
     return folder, {name: clozeline(folder, line) for name, line in lines.items()}
 
 
-def test_every_stage_says_in_its_last_line_what_it_made(road):
-    folder, said = road
-    assert f"1,000 pieces, Punkt trained on the sources: {folder}/tokenizer" in said["tokenizer"]
-    assert f"training examples in 2 shards: {folder}/shards" in said["shards"]
-    assert "3 shards and" in said["verify"]
-    assert "are sound" in said["verify"]
-    assert f"step 30 of 30: {folder}/run" in said["pretrain"]
-    assert f": {folder}/classifier" in said["finetune"]
+def test_the_last_line_of_each_stage_states_the_result(stages):
+    folder, printed = stages
+    assert printed["tokenizer"].startswith("1,000 ")
+    assert printed["tokenizer"].endswith(f": {folder}/tokenizer\n")
+    assert f"training examples in 2 shards: {folder}/shards" in printed["shards"]
+    assert "3 shards and" in printed["verify"]
+    assert "are sound" in printed["verify"]
+    assert f"step 30 of 30: {folder}/run" in printed["pretrain"]
+    assert f": {folder}/classifier" in printed["finetune"]
 
 
-def test_an_example_can_be_read(road):
-    shown = road[1]["inspect"]
+def test_an_example_can_be_read(stages):
+    shown = stages[1]["inspect"]
     assert "MASK]" in shown
     assert "  hidden   1 " in shown
 
 
-def test_what_was_learned_stands_beside_its_yardsticks(road):
-    folder, said = road
-    assert "64 held-out examples" in said["evaluate"]
-    assert "unigram" in said["evaluate"]
+def test_results_are_printed_next_to_their_baselines(stages):
+    folder, printed = stages
+    assert "64 held-out examples" in printed["evaluate"]
+    assert "unigram" in printed["evaluate"]
     report = json.loads((folder / "classifier" / "report.json").read_text())
     assert 0 <= report["finetuned"]["accuracy"] <= 1
     assert report["bag_of_words"]["accuracy"] > 0.6
 
 
-def test_answers_come_a_line_each(road):
-    said = road[1]
-    predictions = [line.split("\t") for line in said["predict"].splitlines()]
+def test_predictions_are_printed_one_per_line(stages):
+    printed = stages[1]
+    predictions = [line.split("\t") for line in printed["predict"].splitlines()]
     assert [fields[2] for fields in predictions] == ["It broke after a day.", "I love it."]
     assert {fields[0] for fields in predictions} <= {"0", "1"}
-    first, guesses = said["fill"].splitlines()
-    assert first.startswith("The town is in the")  # a piece such as "##s" goes on with the word
+    first, guesses = printed["fill"].splitlines()
+    assert first.startswith("The town is in the")  # a token such as "##s" continues the word
     assert guesses.count("%") == 2
 
 
-def test_a_second_call_finds_everything_complete(road):
-    folder, _ = road
+def test_a_second_call_finds_everything_complete(stages):
+    folder, _ = stages
     again = clozeline(folder, f"shards {CORPUS} --tokenizer {{0}}/tokenizer --out {{0}}/shards"
                       " --max-seq-length 64 --num-shards 2 --validation 0.1")  # fmt: skip
     assert again.startswith("already complete: ")

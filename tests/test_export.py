@@ -1,4 +1,4 @@
-"""Models that leave for `transformers`, and models of others that come in, by whole commands."""
+"""Models exported to `transformers` and imported from it, by whole commands."""
 
 import json
 import os
@@ -39,7 +39,7 @@ HOSTILE = st.text(
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> Iterator[None]:
-    """One thread: the models are so small that threads would only wait for each other."""
+    """One thread: the models are too small to gain from more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with quiet_transformers():
@@ -47,16 +47,16 @@ def quiet() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def told(*words: object, code: int = 0) -> str:
-    """What a command prints, all of it."""
+def output_of(*words: object, code: int = 0) -> str:
+    """All output of a command."""
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == code, done.output
     return done.output
 
 
 def refused(*words: object) -> str:
-    """The one line of a command that fails."""
-    output = told(*words, code=2)
+    """The single error line of a command that fails."""
+    output = output_of(*words, code=2)
     assert output.startswith("Error: ")
     assert output.count("\n") == 1
     return output
@@ -71,14 +71,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def exported(run: Path) -> Path:
     out = run.parent / "exported"
-    assert told("export", run, "--out", out) == (
+    assert output_of("export", run, "--out", out) == (
         f"BertForPreTraining of {parameters(run):,} parameters: {out}\n"
     )
     return out
 
 
 def parameters(run: Path) -> int:
-    """Of all weights that are stored, without the rows that only pad the vocabulary."""
+    """Number of stored weights, without the rows that pad the vocabulary."""
     weights = load_weights(list_checkpoints(run)[-1])
     padding = TINY.padded_vocab_size - TINY.vocab_size
     return sum(weight.numel() for weight in weights.values()) - padding * TINY.hidden_size
@@ -95,7 +95,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def finetuned(start: Path, rows: Path, out: Path) -> str:
-    return told("finetune", start, rows, "--out", out, "--no-baseline")
+    return output_of("finetune", start, rows, "--out", out, "--no-baseline")
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +118,8 @@ def test_transformers_loads_an_export_and_its_tokenizer_without_a_warning(
     assert tokenizer.model_max_length == 12
     batch = tokenizer("the cat sat", "on mat", return_tensors="pt")
     ids = batch["input_ids"][0].tolist()
-    pieces = " ".join(TOKENIZER.tokens[i] for i in ids)
-    assert pieces == "[CLS] the cat sat [SEP] on mat [SEP]"
+    tokens = " ".join(TOKENIZER.tokens[i] for i in ids)
+    assert tokens == "[CLS] the cat sat [SEP] on mat [SEP]"
     assert batch["token_type_ids"][0].tolist() == [0] * 5 + [1] * 3
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
 
@@ -132,14 +132,14 @@ def test_transformers_loads_an_export_and_its_tokenizer_without_a_warning(
 
 @pytest.fixture(scope="module")
 def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Tokenizer, list[Any]]]:
-    """Ours, with what `transformers` makes of the files: all of them, and vocab.txt alone."""
+    """Our tokenizers, each with what `transformers` loads: with and without tokenizer.json."""
     import transformers
 
-    both = []
+    pairs = []
     words = "the The cat e é ü u ß i ı 中 ##é ##e ##s [ ] # ! . mask"
-    pieces = [*SPECIAL_TOKENS, *words.split()]
+    vocabulary = [*SPECIAL_TOKENS, *words.split()]
     for cased, strip in ((False, True), (True, False), (False, False), (True, True)):
-        ours = Tokenizer(pieces, Normalization(lowercase=not cased, strip_accents=strip))
+        ours = Tokenizer(vocabulary, Normalization(lowercase=not cased, strip_accents=strip))
         folder = tmp_path_factory.mktemp("tokenizer") / "all"
         folder.mkdir()
         save_tokenizer(folder, ours, max_seq_length=12)
@@ -148,48 +148,50 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Tokenizer
         fewer = shutil.copytree(folder, folder.parent / "fewer")
         (fewer / "tokenizer.json").unlink()
         assert read_tokenizer(fewer).digest == ours.digest
-        theirs = [
+        loaded = [
             transformers.AutoTokenizer.from_pretrained(folder, split_special_tokens=True),
             transformers.BertTokenizerFast.from_pretrained(fewer, split_special_tokens=True),
         ]
-        both.append((ours, theirs))
-    return both
+        pairs.append((ours, loaded))
+    return pairs
 
 
 @settings(max_examples=60)
 @given(text=HOSTILE)
-def test_the_ids_of_an_export_are_ours(
+def test_an_exported_tokenizer_gives_the_same_ids(
     tokenizers: list[tuple[Tokenizer, list[Any]]], text: str
 ) -> None:
-    for ours, both in tokenizers:
+    for ours, loaded in tokenizers:
         (expected,) = ours.encode_batch([text])
-        for theirs in both:
-            assert theirs(text, add_special_tokens=False)["input_ids"] == expected
+        for tokenizer in loaded:
+            assert tokenizer(text, add_special_tokens=False)["input_ids"] == expected
 
 
-def test_a_mask_is_the_token_there_and_text_here(exported: Path) -> None:
+def test_mask_is_a_special_token_in_transformers_and_text_here(exported: Path) -> None:
     import transformers
 
-    theirs = transformers.AutoTokenizer.from_pretrained(exported)
-    assert TOKENIZER.mask_id in theirs("the [MASK]")["input_ids"]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(exported)
+    assert TOKENIZER.mask_id in tokenizer("the [MASK]")["input_ids"]
     assert TOKENIZER.mask_id not in TOKENIZER.encode_batch(["the [MASK]"])[0]
 
 
-def test_an_exported_classifier_answers_as_before(classifier: Path, tmp_path: Path) -> None:
+def test_an_exported_classifier_predicts_the_same(classifier: Path, tmp_path: Path) -> None:
     import transformers
 
     out = tmp_path / "out"
-    assert told("export", classifier, "--out", out).startswith("BertForSequenceClassification of ")
+    assert output_of("export", classifier, "--out", out).startswith(
+        "BertForSequenceClassification of "
+    )
     texts = ["the cat sat", "dog", "it ran to the river"]
-    answers = told("predict", classifier, *texts)
-    assert told("predict", out, *texts) == answers
+    predictions = output_of("predict", classifier, *texts)
+    assert output_of("predict", out, *texts) == predictions
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         out, output_loading_info=True
     )
     assert not any(info.values()), info
-    for text, line in zip(texts, answers.splitlines(), strict=True):
+    for text, line in zip(texts, predictions.splitlines(), strict=True):
         batch = tokenizer(text, truncation=True, return_tensors="pt")
         probability, best = model(**batch).logits[0].softmax(-1).max(0)
         label, shown, _ = line.split("\t")
@@ -197,40 +199,42 @@ def test_an_exported_classifier_answers_as_before(classifier: Path, tmp_path: Pa
         assert float(shown) == pytest.approx(probability.item(), abs=1e-4)
 
 
-def test_the_card_tells_what_the_run_tells(run: Path, tmp_path: Path) -> None:
+def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     heldout = {"examples": 23, "mlm_loss": 3.21987, "mlm_accuracy": 0.25}
     (copy / "summary.json").write_text(json.dumps({"step": 1, "heldout": heldout}))
-    told("export", copy, "--out", tmp_path / "out")
+    output_of("export", copy, "--out", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
-    facts = ["| steps | 1 |", "| held-out examples | 23 |", "| masked-LM loss | 3.22 |"]
-    for fact in (*facts, "| masked-LM accuracy | 0.25 |", 'pipeline("fill-mask", model="out")'):
-        assert fact in card
+    rows = ["| steps | 1 |", "| held-out examples | 23 |", "| masked-LM loss | 3.22 |"]
+    for line in (*rows, "| masked-LM accuracy | 0.25 |", 'pipeline("fill-mask", model="out")'):
+        assert line in card
     assert str(tmp_path) not in card
-    # What was measured at another step is not of these weights.
+    # An evaluation at another step does not describe these weights.
     (copy / "summary.json").write_text(json.dumps({"step": 2, "heldout": heldout}))
-    told("export", copy, "--out", tmp_path / "out", "--overwrite")
-    assert "Nothing was measured." in (tmp_path / "out" / "README.md").read_text()
+    output_of("export", copy, "--out", tmp_path / "out", "--overwrite")
+    assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_the_same_export_is_left_alone_and_nothing_else_is_replaced(
+def test_an_identical_export_is_kept_and_nothing_else_is_replaced(
     run: Path, exported: Path, tmp_path: Path
 ) -> None:
     out = shutil.copytree(exported, tmp_path / "out")
     (out / "README.md").write_text("edited")
-    assert told("export", run, "--out", out).startswith("already complete: ")
+    assert output_of("export", run, "--out", out).startswith("already complete: ")
     assert (out / "README.md").read_text() == "edited"
     other = write_small_run(
         tmp_path / "other", BertForPretraining(TINY, seed=8), TOKENIZER, max_seq_length=12
     )
-    assert "holds another export; give another --out, or --overwrite" in refused(
+    assert "holds a different export; choose another --out, or add --overwrite" in refused(
         "export", other, "--out", out
     )
     assert weights_sha256(out) == weights_sha256(exported)
-    told("export", other, "--out", out, "--overwrite")
+    output_of("export", other, "--out", out, "--overwrite")
     assert weights_sha256(out) != weights_sha256(exported)
     (out / "thesis.txt").write_text("years of work")
-    assert "is no export (thesis.txt in it)" in refused("export", run, "--out", out, "--overwrite")
+    assert "is not an export (it contains thesis.txt)" in refused(
+        "export", run, "--out", out, "--overwrite"
+    )
     assert (out / "thesis.txt").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
 
@@ -245,7 +249,7 @@ def test_what_transformers_cannot_express_leaves_no_folder(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_a_full_disk_leaves_no_half_of_an_export(run: Path, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_export(run: Path, tmp_path: Path) -> None:
     with no_file_longer_than(20_000):
         line = refused("export", run, "--out", tmp_path / "out")
     assert "out cannot be written (" in line
@@ -255,13 +259,13 @@ def test_a_full_disk_leaves_no_half_of_an_export(run: Path, tmp_path: Path) -> N
 PRETRAIN = ("--batch-size=8", "--log-every=1", "--eval-every=0", "--save-every=2")
 
 
-def test_pretraining_begins_with_the_weights_of_a_folder_and_resumes(
+def test_pretraining_starts_from_the_weights_of_a_folder_and_resumes(
     small_folder: Path, exported: Path, tmp_path: Path
 ) -> None:
-    # Too small to change a weight: what is trained is what was given.
+    # The learning rate is too small to change a weight.
     line = ("pretrain", small_folder, "--init", exported, "--learning-rate=1e-30", *PRETRAIN)
     folder = tmp_path / "run"
-    told(*line, "--out", folder, "--max-steps=2")
+    output_of(*line, "--out", folder, "--max-steps=2")
     weights = load_weights(list_checkpoints(folder)[-1])
     given = load_huggingface(exported).weights
     assert weights.keys() == given.keys()
@@ -270,25 +274,25 @@ def test_pretraining_begins_with_the_weights_of_a_folder_and_resumes(
     facts = json.loads((folder / "run.json").read_bytes())
     assert facts["started_from"] == weights_sha256(exported)
 
-    assert told(*line, "--out", folder, "--max-steps=4", "--resume").endswith(
+    assert output_of(*line, "--out", folder, "--max-steps=4", "--resume").endswith(
         f"step 4 of 4: {folder}\n"
     )
     assert json.loads((folder / "run.json").read_bytes()) == facts | {
         "training": facts["training"] | {"max_steps": 4}
     }
-    assert "already complete" in told(*line, "--out", folder, "--max-steps=4", "--resume")
+    assert "already complete" in output_of(*line, "--out", folder, "--max-steps=4", "--resume")
 
 
-def test_a_resumed_life_goes_on_from_its_own_checkpoint(
+def test_a_resumed_run_continues_from_its_own_checkpoint(
     small_folder: Path, exported: Path, tmp_path: Path
 ) -> None:
     line = ("pretrain", small_folder, "--init", exported, *PRETRAIN, "--max-steps=4")
     whole, run = tmp_path / "whole", tmp_path / "run"
-    told(*line, "--out", whole)
+    output_of(*line, "--out", whole)
     shutil.copytree(whole, run)
     (run / "summary.json").unlink()
     shutil.rmtree(list_checkpoints(run)[-1])
-    told(*line, "--out", run, "--resume")
+    output_of(*line, "--out", run, "--resume")
     names = [(path / "model.safetensors").read_bytes() for path in map(newest, (whole, run))]
     assert names[0] == names[1]
     assert weights_sha256(newest(run)) != weights_sha256(exported)
@@ -299,7 +303,7 @@ def newest(run: Path) -> Path:
 
 
 def write_folder(folder: Path, *, architecture: str, tokenizer: Tokenizer = TOKENIZER) -> Path:
-    """What `transformers` would have saved of a small model."""
+    """A small model as `transformers` would have saved it."""
     folder.mkdir()
     save_tokenizer(folder, tokenizer, max_seq_length=12)
     weights = BertForPretraining(TINY, seed=7).state_dict()
@@ -307,38 +311,44 @@ def write_folder(folder: Path, *, architecture: str, tokenizer: Tokenizer = TOKE
     return folder
 
 
-def test_what_a_folder_lacks_is_said_and_drawn_from_the_seed(
+def test_missing_weights_are_reported_and_drawn_from_the_seed(
     small_folder: Path, rows: Path, tmp_path: Path
 ) -> None:
     masked = write_folder(tmp_path / "masked", architecture="BertForMaskedLM")
     bare = write_folder(tmp_path / "bare", architecture="BertModel")
     line = ("pretrain", small_folder, *PRETRAIN, "--max-steps=1", "--out", tmp_path / "run")
-    said = told(*line, "--init", masked)
-    assert f"note: {masked} has no pooler and no next-sentence head; drawn from the seed." in said
+    printed = output_of(*line, "--init", masked)
+    assert (
+        f"note: {masked} has no pooler and no next-sentence head; drawn from the seed." in printed
+    )
     assert "note: " + f"{masked} has no pooler; it was drawn" in finetuned(
         masked, rows, tmp_path / "classifier"
     )
     assert "note:" not in finetuned(bare, rows, tmp_path / "another")
-    assert told("fill", masked, "the [MASK] sat").startswith("the ")
-    assert f"{bare} has no masked-word head" in refused("fill", bare, "the [MASK] sat")
+    assert output_of("fill", masked, "the [MASK] sat").startswith("the ")
+    assert f"{bare} has no masked-LM head" in refused("fill", bare, "the [MASK] sat")
 
 
-def test_a_folder_fills_as_the_run_that_it_was(run: Path, exported: Path) -> None:
+def test_an_exported_run_fills_as_the_run_does(run: Path, exported: Path) -> None:
     text = "the [MASK] sat on [MASK]"
-    assert told("fill", exported, text) == told("fill", run, text)
-    assert "reads 12 at most" in refused("fill", exported, "the " * 20 + "[MASK]")
+    assert output_of("fill", exported, text) == output_of("fill", run, text)
+    assert "reads at most 12" in refused("fill", exported, "the " * 20 + "[MASK]")
 
 
-def test_a_folder_is_fine_tuned_as_the_run_that_it_was(
+def test_an_exported_run_is_fine_tuned_as_the_run_is(
     classifier: Path, exported: Path, rows: Path, tmp_path: Path
 ) -> None:
     finetuned(exported, rows, tmp_path / "out")
     texts = ["the cat sat", "dog"]
-    assert told("predict", tmp_path / "out", *texts) == told("predict", classifier, *texts)
+    assert output_of("predict", tmp_path / "out", *texts) == output_of(
+        "predict", classifier, *texts
+    )
 
 
-def test_rows_beyond_the_tokenizer_are_left_out(run: Path, exported: Path, tmp_path: Path) -> None:
-    """Some round the number of words up in the config itself."""
+def test_embedding_rows_beyond_the_tokenizer_are_ignored(
+    run: Path, exported: Path, tmp_path: Path
+) -> None:
+    """Some models round the vocabulary size up in the config itself."""
     folder = shutil.copytree(exported, tmp_path / "round")
     config = BertConfig(**{**TINY.to_dict(), "vocab_size": 64})
     weights = load_weights(newest(run))
@@ -347,19 +357,19 @@ def test_rows_beyond_the_tokenizer_are_left_out(run: Path, exported: Path, tmp_p
     )
     save_huggingface(folder, config, weights)
     text = "the [MASK] sat"
-    assert told("fill", folder, text) == told("fill", run, text)
+    assert output_of("fill", folder, text) == output_of("fill", run, text)
 
 
-def test_a_pair_is_read_where_a_column_is_named(classifier: Path, tmp_path: Path) -> None:
+def test_pairs_are_read_if_a_second_column_is_named(classifier: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    told("export", classifier, "--out", out)
+    output_of("export", classifier, "--out", out)
     (alone,) = predict(out, ["the cat\tsat"])
     (paired,) = predict(out, ["the cat\tsat"], text_pair="second")
     assert alone.text == paired.text
     assert alone.probability != paired.probability
 
 
-def test_a_folder_that_does_not_fit_is_refused_in_one_line(
+def test_an_unsuitable_folder_is_refused_in_one_line(
     small_folder: Path, run: Path, classifier: Path, exported: Path, tmp_path: Path
 ) -> None:
     empty = tmp_path / "empty"
@@ -386,10 +396,13 @@ def test_a_folder_that_does_not_fit_is_refused_in_one_line(
             "is no run (no run.json in it), is no classifier (no classifier.json) and",
         ),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt in it)"),
-        (("predict", run, "x"), "is a run and no classifier; `clozeline finetune"),
+        (
+            ("predict", run, "x"),
+            "is a pretraining run, not a classifier; make one with `clozeline finetune",
+        ),
         (("predict", exported, "x"), "BertForPreTraining, not a BertForSequenceClassification"),
         (("fill", classifier, "[MASK]"), "is a classifier; give what it was made of"),
-        (("export", exported, "--out", empty), "is a Hugging Face folder already"),
+        (("export", exported, "--out", empty), "is already a Hugging Face folder"),
         (
             ("export", empty, "--out", tmp_path / "x"),
             "and is no Hugging Face folder (no config.json)",
@@ -397,11 +410,11 @@ def test_a_folder_that_does_not_fit_is_refused_in_one_line(
     ):
         assert line in refused(*words)
     assert not (tmp_path / "run").exists()
-    both = told(*init, exported, "--start-from", run, code=2)
-    assert both.endswith("Error: give one of --start-from RUN and --init HF_DIR.\n")
+    printed = output_of(*init, exported, "--start-from", run, code=2)
+    assert printed.endswith("Error: --start-from and --init exclude each other; give one.\n")
 
 
-def test_shards_longer_than_a_folder_reads_are_refused(
+def test_shards_longer_than_the_model_reads_are_refused(
     small_folder: Path, exported: Path, tmp_path: Path
 ) -> None:
     short = shutil.copytree(exported, tmp_path / "short")
@@ -423,7 +436,7 @@ def test_shards_longer_than_a_folder_reads_are_refused(
         ({"do_lower_case": "yes"}, "do_lower_case is 'yes'; it must be true or false"),
     ],
 )
-def test_another_tokenizer_than_berts_is_refused(
+def test_a_tokenizer_other_than_berts_is_refused(
     exported: Path, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     folder = shutil.copytree(exported, tmp_path / "folder")
@@ -432,7 +445,7 @@ def test_another_tokenizer_than_berts_is_refused(
     assert message in refused("fill", folder, "[MASK]")
 
 
-def test_a_tokenizer_that_keeps_control_characters_stays_here(tmp_path: Path) -> None:
+def test_a_tokenizer_that_keeps_control_characters_cannot_be_exported(tmp_path: Path) -> None:
     flags = Normalization(lowercase=True, strip_accents=True, clean_text=False)
     tokenizer = Tokenizer(TOKENIZER.tokens, flags)
     run = write_small_run(tmp_path / "run", BertForPretraining(TINY), tokenizer, max_seq_length=12)

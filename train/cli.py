@@ -1,4 +1,4 @@
-"""`clozeline`: all commands, in the order in which data flows through them."""
+"""`clozeline`: all commands, in data-flow order."""
 
 import errno
 from pathlib import Path
@@ -10,49 +10,55 @@ from click.core import ParameterSource
 from model.config import PRESETS, BertConfig
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.config_options import config_or_usage_error, options_of
-from pipeline.common.errors import InputError
+from pipeline.common.errors import ClozelineError, InputError
 from train.config import PretrainConfig
 from train.finetuning.config import FinetuneConfig
 
 LOCAL = click.Path(path_type=Path)
 
-# What the system says when the user's machine, and not our code, is at fault.
-MENDABLE = (
+# Operating system errors that the user can fix: the disk is full, a folder is read-only.
+FIXABLE = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
 )
 
 
 class Failure(click.ClickException):
-    """One line and exit code 2."""
+    """Ends the command with one line and an exit code."""
 
-    exit_code = 2
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class InOrder(click.Group):
-    """Lists its commands as declared, and turns what the user can mend into one line."""
+    """Lists commands in order of declaration; reports expected errors in one line."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The order of declaration, not of the alphabet."""
+        """In order of declaration, not alphabetical."""
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was named."""
+        """Run the chosen command."""
         try:
             return super().invoke(ctx)
-        except InputError as error:
-            raise Failure(str(error)) from error
+        except ClozelineError as error:
+            raise Failure(str(error), error.exit_code) from error
         except OSError as error:
-            if error.errno not in MENDABLE:
+            if error.errno not in FIXABLE:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            raise Failure(f"{where}{error.strerror}. Mend that and run the same again.") from error
+            message = f"{where}{error.strerror}. Fix this and rerun the command."
+            raise Failure(message, InputError.exit_code) from error
 
 
-@click.group(cls=InOrder)
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="clozeline", message="%(prog)s %(version)s")
 def main() -> None:
-    """Pretrain BERT from raw text."""
+    """Pretrain BERT from raw text, then fine-tune it.
+
+    The commands are listed in data-flow order.
+    """
 
 
 for command in (tokenizer, shards, inspect):
@@ -60,10 +66,14 @@ for command in (tokenizer, shards, inspect):
 
 
 @main.command("verify", params=[*verify.params], help=verify.help)
-@click.option("--loader", is_flag=True, help="Also prove that training reads each example once.")
+@click.option(
+    "--loader",
+    is_flag=True,
+    help="Also check that training reads each example exactly once per epoch.",
+)
 @click.pass_context
-def verify_with_loader(context: click.Context, loader: bool, **options: Any) -> None:
-    """What the pipeline checks, and the order in which training reads it."""
+def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) -> None:
+    """The checks of the pipeline, and those of the loader."""
     context.invoke(verify, **options)
     if loader:
         from train.data.loader_check import check_loader
@@ -73,46 +83,50 @@ def verify_with_loader(context: click.Context, loader: bool, **options: Any) -> 
 
 @main.command()
 @click.argument("folders", metavar="SHARDS|RUN...", nargs=-1, required=True, type=FOLDER)
-@click.option("--out", type=FOLDER, help="Write the page here, and of a data set no card.")
+@click.option("--out", type=FOLDER, help="Write only the HTML page, to this file.")
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Draw what a data set holds, or how runs went.
+    """Write an HTML report on a data set or on training runs.
 
-    Of a data set: a page, SHARDS/report.html, and a card for the Hub, SHARDS/README.md; a card that
-    was edited is kept. Of a run: a page, RUN/report.html; up to four runs are drawn on the page of
-    the first, with what differs between them.
+    For a data set: SHARDS/report.html, and a data set card for the Hugging Face Hub,
+    SHARDS/README.md. An edited card is kept. For a run: RUN/report.html. Up to four runs are
+    compared in the report of the first.
     """
     from pipeline.dataset.manifest import MANIFEST
     from pipeline.report.dataset_report import write_report
 
     # Checked before torch is imported: a pipeline host may have none.
-    is_run, is_data_set = ((folders[0] / name).exists() for name in ("run.json", MANIFEST))
+    is_run, is_dataset = ((folders[0] / name).exists() for name in ("run.json", MANIFEST))
     if is_run or len(folders) > 1:
         from train.monitoring.run_report import write_run_report
 
         click.echo(write_run_report(folders, out=out))
         return
-    if folders[0].is_dir() and not is_data_set:
+    if folders[0].is_dir() and not is_dataset:
         raise InputError(
-            f"{folders[0]} is neither a finished data set (no {MANIFEST} in it) nor a run (no "
-            "run.json); give a folder that `clozeline shards` or `clozeline pretrain` made."
+            f"{folders[0]} is neither a finished data set (it has no {MANIFEST}) nor a run (no "
+            "run.json); give a folder made by `clozeline shards` or `clozeline pretrain`."
         )
     written = write_report(folders[0], out=out)
     if out is None and written.card is None:
-        click.echo(f"warning: {folders[0] / 'README.md'} was edited, and is kept", err=True)
+        click.echo(f"warning: {folders[0] / 'README.md'} was edited and is kept", err=True)
     click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))
 
 
 @main.command()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option("--out", required=True, type=LOCAL, help="Folder of the run.")
-@click.option("--preset", default="nano", show_default=True, help=f"One of {', '.join(PRESETS)}.")
-@click.option("--dropout", type=float, help="Instead of the preset's.")
-@click.option("--resume", is_flag=True, help="Go on from the newest checkpoint, if there is one.")
-@click.option("--overwrite", is_flag=True, help="Replace the run that is there.")
+@click.option("--out", required=True, type=LOCAL, help="Folder for the run.")
 @click.option(
-    "--start-from", type=LOCAL, help="Begin with the weights and moments of this other run."
+    "--preset", default="nano", show_default=True, help=f"Model architecture: {', '.join(PRESETS)}."
 )
-@click.option("--init", type=LOCAL, help="Begin with the weights of this Hugging Face folder.")
+@click.option("--dropout", type=float, help="Dropout probability; overrides the preset.")
+@click.option(
+    "--resume", is_flag=True, help="Continue from the latest checkpoint, if there is one."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
+@click.option(
+    "--start-from", type=LOCAL, help="Start from the weights and optimizer state of this run."
+)
+@click.option("--init", type=LOCAL, help="Start from the weights of this Hugging Face folder.")
 @options_of(PretrainConfig)
 def pretrain(
     folder: Path,
@@ -125,13 +139,13 @@ def pretrain(
     init: Path | None,
     **options: Any,
 ) -> None:
-    """Train a model on shards: alone, or under torchrun.
+    """Pretrain a model on shards, in one process or under torchrun.
 
-    With --start-from and without --preset the model is that of the other run, and with --init that
-    of the folder.
+    With --start-from or --init, the architecture is that of the given run or folder, unless
+    --preset is given as well.
     """
     if start_from and init:
-        raise click.UsageError("give one of --start-from RUN and --init HF_DIR.")
+        raise click.UsageError("--start-from and --init exclude each other; give one.")
     training = config_or_usage_error(PretrainConfig, options)
     from train.engine.distributed import is_main_process
     from train.pretraining.evaluate import as_table
@@ -152,10 +166,13 @@ def pretrain(
         return
     for line in as_table(outcome.heldout) if outcome.heldout else ():
         click.echo(line)
-    how = "" if outcome.is_new else "already complete: "
-    how = how if outcome.is_complete else "stopped on request, --resume goes on: "
-    end = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
-    click.echo(f"{how}step {outcome.step} {end}: {out}")
+    budget = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
+    reached = f"step {outcome.step} {budget}"
+    if not outcome.is_complete:
+        click.echo(f"Stopped at {reached}; checkpoint saved in {out}. Add `--resume` to continue.")
+        return
+    done = "" if outcome.is_new else "already complete: "
+    click.echo(f"{done}{reached}: {out}")
 
 
 def _chosen_model(
@@ -166,16 +183,16 @@ def _chosen_model(
     start_from: Path | None,
     init: Path | None,
 ) -> BertConfig:
-    """The preset, or the model of what training begins with, where no preset is asked for."""
+    """The preset; without --preset the architecture of the run or folder training starts from."""
     from pipeline.dataset.manifest import read_manifest
     from train.artifacts.run import model_config, model_of
     from train.pretraining.initial_weights import initial_config
 
-    asked = click.get_current_context().get_parameter_source("preset")
-    is_asked = asked is not ParameterSource.DEFAULT
+    source = click.get_current_context().get_parameter_source("preset")
+    is_given = source is not ParameterSource.DEFAULT
     if init:
-        return initial_config(init, preset_name=preset if is_asked else None, dropout=dropout)
-    if start_from and not is_asked:
+        return initial_config(init, preset_name=preset if is_given else None, dropout=dropout)
+    if start_from and not is_given:
         return model_of(start_from, dropout=dropout)
     return model_config(preset, read_manifest(folder), dropout=dropout)
 
@@ -188,18 +205,18 @@ def _chosen_model(
     default="validation",
     show_default=True,
     type=click.Choice(["validation", "train"]),
-    help="Held-out examples, or those to train on.",
+    help="Evaluate on held-out or on training examples.",
 )
 @click.option(
     "--batch-size",
     default=64,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Examples at a time.",
+    help="Examples per forward pass.",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Examples at most.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of examples.")
 def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
-    """Measure a run on examples of a data set."""
+    """Measure the loss and accuracy of a run on a data set."""
     from train.engine.distributed import is_main_process
     from train.pretraining.evaluate import as_table, evaluate_run
 
@@ -211,17 +228,17 @@ def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | 
 @main.command()
 @click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("train", metavar="TRAIN")
-@click.option("--out", required=True, type=LOCAL, help="Folder of the classifier.")
-@click.option("--test", help="Labelled rows to test on; not given: a share of TRAIN.")
-@click.option("--overwrite", is_flag=True, help="Replace the classifier that is there.")
+@click.option("--out", required=True, type=LOCAL, help="Folder for the classifier.")
+@click.option("--test", help="Labelled test rows. Default: hold out part of TRAIN.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing classifier.")
 @options_of(FinetuneConfig)
 def finetune(
     run: Path, train: str, out: Path, test: str | None, overwrite: bool, **options: Any
 ) -> None:
-    """A pretrained RUN and labelled rows to a classifier.
+    """Fine-tune a pretrained model into a text classifier.
 
-    HF_DIR is a BERT in Hugging Face's format, with its tokenizer.
-    TRAIN and --test are Parquet, JSON lines, CSV or TSV files, hf://DATASET or sample:reviews.
+    HF_DIR is a BERT in Hugging Face format, with its tokenizer. TRAIN and --test are Parquet, JSON
+    lines, CSV or TSV files, hf://DATASET or sample:reviews.
     """
     config = config_or_usage_error(FinetuneConfig, options)
     from train.finetuning.finetune import finetune as run_finetuning
@@ -237,16 +254,20 @@ def finetune(
 
 @main.command()
 @click.argument("train", metavar="TRAIN")
-@click.option("--test", required=True, help="Labelled rows to test on.")
+@click.option("--test", required=True, help="Labelled test rows.")
 @click.option("--text", default=FinetuneConfig.text, show_default=True, help="Column of the text.")
-@click.option("--text-pair", help="Column of a second text.")
+@click.option("--text-pair", help="Column of the second text of a pair.")
 @click.option(
     "--label", default=FinetuneConfig.label, show_default=True, help="Column of the class."
 )
-@click.option("--max-tokens", type=click.IntRange(min=3), help="Cut each row to so many tokens.")
-@click.option("--tokenizer", type=FOLDER, help="Whose tokens; not given: words are counted.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=3), help="Truncate each row to this many tokens."
+)
+@click.option(
+    "--tokenizer", type=FOLDER, help="Count --max-tokens with this tokenizer. Default: words."
+)
 def baseline(train: str, **options: Any) -> None:
-    """Bag-of-words: what a classifier has to beat."""
+    """Train and test the bag-of-words baseline."""
     from train.finetuning.baseline import baseline as run_baseline
 
     scores = run_baseline(train, options.pop("test"), **options)
@@ -259,52 +280,55 @@ def baseline(train: str, **options: Any) -> None:
 @click.argument("folder", metavar="CLASSIFIER|HF_DIR", type=LOCAL)
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @click.option(
-    "--file", "files", multiple=True, help="Texts a line, or a table; - is standard input."
+    "--file",
+    "files",
+    multiple=True,
+    help="A table, or a file with one text per line; - is standard input.",
 )
-@click.option("--text", help="Column of the text in a table; not given: as in training.")
-@click.option("--text-pair", help="Column of a second text.")
+@click.option("--text", help="Column of the text in a table. Default: as in training.")
+@click.option("--text-pair", help="Column of the second text of a pair.")
 @click.option(
     "--batch-size",
     default=32,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Texts at a time.",
+    help="Texts per forward pass.",
 )
 def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
-    """Classify texts, files, or standard input.
+    """Classify texts, files or standard input.
 
-    A line for each text: the class, its probability, the text, with tabs between. HF_DIR is a
-    BertForSequenceClassification; it reads pairs where there is a --text-pair.
+    Prints one line per text: class, probability and text, separated by tabs. HF_DIR is a
+    BertForSequenceClassification; with --text-pair it reads pairs.
     """
     from train.predict import predict as run_prediction
 
     if not texts and not options["files"]:
-        raise click.UsageError("give a TEXT, or --file FILE (- is standard input).")
-    for answer in run_prediction(folder, texts, **options):
-        click.echo(f"{answer.label}\t{answer.probability:.4f}\t{answer.text}")
+        raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
+    for prediction in run_prediction(folder, texts, **options):
+        click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{prediction.text}")
 
 
 @main.command()
 @click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("text")
-@click.option("--top", default=5, show_default=True, help="Guesses for each mask.")
+@click.option("--top", default=5, show_default=True, help="Number of guesses per mask.")
 def fill(run: Path, text: str, top: int) -> None:
-    """Fill each [MASK] of a text."""
+    """Fill in each [MASK] of a text."""
     from train.fill import fill as run_fill
 
     filled = run_fill(run, text, top=top)
     click.echo(filled.text)
     for number, guesses in enumerate(filled.guesses, start=1):
-        shown = "   ".join(f"{guess.piece} {guess.probability:.1%}" for guess in guesses)
+        shown = "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses)
         click.echo(f"  {number}  {shown}")
 
 
 @main.command()
 @click.argument("folder", metavar="RUN|CLASSIFIER", type=LOCAL)
-@click.option("--out", required=True, type=LOCAL, help="Folder for transformers.")
-@click.option("--overwrite", is_flag=True, help="Replace the export that is there.")
+@click.option("--out", required=True, type=LOCAL, help="Folder for the exported model.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 def export(folder: Path, out: Path, overwrite: bool) -> None:
-    """A run or a classifier to a folder that transformers reads."""
+    """Convert a run or a classifier to Hugging Face format."""
     from train.export import export as run_export
 
     exported = run_export(folder, out=out, overwrite=overwrite)

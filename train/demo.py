@@ -1,7 +1,7 @@
-"""`make demo`: the whole road on the built-in sample, offline, by the commands a user types.
+"""`make demo`: from text to predictions on the built-in sample, offline, with the user's commands.
 
-Each command is printed before it runs; what is finished is not done again, so a demo that was
-stopped goes on where it was.
+Each command is printed before it runs. Finished stages are not repeated, so an interrupted demo
+continues where it stopped.
 """
 
 import json
@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from train.monitoring.metrics import read_metrics
 
 CORPUS = ("sample:articles?size=12MB", "sample:reviews?rows=24000")
-# Other reviews than those of the corpus, and each other's.
+# Disjoint from each other and from the reviews of the corpus.
 TRAIN, TEST = "sample:reviews?rows=4000&start=100000", "sample:reviews?rows=2000&start=200000"
 
 MASKED = (
@@ -22,7 +23,7 @@ MASKED = (
     "She was born in the town, where her [MASK] was a teacher.",
     "I sent it [MASK] and want a refund.",
 )
-# A title, a tab, and the review: the classifier reads two columns.
+# Title, tab, review: the classifier was trained on two columns.
 REVIEWS = (
     "Two days\tI wanted to love it, but it broke after two days.",
     "After a month\tNot bad at all: the sound is clear and my daughter uses it every day.",
@@ -32,7 +33,7 @@ CLASSES = {"0": "negative", "1": "positive"}
 
 
 def main(folder: Path) -> None:
-    """Run every stage in `folder` and print the table."""
+    """Run every stage in `folder` and print the results."""
     started = time.time()
     tokenizer, shards, run, classifier = (
         folder / name for name in ("tokenizer", "shards", "run", "classifier")
@@ -62,7 +63,7 @@ def main(folder: Path) -> None:
 
 
 def command(*words: object) -> str:
-    """Run one command, its progress on the terminal; gives what it printed. A failure ends all."""
+    """Run a command and return its output; progress goes to the terminal, a failure exits."""
     arguments = [str(word) for word in words]
     print(f"\n$ clozeline {shlex.join(arguments)}", flush=True)
     process = subprocess.run(
@@ -75,7 +76,7 @@ def command(*words: object) -> str:
 
 
 def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[str]) -> list[str]:
-    """What was reached, each number beside its yardstick."""
+    """The results, each number next to its baseline."""
     first = next(line["mlm_loss"] for line in read_metrics(run) if "mlm_loss" in line)
     heldout = json.loads((run / "summary.json").read_text())["heldout"]
     report = json.loads((classifier / "report.json").read_text())
@@ -87,7 +88,7 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
          f"most frequent token {heldout['most_frequent_share']:.1%}"),
         ("NSP accuracy, held out", f"{heldout['nsp_accuracy']:.1%}", "chance 50.0%"),
         ("sentiment accuracy, held out", f"{report['finetuned']['accuracy']:.1%}",
-         _rivals(report)),
+         _compared_models(report)),
     ]  # fmt: skip
     lines = [
         "",
@@ -104,8 +105,8 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
     return lines
 
 
-def _rivals(report: dict) -> str:
-    names = {"from_scratch": "without pretraining", "bag_of_words": "bag-of-words"}
+def _compared_models(report: dict[str, Any]) -> str:
+    names = {"from_scratch": "from scratch", "bag_of_words": "bag-of-words"}
     return ", ".join(
         f"{name} {report[key]['accuracy']:.1%}" for key, name in names.items() if report[key]
     )

@@ -1,10 +1,10 @@
-"""`clozeline export`: a run or a classifier to a folder that `transformers` reads.
+"""`clozeline export`: convert a run or a classifier to a folder that `transformers` loads.
 
     DIR/config.json, model.safetensors                          see model/huggingface/convert.py
-    DIR/tokenizer.json, vocab.txt, tokenizer_config.json ...    its tokenizer
+    DIR/tokenizer.json, vocab.txt, tokenizer_config.json ...    the tokenizer
     DIR/README.md                                               a model card
 
-The folder is whole or absent: it is written under another name and renamed.
+The folder is complete or absent: it is written under a temporary name and renamed.
 """
 
 import filecmp
@@ -34,29 +34,29 @@ from train.finetuning.classifier import load_classifier
 from train.model_card import classifier_card, run_card
 
 CARD = "README.md"
-# What another export of the same is known by; the card may have been edited since.
-FACTS = (CONFIG, SAFETENSORS, TOKENIZER_JSON, VOCAB_TXT, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)
+# Two exports of the same model agree in these files; the card may have been edited since.
+MODEL_FILES = (CONFIG, SAFETENSORS, TOKENIZER_JSON, VOCAB_TXT, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported:
-    """How a call of `export` ended."""
+    """Result of `export`."""
 
-    is_new: bool  # False: the very same was there
+    is_new: bool  # False: an identical export was already there
     architecture: str
     parameters: int
 
 
 def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
-    """Write the newest weights of a run, or a classifier, as `transformers` would.
+    """Write the latest weights of a run, or a classifier, in the layout of `transformers`.
 
-    Raises InputError for a folder that is neither, a model that `transformers` cannot express, and
-    an `out` that holds anything else.
+    Raises InputError if `source` is neither, if `transformers` cannot express the model, and if
+    `out` holds anything but an export.
     """
     kind = kind_of(source)
     if kind == "hugging face":
-        raise InputError(f"{source} is a Hugging Face folder already; copy it.")
-    _check_room(out)
+        raise InputError(f"{source} is already a Hugging Face folder; copy it.")
+    _check_replaceable(out)
     with partial_folder(out) as partial:
         write = _write_run if kind == "run" else _write_classifier
         architecture, parameters = write(source, partial, folder=out.name)
@@ -69,36 +69,36 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
 def _write_run(run: Path, partial: Path, *, folder: str) -> tuple[str, int]:
     config, tokenizer, weights = load_run(run)
     longest = min(config.data.max_seq_length, config.model.max_position_embeddings)
-    _check(run, config.model)
+    _check_expressible(run, config.model)
     save_tokenizer(partial, tokenizer, max_seq_length=longest)
     save_huggingface(partial, config.model, weights, pad_id=tokenizer.pad_id)
     checkpoint = latest_checkpoint(run)
-    assert checkpoint is not None  # its weights have just been read
+    assert checkpoint is not None  # `load_run` has just read its weights
     state = read_state(checkpoint)
     card = run_card(config, state, _heldout(run, state.step), folder=folder)
     (partial / CARD).write_text(card, "utf-8")
     return PRETRAINING, count_parameters(config.model)
 
 
-def _write_classifier(classifier: Path, partial: Path, *, folder: str) -> tuple[str, int]:
-    facts, report = read_metadata(classifier), read_report(classifier)
-    found = load_classifier(classifier)
-    config, tokenizer = found.model.config, found.tokenizer
-    _check(classifier, config)
-    save_tokenizer(partial, tokenizer, max_seq_length=found.max_seq_length)
+def _write_classifier(source: Path, partial: Path, *, folder: str) -> tuple[str, int]:
+    metadata, report = read_metadata(source), read_report(source)
+    classifier = load_classifier(source)
+    config, tokenizer = classifier.model.config, classifier.tokenizer
+    _check_expressible(source, config)
+    save_tokenizer(partial, tokenizer, max_seq_length=classifier.max_seq_length)
     save_huggingface(
         partial,
         config,
-        found.model.state_dict(),
+        classifier.model.state_dict(),
         architecture=CLASSIFICATION,
-        labels=found.names,
+        labels=classifier.names,
         pad_id=tokenizer.pad_id,
     )
-    (partial / CARD).write_text(classifier_card(facts, report, folder=folder), "utf-8")
-    return CLASSIFICATION, count_parameters(found.model)
+    (partial / CARD).write_text(classifier_card(metadata, report, folder=folder), "utf-8")
+    return CLASSIFICATION, count_parameters(classifier.model)
 
 
-def _check(source: Path, config: BertConfig) -> None:
+def _check_expressible(source: Path, config: BertConfig) -> None:
     try:
         check_expressible(config)
     except ValueError as error:
@@ -106,39 +106,41 @@ def _check(source: Path, config: BertConfig) -> None:
 
 
 def _heldout(run: Path, step: int) -> dict[str, float] | None:
-    """What the run reached at this step, if it was measured."""
+    """The run's held-out evaluation at this step, if there is one."""
     try:
         summary = json.loads((run / SUMMARY).read_bytes())
     except FileNotFoundError:
-        return None  # it is not at its end
+        return None  # the run has not finished
     except ValueError as error:
         raise InputError(f"{run / SUMMARY} cannot be read ({error}).") from error
     return summary["heldout"] if summary["step"] == step else None
 
 
-def _check_room(out: Path) -> None:
-    """Raises InputError where writing the folder would remove what is not ours."""
+def _check_replaceable(out: Path) -> None:
+    """Raise InputError if writing `out` would delete files that are not part of an export."""
     if not out.exists():
         return
     names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    strange = sorted(names - {*FACTS, CARD})
-    if strange or (names and CONFIG not in names):
+    foreign = sorted(names - {*MODEL_FILES, CARD})
+    if foreign or (names and CONFIG not in names):
         raise InputError(
-            f"{out} exists and is no export ({', '.join((strange or sorted(names))[:3])} in it); "
-            "give another --out."
+            f"{out} exists and is not an export (it contains "
+            f"{', '.join((foreign or sorted(names))[:3])}); choose another --out."
         )
 
 
 def _is_same(partial: Path, out: Path) -> bool:
     return all(
         (out / name).is_file() and filecmp.cmp(partial / name, out / name, shallow=False)
-        for name in FACTS
+        for name in MODEL_FILES
     )
 
 
 def _replace(partial: Path, out: Path, *, overwrite: bool) -> None:
     if out.exists():
         if any(out.iterdir()) and not overwrite:
-            raise InputError(f"{out} holds another export; give another --out, or --overwrite.")
+            raise InputError(
+                f"{out} holds a different export; choose another --out, or add --overwrite."
+            )
         shutil.rmtree(out)
     partial.rename(out)

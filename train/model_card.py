@@ -1,6 +1,6 @@
-"""README.md of an exported model: what it is, what it was made of, what it reached, how to load it.
+"""README.md of an exported model: architecture, training, evaluation, usage.
 
-Facts out of the folder that is exported, and nothing else; a licence is its owner's to choose.
+The card states only what the exported folder records; the licence is left to the owner.
 """
 
 from importlib.metadata import version
@@ -36,76 +36,77 @@ from transformers import pipeline
 classify = pipeline("text-classification", model="{folder}", truncation=True)
 print(classify({example}))
 """
-# The names in summary.json, as a person reads them; losses are in nats.
-REACHED = {
+# Labels for the entries of summary.json; losses are in nats.
+EVALUATION = {
     "examples": "held-out examples",
     "mlm_loss": "masked-LM loss",
-    "unigram_loss": "the same of the training unigram",
+    "unigram_loss": "masked-LM loss of the training unigram",
     "mlm_accuracy": "masked-LM accuracy",
-    "most_frequent_share": "the same of the most frequent token",
+    "most_frequent_share": "masked-LM accuracy of the most frequent token",
     "nsp_loss": "NSP loss",
     "nsp_accuracy": "NSP accuracy",
 }
 
-Facts = dict[str, Any]
+Values = dict[str, Any]
 
 
 def run_card(
     config: RunConfig, state: TrainState, heldout: dict[str, float] | None, *, folder: str
 ) -> str:
-    """Of a pretrained model; `heldout` as in summary.json, None where nothing was measured."""
+    """The card of a pretrained model; `heldout` is that of summary.json, None if not evaluated."""
     training, data = config.training, config.data
-    made_of: Facts = {
+    trained: Values = {
         "steps": state.step,
         "examples read": state.next_position,
-        "tokens of an example at most": data.max_seq_length,
+        "maximum sequence length": data.max_seq_length,
         "pairs": data.pairs,
-        "share of tokens that is masked": data.masked_lm_prob,
-        "whole words are masked": data.whole_word,
-        "batch": training.batch_size,
+        "masking rate": data.masked_lm_prob,
+        "whole-word masking": data.whole_word,
+        "batch size": training.batch_size,
         "optimizer": training.optimizer,
-        "highest learning rate": training.learning_rate,
-        "digest of the data set": config.dataset_digest,
-        "digest of the tokenizer": config.tokenizer_digest,
-        "began with the weights of sha256": config.started_from or "none",
+        "peak learning rate": training.learning_rate,
+        "data set digest": config.dataset_digest,
+        "tokenizer digest": config.tokenizer_digest,
+        "initial weights (sha256)": config.started_from or "random",
     }
     measured = heldout or {}
-    reached: Facts = {REACHED[name]: measured[name] for name in REACHED if name in measured}
+    scores: Values = {EVALUATION[key]: measured[key] for key in EVALUATION if key in measured}
     title = f"BERT, {config.model.num_hidden_layers} layers of {config.model.hidden_size}"
     return _card(
         ("fill-mask", title),
-        ("What it is", _table(_sizes(config.model))),
-        ("What it was made of", _table(made_of)),
-        ("What it reached", _table(reached) if reached else "Nothing was measured.\n"),
-        ("How to load it", _code(FILL.format(folder=folder))),
+        ("Architecture", _table(_sizes(config.model))),
+        ("Training", _table(trained)),
+        ("Evaluation", _table(scores) if scores else "Not evaluated.\n"),
+        ("Usage", _code(FILL.format(folder=folder))),
     )
 
 
-def classifier_card(facts: Facts, report: Facts, *, folder: str) -> str:
-    """Of a fine-tuned model: `facts` as in classifier.json, `report` as in report.json."""
-    job, scores = facts["job"], report["finetuned"]
-    made_of: Facts = {
-        "classes": ", ".join(facts["names"]),
-        "column of the text": facts["text"],
-        "column of the second text": facts["text_pair"] or "none",
-        "tokens of a text at most": facts["max_seq_length"],
+def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
+    """The card of a classifier, from the contents of classifier.json and report.json."""
+    job, finetuned = metadata["job"], report["finetuned"]
+    trained: Values = {
+        "classes": ", ".join(metadata["names"]),
+        "text column": metadata["text"],
+        "second text column": metadata["text_pair"] or "none",
+        "maximum sequence length": metadata["max_seq_length"],
         "training examples": report["examples"],
         **{name: job[name] for name in ("epochs", "batch_size", "learning_rate", "seed")},
-        "digest of the weights before": job["pretrained"],
+        "pretrained weights digest": job["pretrained"],
     }
-    reached: Facts = {"test examples": scores["examples"], "accuracy": scores["accuracy"]}
-    reached |= {f"F1 of {name}": value for name, value in scores["f1"].items()}
-    example = '{"text": "one text", "text_pair": "another"}' if facts["text_pair"] else '"a text"'
+    scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}
+    scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
+    is_pair = metadata["text_pair"] is not None
+    example = '{"text": "one text", "text_pair": "another"}' if is_pair else '"a text"'
     return _card(
-        ("text-classification", f"BERT for {len(facts['names'])} classes"),
-        ("What it is", _table(_sizes(BertConfig.from_dict(facts["model"])))),
-        ("What it was made of", _table(made_of)),
-        ("What it reached", _table(reached)),
-        ("How to load it", _code(CLASSIFY.format(folder=folder, example=example))),
+        ("text-classification", f"BERT for {len(metadata['names'])} classes"),
+        ("Architecture", _table(_sizes(BertConfig.from_dict(metadata["model"])))),
+        ("Training", _table(trained)),
+        ("Evaluation", _table(scores)),
+        ("Usage", _code(CLASSIFY.format(folder=folder, example=example))),
     )
 
 
-def _sizes(model: BertConfig) -> Facts:
+def _sizes(model: BertConfig) -> Values:
     return {
         "layers": model.num_hidden_layers,
         "hidden size": model.hidden_size,
@@ -122,8 +123,8 @@ def _card(what: tuple[str, str], *sections: tuple[str, str]) -> str:
     return head + "".join(f"\n## {name}\n\n{text}" for name, text in sections)
 
 
-def _table(facts: Facts) -> str:
-    rows = "".join(f"| {name} | {_shown(value)} |\n" for name, value in facts.items())
+def _table(values: Values) -> str:
+    rows = "".join(f"| {name} | {_shown(value)} |\n" for name, value in values.items())
     return f"| | |\n|---|---|\n{rows}"
 
 

@@ -1,7 +1,7 @@
-"""`clozeline predict`: texts in, classes out, as they come.
+"""`clozeline predict`: stream texts in, stream predicted classes out.
 
-Texts are taken a batch at a time, so standard input may be endless. A line is one text; for a
-classifier of pairs a tab parts it in two, and without a tab the second text is empty.
+Texts are read one batch at a time, so standard input may be endless. Each line is one text. For a
+classifier of text pairs, a tab separates the two; without a tab the second text is empty.
 """
 
 import sys
@@ -23,14 +23,14 @@ from train.finetuning.classifier import Classifier, load_classifier, load_huggin
 from train.finetuning.labelled import Texts, read_texts
 
 STANDARD_INPUT = "-"
-TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is lines
+TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is read line by line
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The likeliest class of a text."""
+    """The most probable class of a text."""
 
-    text: str  # as it was given; a pair with a tab between
+    text: str  # as given; a tab between the two texts of a pair
     label: str
     probability: float
 
@@ -44,48 +44,49 @@ def predict(
     text_pair: str | None = None,
     batch_size: int = 32,
 ) -> Iterator[Prediction]:
-    """The class of each text, then of each row of the files, in order.
+    """Predict the class of each text, then of each row of each file, in order.
 
-    The folder is one of `clozeline finetune`, or of a Hugging Face classifier, which reads pairs
-    where there is a `text_pair`.
+    `folder` comes from `clozeline finetune`, or is a Hugging Face classifier, which reads pairs
+    if `text_pair` is given.
 
-    A file is a table (by its name: Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`), whose
-    columns are named as in training unless given here, or else a text a line, and "-" is standard
-    input. An empty line is a text, so that answer i is that of line i. Raises InputError: at once
-    for a folder that is no classifier, on the way for a file that cannot be read.
+    A file is a table if its name says so (Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`);
+    its columns default to those used in training. Any other file has one text per line; "-" is
+    standard input. Empty lines count as texts, so prediction i belongs to line i. Raises
+    InputError immediately if `folder` is not a classifier, and during iteration if a file cannot
+    be read.
     """
     with join_world() as world:
         classifier = _load(folder, text_pair, device=world.device)
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
     if text_pair and not classifier.text_pair:
-        raise InputError(f"{folder} was trained on single texts; leave --text-pair out.")
+        raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
     is_pair = bool(text_pair)
     batches = chain(
         _batches_of_lines(map(fix_unicode, texts), is_pair, batch_size),
         *(_batches_of_file(file, text, text_pair, batch_size) for file in files),
     )
-    return _answers(classifier, batches)
+    return _predictions(classifier, batches)
 
 
 def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:
     kind = kind_of(folder)
     if kind == "run":
         raise InputError(
-            f"{folder} is a run and no classifier; `clozeline finetune {folder} TRAIN --out DIR` "
-            "makes one of it."
+            f"{folder} is a pretraining run, not a classifier; make one with "
+            f"`clozeline finetune {folder} TRAIN --out DIR`."
         )
     if kind == "hugging face":
         return load_huggingface_classifier(folder, text_pair=text_pair, device=device)
     return load_classifier(folder, device=device)
 
 
-def _answers(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:
+def _predictions(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:
     for texts in batches:
         probabilities = classifier.classify(texts)
         best = probabilities.argmax(1)
-        shown = ("\t".join(row) for row in zip(*texts.columns, strict=True))
-        for text, row, label in zip(shown, probabilities, best.tolist(), strict=True):
-            yield Prediction(text, classifier.names[label], float(row[label]))
+        lines = ("\t".join(row) for row in zip(*texts.columns, strict=True))
+        for line, row, label in zip(lines, probabilities, best.tolist(), strict=True):
+            yield Prediction(line, classifier.names[label], float(row[label]))
 
 
 def _batches_of_file(
@@ -103,19 +104,19 @@ def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> I
     lines = iter(lines)
     while batch := list(islice(lines, batch_size)):
         if is_pair:
-            parts = [line.partition("\t") for line in batch]
-            yield Texts([first for first, _, _ in parts], [second for _, _, second in parts])
+            pairs = [line.partition("\t") for line in batch]
+            yield Texts([first for first, _, _ in pairs], [second for _, _, second in pairs])
         else:
             yield Texts(batch)
 
 
 def _is_table(source: str) -> bool:
-    ending = bare_name(source).rpartition(".")[2].lower()
-    return source.startswith((HUB, SAMPLE)) or ending in TABLES
+    extension = bare_name(source).rpartition(".")[2].lower()
+    return source.startswith((HUB, SAMPLE)) or extension in TABLES
 
 
 def _lines(source: str) -> Iterator[str]:
-    """The lines of a file, or of standard input, as valid Unicode and without their ends."""
+    """Lines of a file or of standard input, as valid Unicode without line endings."""
     if source == STANDARD_INPUT:
         yield from map(_line, sys.stdin.buffer)
         return
@@ -123,7 +124,7 @@ def _lines(source: str) -> Iterator[str]:
         with open_unpacked(file.path, compression_by_name(file.path)) as stream:
             yield from map(_line, stream)
             if reason := damage(stream):
-                raise InputError(f"{file.path}: {reason}; fetch it again.")
+                raise InputError(f"{file.path}: {reason}; download it again.")
 
 
 def _line(raw: bytes) -> str:
