@@ -23,12 +23,11 @@ FIXABLE = (
 )
 
 
-class Failure(click.ClickException):
+def failure(message: str, exit_code: int) -> click.ClickException:
     """Ends the command with one line and an exit code."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exception = click.ClickException(message)
+    exception.exit_code = exit_code  # type: ignore[misc]  # click itself sets it per instance
+    return exception
 
 
 class InOrder(click.Group):
@@ -43,13 +42,13 @@ class InOrder(click.Group):
         try:
             return super().invoke(ctx)
         except ClozelineError as error:
-            raise Failure(str(error), error.exit_code) from error
+            raise failure(str(error), error.exit_code) from error
         except OSError as error:
             if error.errno not in FIXABLE:
                 raise
             where = f"{error.filename}: " if error.filename else ""
             message = f"{where}{error.strerror}. Fix this and rerun the command."
-            raise Failure(message, InputError.exit_code) from error
+            raise failure(message, InputError.exit_code) from error
 
 
 @click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
