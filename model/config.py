@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
+
+#: How a classifier makes one vector of a text: mean over its tokens, or the pooled [CLS].
+Pooling = Literal["mean", "cls"]
 
 VOCAB_MULTIPLE = 64  # tensor cores want round matrices; 30,522 columns become 30,528
 

@@ -12,7 +12,8 @@ Losses are sums, not means: only the trainer knows how many words are masked in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from model.attention import Packing
 from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
-from model.config import BertConfig
+from model.config import BertConfig, Pooling
 from model.cpu_kernels import Dropout
 
 CACHED_ROWS = 16  # of logits; 30,528 float32 columns of them fit a core's cache
@@ -97,14 +98,23 @@ class BertForPretraining(nn.Module):
 
 
 class BertForClassification(nn.Module):
-    """One of `num_labels` classes from the pooled [CLS]."""
+    """Classifies a text as one of `num_labels` classes, by a linear layer over its pooled states.
 
-    def __init__(self, config: BertConfig, num_labels: int, *, seed: int = 0) -> None:
+    `pooling` "mean": the mean of the last hidden states over all real tokens, [CLS] and [SEP]
+    included; such a model has no pooler. "cls": the pooled [CLS] (Devlin et al. 2018, 4.1).
+    """
+
+    def __init__(
+        self, config: BertConfig, num_labels: int, *, pooling: Pooling = "cls", seed: int = 0
+    ) -> None:
         super().__init__()
         if num_labels < 2:
             raise ValueError(f"num_labels is {num_labels}; a choice needs at least 2 classes.")
-        self.config = config
-        self.encoder = BertEncoder(config)
+        if pooling not in get_args(Pooling):
+            raise ValueError(f"pooling is {pooling!r}; known: {', '.join(get_args(Pooling))}.")
+        self.config = config if pooling == "cls" else replace(config, pooler=False)
+        self.pooling = pooling
+        self.encoder = BertEncoder(self.config)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config, seed=seed)
@@ -113,17 +123,30 @@ class BertForClassification(nn.Module):
         self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor | None
     ) -> Tensor:
         """Logits [B, num_labels]; the inputs are those of `BertEncoder`."""
-        _, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
+        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
+        if self.pooling == "mean":
+            pooled = mean_of_tokens(hidden, attention_mask)
         return self.classifier(self.dropout(pooled))
+
+
+def mean_of_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """The mean over the real tokens of each row, float32 [B, H]; `attention_mask` bool [B, S]."""
+    if attention_mask is None:
+        return hidden.float().mean(1)
+    is_token = attention_mask[..., None]  # [B, S, 1]
+    return (hidden.float() * is_token).sum(1) / is_token.sum(1)
 
 
 def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor]) -> None:
     """Copy the encoder out of the state dict of a `BertForPretraining`; its heads stay behind.
 
-    Raises ValueError naming the weights that are missing, left over, or of another shape.
+    So does its pooler where the model has none. Raises ValueError naming the weights that are
+    missing, left over, or of another shape.
     """
     prefix = "encoder."
     found = {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}
+    if model.pooling == "mean":
+        found = {name: value for name, value in found.items() if not name.startswith("pooler.")}
     try:
         model.encoder.load_state_dict(found)
     except RuntimeError as error:

@@ -29,6 +29,8 @@ class Meal:
     bread: bool = option(False, "Serve bread.")
     recipe: Path | None = option(None, "Recipe file; defaults to none.")
     minutes: int | None = option(None, "Cooking time in minutes.")
+    heat: float | Literal["auto"] = option("auto", "Heat of the stove.")
+    pot: Literal["iron", "clay"] | None = option(None, "Kind of pot.")
     for_: str | None = option(None, "Occasion.")
 
     def __post_init__(self) -> None:
@@ -63,6 +65,8 @@ def test_help_shows_defaults_and_help_texts():
         "  --bread / --no-bread  Serve bread.  [default: no-bread]\n"
         "  --recipe PATH         Recipe file; defaults to none.\n"
         "  --minutes INTEGER     Cooking time in minutes.\n"
+        "  --heat FLOAT|AUTO     Heat of the stove.  [default: auto]\n"
+        "  --pot [iron|clay]     Kind of pot.\n"
         "  --for TEXT            Occasion.\n"
         "  --help                Show this message and exit.\n"
     )
@@ -84,6 +88,9 @@ def test_no_options_give_the_default_config():
         (["--bread", "--no-bread"], Meal()),
         (["--recipe", "a/b.txt"], Meal(recipe=Path("a/b.txt"))),
         (["--minutes", "9"], Meal(minutes=9)),
+        (["--heat", "2.5"], Meal(heat=2.5)),
+        (["--heat", "auto"], Meal()),
+        (["--pot", "clay"], Meal(pot="clay")),
         (["--for", "birthday"], Meal(for_="birthday")),
     ],
 )
@@ -96,6 +103,7 @@ def test_each_kind_of_field_can_be_given(args, expected):
     [
         (["--guests", "0"], "Error: guests is 0; invite at least one."),
         (["--guests", "many"], "'many' is not a valid integer"),
+        (["--heat", "warm"], "'warm' is not a float or auto."),
         (["--dish", "pie"], "'pie' is not one of 'soup', 'salad'"),
         (["--desk"], "No such option"),
     ],

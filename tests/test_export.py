@@ -94,13 +94,13 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def finetuned(start: Path, rows: Path, out: Path) -> str:
-    return output_of("finetune", start, rows, "--out", out, "--no-baseline")
+def finetuned(start: Path, rows: Path, out: Path, *options: str) -> str:
+    return output_of("finetune", start, rows, "--out", out, "--no-baseline", *options)
 
 
 @pytest.fixture(scope="module")
 def classifier(run: Path, rows: Path) -> Path:
-    finetuned(run, rows, run.parent / "classifier")
+    finetuned(run, rows, run.parent / "classifier", "--pooling", "cls")
     return run.parent / "classifier"
 
 
@@ -197,6 +197,14 @@ def test_an_exported_classifier_predicts_the_same(classifier: Path, tmp_path: Pa
         label, shown, _ = line.split("\t")
         assert model.config.id2label[best.item()] == label
         assert float(shown) == pytest.approx(probability.item(), abs=1e-4)
+
+
+def test_a_mean_pooled_classifier_is_not_exported(run: Path, rows: Path, tmp_path: Path) -> None:
+    finetuned(run, rows, tmp_path / "mean")
+    said = refused("export", tmp_path / "mean", "--out", tmp_path / "out")
+    assert "pools by mean, but BertForSequenceClassification pools by [CLS] only" in said
+    assert "fine-tune with --pooling cls" in said
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> None:
@@ -322,9 +330,13 @@ def test_missing_weights_are_reported_and_drawn_from_the_seed(
         f"note: {masked} has no pooler and no next-sentence head; drawn from the seed." in printed
     )
     assert "note: " + f"{masked} has no pooler; it was drawn" in finetuned(
-        masked, rows, tmp_path / "classifier"
+        masked, rows, tmp_path / "classifier", "--pooling", "cls"
     )
     assert "note:" not in finetuned(bare, rows, tmp_path / "another")
+    assert "note:" not in finetuned(masked, rows, tmp_path / "mean")
+    for name, pooling in {"classifier": "cls", "another": "cls", "mean": "mean"}.items():
+        metadata = json.loads((tmp_path / name / "classifier.json").read_text())
+        assert metadata["pooling"] == pooling
     assert output_of("fill", masked, "the [MASK] sat").startswith("the ")
     assert f"{bare} has no masked-LM head" in refused("fill", bare, "the [MASK] sat")
 

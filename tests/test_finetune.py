@@ -40,6 +40,8 @@ MODEL = BertConfig(
     num_attention_heads=2,
     intermediate_size=64,
     max_position_embeddings=16,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
 )
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=4, batch_size=16, baseline=False)
 
@@ -129,6 +131,8 @@ def test_the_encoder_starts_from_the_run(run: Path, rows: tuple[str, str], tmp_p
     finetune(run, rows[0], out=tmp_path / "out", config=still)
     found = load_file(tmp_path / "out" / "model.safetensors")
     for name, value in BertForPretraining(MODEL, seed=7).encoder.state_dict().items():
+        if name.startswith("pooler."):
+            continue  # the mean of the tokens needs none
         torch.testing.assert_close(found[f"encoder.{name}"], value, atol=1e-8, rtol=0)
 
 
@@ -281,6 +285,24 @@ def test_a_folder_gives_back_the_model(classifier: Path) -> None:
     assert probabilities.shape == (3, 2)
     assert probabilities.sum(1) == pytest.approx(1)
     assert probabilities.argmax(1).tolist()[:2] == [1, 0]
+
+
+def test_pooling_and_dropout_are_those_of_fine_tuning(
+    run: Path, rows: tuple[str, str], classifier: Path, tmp_path: Path
+) -> None:
+    metadata = json.loads((classifier / "classifier.json").read_text())
+    assert metadata["pooling"] == "mean"
+    assert metadata["model"]["hidden_dropout_prob"] == 0.1  # pretraining had none
+    assert metadata["model"]["attention_probs_dropout_prob"] == 0.1
+    config = FinetuneConfig(pooling="cls", dropout=0.0, max_examples=16, baseline=False)
+    finetune(run, rows[0], out=tmp_path / "out", config=config)
+    metadata = json.loads((tmp_path / "out" / "classifier.json").read_text())
+    assert metadata["pooling"] == "cls"
+    assert metadata["model"]["hidden_dropout_prob"] == 0.0
+    # Classifiers of earlier versions do not name their pooling; it was [CLS].
+    del metadata["pooling"]
+    (tmp_path / "out" / "classifier.json").write_text(json.dumps(metadata))
+    assert load_classifier(tmp_path / "out").model.pooling == "cls"
 
 
 # Bad input

@@ -14,6 +14,7 @@ from model.heads import (
     count_parameters,
     load_encoder,
     masked_lm_loss_sum,
+    mean_of_tokens,
     next_sentence_loss_sum,
     start_decoder_at_unigram,
 )
@@ -221,7 +222,7 @@ def test_counts_of_another_vocabulary_are_refused():
 def test_a_classifier_takes_the_encoder_and_only_the_encoder(name):
     config = preset(name, **SMALL)
     pretrained = shaken(config)
-    model = BertForClassification(config, num_labels=3, seed=7)
+    model = BertForClassification(config, num_labels=3, pooling="cls", seed=7)
     fresh = {key: value.clone() for key, value in model.classifier.state_dict().items()}
     load_encoder(model, pretrained.state_dict())
 
@@ -239,6 +240,41 @@ def test_with_and_without_pretraining_differ_in_the_encoder_only():
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)  # the same seed
 
 
+def test_the_mean_is_over_real_tokens_only():
+    hidden = torch.tensor([[[1.0], [2.0], [6.0]], [[4.0], [9.0], [9.0]]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    assert mean_of_tokens(hidden, mask).tolist() == [[3.0], [4.0]]
+    assert mean_of_tokens(3 * hidden, None).tolist() == [[9.0], [22.0]]
+    assert mean_of_tokens(hidden.bfloat16(), mask).dtype == torch.float32
+
+
+@BOTH
+def test_a_mean_pooled_classifier_classifies_the_mean_and_has_no_pooler(name):
+    config = preset(name, **SMALL)
+    pretrained = shaken(config)
+    model = BertForClassification(config, num_labels=3, pooling="mean", seed=7).eval()
+    load_encoder(model, pretrained.state_dict())
+    inputs = inputs_of()
+    hidden, _ = pretrained.encoder(**inputs)
+    mean = mean_of_tokens(hidden, inputs["attention_mask"])
+    torch.testing.assert_close(model(**inputs), model.classifier(mean))
+    assert not any("pooler" in key for key in model.state_dict())
+    assert BertForClassification(model.config, 3, pooling="mean").config == model.config
+
+
+@BOTH
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_padding_does_not_change_the_logits_of_a_classifier(name, pooling):
+    model = BertForClassification(preset(name, **SMALL), 2, pooling=pooling).eval()
+    inputs = inputs_of()
+    lengths = inputs["attention_mask"].sum(1)
+    padded = model(**inputs)
+    for row, length in enumerate(lengths.tolist()):
+        alone = {key: value[row : row + 1, :length] for key, value in inputs.items()}
+        alone["attention_mask"] = None
+        torch.testing.assert_close(model(**alone)[0], padded[row], atol=1e-5, rtol=1e-4)
+
+
 def test_an_encoder_of_another_shape_is_refused_by_name():
     pretrained = BertForPretraining(preset("nano", **SMALL)).state_dict()
     larger = BertForClassification(preset("nano", **SMALL | {"num_hidden_layers": 3}), 2)
@@ -246,6 +282,8 @@ def test_an_encoder_of_another_shape_is_refused_by_name():
         load_encoder(larger, pretrained)
     with pytest.raises(ValueError, match="num_labels is 1"):
         BertForClassification(preset("nano", **SMALL), 1)
+    with pytest.raises(ValueError, match="pooling is 'max'; known: mean, cls"):
+        BertForClassification(preset("nano", **SMALL), 2, pooling="max")
 
 
 # Presets

@@ -10,7 +10,7 @@ The folder is complete or absent: it is written under a temporary name and renam
 import filecmp
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model.config import BertConfig
@@ -84,7 +84,12 @@ def _write_classifier(source: Path, partial: Path, *, folder: str) -> tuple[str,
     metadata, report = read_metadata(source), read_report(source)
     classifier = load_classifier(source)
     config, tokenizer = classifier.model.config, classifier.tokenizer
-    _check_expressible(source, config)
+    _check_expressible(source, replace(config, pooler=True))
+    if classifier.model.pooling != "cls":
+        raise InputError(
+            f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION} pools by [CLS] "
+            "only; fine-tune with --pooling cls."
+        )
     save_tokenizer(partial, tokenizer, max_seq_length=classifier.max_seq_length)
     save_huggingface(
         partial,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
@@ -34,6 +34,23 @@ class PathOrUrl(click.ParamType):
         from pipeline.common.paths import path_of
 
         return path_of(value)
+
+
+class NumberOrWord(click.ParamType):
+    """A number, or one of some words, as in `--epochs 3` and `--epochs auto`."""
+
+    def __init__(self, number: type[int] | type[float], words: tuple[str, ...]) -> None:
+        self.number, self.words = number, words
+        self.name = f"{'integer' if number is int else 'float'}|{'|'.join(words)}"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | float | str:
+        """Ends with click's usage error for anything else."""
+        if value in self.words:
+            return str(value)
+        try:
+            return self.number(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a {self.name.replace('|', ' or ')}.", param, ctx)
 
 
 def options_of(config_class: type) -> Callable[[Command], Command]:
@@ -70,14 +87,20 @@ def _click_option(name: str, hint: Any, keywords: dict[str, Any]) -> Callable[[C
     if get_origin(inner) is tuple:
         keywords["multiple"] = True
         inner = get_args(inner)[0]
-    if get_origin(inner) is Literal:
-        inner = click.Choice(get_args(inner))
-    elif inner is Path:
-        inner = PathOrUrl()
-    return click.option(flag, name, type=inner, **keywords)
+    return click.option(flag, name, type=_click_type(inner), **keywords)
+
+
+def _click_type(hint: Any) -> Any:
+    if get_origin(hint) is Literal:
+        return click.Choice(get_args(hint))
+    if get_origin(hint) is Union:  # a number or a word
+        number, words = get_args(hint)
+        return NumberOrWord(number, get_args(words))
+    return PathOrUrl() if hint is Path else hint
 
 
 def _without_none(hint: Any) -> Any:
-    if get_origin(hint) is UnionType:
-        return next(part for part in get_args(hint) if part is not type(None))
-    return hint
+    """The hint without its `| None`; `float | Literal["auto"]` stays as it is."""
+    parts = [part for part in get_args(hint) if part is not type(None)]
+    is_optional = get_origin(hint) in (UnionType, Union) and len(parts) < len(get_args(hint))
+    return Union[tuple(parts)] if is_optional else hint  # noqa: UP007 (made at run time)

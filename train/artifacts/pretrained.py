@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from model.config import BertConfig
+from model.config import BertConfig, Pooling
 from model.heads import BertForPretraining
 from model.huggingface.convert import part_of
 from pipeline.common.errors import InputError
@@ -26,6 +26,7 @@ class Pretrained:
     tokenizer: Tokenizer
     weights: dict[str, Tensor]
     max_seq_length: int
+    pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it
     absent: tuple[str, ...] = ()  # parts that it came without, drawn from the seed
 
 
@@ -72,5 +73,6 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
         tokenizer=tokenizer,
         weights=weights,
         max_seq_length=longest_text(folder, model),
+        pooling="mean" if "pooler" in found.absent else "cls",
         absent=found.absent,
     )

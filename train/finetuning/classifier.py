@@ -75,6 +75,7 @@ def save_classifier(
     """Write the folder, replacing an existing one. `job`: the config and data digests."""
     metadata = {
         "model": classifier.model.config.to_dict(),
+        "pooling": classifier.model.pooling,
         "names": list(classifier.names),
         "text": classifier.text,
         "text_pair": classifier.text_pair,
@@ -108,7 +109,11 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         )
     try:
         model = BertForClassification(
-            BertConfig.from_dict(metadata["model"]), len(metadata["names"])
+            BertConfig.from_dict(metadata["model"]),
+            len(metadata["names"]),
+            pooling=metadata.get(
+                "pooling", "cls"
+            ),  # what classifiers had before there was a choice
         )
         model.load_state_dict(load_file(folder / MODEL))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:

@@ -106,7 +106,10 @@ class ComparedModels:
         self, train: Labelled, weights: Mapping[str, Tensor] | None, title: str
     ) -> tuple[Scores, BertForClassification]:
         config = self._config
-        model = BertForClassification(self._start.model, len(self.names), seed=config.seed)
+        start = self._start
+        model = BertForClassification(
+            start.model, len(self.names), pooling=start.pooling, seed=config.seed
+        )
         if weights is not None:
             load_encoder(model, weights)
         model.to(self._device)

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Self, get_args
 
+from model.config import Pooling
 from pipeline.common.config_options import option
 from train.config import Precision
 
@@ -34,7 +35,12 @@ class FinetuneConfig:
     )
     weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
     clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
-    dropout: float | None = option(None, "Dropout probability; overrides the pretrained model's.")
+    dropout: float = option(0.1, "Dropout probability, whatever the model was pretrained with.")
+    pooling: Pooling | None = option(
+        None,
+        "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
+        "for Hugging Face models with a trained pooler, else to mean.",
+    )
     precision: Precision = option("fp32", "`bf16` runs matrix products in bfloat16 (autocast).")
     from_scratch: bool = option(
         False, "Also train the same model without pretraining, for comparison."
@@ -51,7 +57,7 @@ class FinetuneConfig:
         _between("seed", self.seed, 0, (1 << 63) - 1)
         _between("test_share", self.test_share, 0.001, 0.9)
         _between("warmup", self.warmup, 0, 0.99)
-        _between("dropout", self.dropout or 0, 0, 0.99)
+        _between("dropout", self.dropout, 0, 0.99)
         _between("max_seq_length", self.max_seq_length or 8, 8, 65_535)
         for size in (*self.label_efficiency, *filter(None, [self.max_examples])):
             _between("a number of examples", size, 2, 1 << 40)

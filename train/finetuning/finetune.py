@@ -82,7 +82,7 @@ def finetune(
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
-    """What to begin with, of the dropout and the length that the config asks for."""
+    """The pretrained model, with the dropout, maximum length and pooling of the config."""
     found = load_pretrained(run, seed=config.seed)
     model = with_dropout(found.model, config.dropout)
     max_seq_length = config.max_seq_length or found.max_seq_length
@@ -91,7 +91,8 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
             f"max_seq_length is {max_seq_length}, and the model of {run} reads "
             f"{model.max_position_embeddings} tokens at most; give that or less."
         )
-    return replace(found, model=model, max_seq_length=max_seq_length)
+    pooling = config.pooling or found.pooling
+    return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
 
 
 def read_rows(
@@ -111,7 +112,7 @@ def read_rows(
 
 def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, ...]:
     notes = []
-    if "pooler" in start.absent:
+    if "pooler" in start.absent and start.pooling == "cls":
         notes.append(f"{run} has no pooler; it was drawn from the seed.")
     if config.baseline and not has_sklearn():
         notes.append(NO_SKLEARN)
@@ -139,6 +140,7 @@ def _job(
     return {
         **config.to_dict(),
         "max_seq_length": start.max_seq_length,
+        "pooling": start.pooling,
         "pretrained": _weights_digest(start.weights),
         "tokenizer": start.tokenizer.digest,
         "training rows": train.digest(),
