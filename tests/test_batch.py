@@ -49,7 +49,7 @@ def to_examples(rows):
 
 
 def reference(row):
-    """One example, one slot after the other."""
+    """One example, slot by slot."""
     length, masks = len(row["ids"]), sorted(row["masks"])
     return {
         "input_ids": [row["ids"][s] if s < length else PAD for s in range(S)],
@@ -82,7 +82,7 @@ def random_rows(count):
 
 
 @given(examples_and_rows)
-def test_every_slot_is_that_of_the_straight_line_reference(given_rows):
+def test_every_slot_equals_the_straight_line_reference(given_rows):
     rows, chosen = given_rows
     batch = make(rows, chosen)
     wanted = [reference(rows[i]) for i in chosen]
@@ -105,7 +105,7 @@ def test_shapes_and_types_never_depend_on_the_rows():
         }
 
 
-def test_wide_ids_stay_whole():
+def test_ids_over_16_bits_are_kept():
     rows = to_examples(random_rows(2))
     wide = replace(rows, input_ids=Ragged(np.full(4, 250_001, np.uint32), offsets_of([2, 2])))
     short = replace(wide, masked_lm_positions=ragged([[], []]), masked_lm_labels=ragged([[], []]))
@@ -113,7 +113,7 @@ def test_wide_ids_stay_whole():
     assert batch.input_ids.tolist() == [[250_001, 250_001, PAD, PAD]]
 
 
-def test_a_batch_is_memory_of_its_own():
+def test_a_batch_does_not_share_memory_with_the_shard():
     examples = to_examples(random_rows(3))
     before = examples.input_ids.values.copy()
     batch = collate(examples, np.array([0, 1]), max_seq_length=S, max_predictions=P, pad_id=PAD)
@@ -124,9 +124,9 @@ def test_a_batch_is_memory_of_its_own():
 def test_micro_batches_are_views_that_make_up_the_batch():
     batch = make(random_rows(12))
     for parts in (1, 2, 3, 4, 12):
-        pieces = split(batch, parts)
-        assert {len(piece) for piece in pieces} == {12 // parts}
-        joined = concatenate(pieces).tensors()
+        micro_batches = split(batch, parts)
+        assert {len(micro) for micro in micro_batches} == {12 // parts}
+        joined = concatenate(micro_batches).tensors()
         assert all(torch.equal(joined[k], v) for k, v in batch.tensors().items())
     split(batch, 2)[1].input_ids[0, 0] = 77
     assert batch.input_ids[6, 0] == 77
@@ -134,7 +134,7 @@ def test_micro_batches_are_views_that_make_up_the_batch():
         split(batch, 5)
 
 
-def test_rows_of_padding_weigh_nothing_and_are_no_tokens():
+def test_padding_rows_have_weight_0_and_no_tokens():
     batch = make(random_rows(3))
     padded = batch.padded(5, pad_id=PAD)
     assert len(padded) == 5
@@ -147,7 +147,7 @@ def test_rows_of_padding_weigh_nothing_and_are_no_tokens():
     assert batch_digest(padded, 40) == batch_digest(batch, 40)
 
 
-def test_the_digest_of_a_batch_is_the_sum_of_those_of_its_parts():
+def test_the_digest_of_a_batch_is_the_sum_of_its_parts_digests():
     batch = make(random_rows(12))
     whole = digest_text(batch_digest(batch, 100))
     for parts in (1, 2, 3, 4):
@@ -169,7 +169,7 @@ def test_the_digest_of_a_batch_is_the_sum_of_those_of_its_parts():
         "next_sentence_labels",
     ],
 )
-def test_the_digest_sees_a_change_of_any_single_value(name):
+def test_the_digest_changes_with_any_single_value(name):
     batch = make(random_rows(4))
     before = batch_digest(batch, 0)
     column = batch.tensors()[name]
@@ -180,7 +180,7 @@ def test_the_digest_sees_a_change_of_any_single_value(name):
     assert batch_digest(batch, 0) == before
 
 
-def test_the_digest_sees_the_order_and_the_place():
+def test_the_digest_depends_on_the_order_and_the_position():
     batch = make(random_rows(4))
     other = make(random_rows(4), [1, 0, 2, 3])
     assert len({batch_digest(batch, 0), batch_digest(batch, 1), batch_digest(other, 0)}) == 3

@@ -1,8 +1,7 @@
-"""A run changes its processes, workers, passes and batch as often as it likes: the data go on.
+"""A run may change processes, workers, accumulation and batch size: the sequence of examples stays.
 
-A leg of a walk is some steps in one setting; the next leg goes on from what the last one says of
-where it stands. What all legs have trained on, one after the other, is the sequence that a single
-process reads.
+A leg is a few steps in one setting; the next leg continues from the state of the one before. The
+legs, one after the other, have to train on the sequence that a single process reads.
 """
 
 from itertools import islice, product
@@ -18,24 +17,24 @@ from train.data.batch import split
 from train.data.loader import Loader
 
 WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)
-#: Positions, a fifth of an epoch to three: more than any walk below goes.
+#: Positions; more than all legs of a test read together.
 FAR = 1200
 
 
 @pytest.fixture(scope="module", params=[(13, 20, 0, 7, 17), (5,), (2, 0, 3)], ids=str)
 def folder(request, tmp_path_factory):
-    """Some epochs of several pools; sets that are smaller than a pool, and than most batches."""
+    """Data sets of several pools, and ones smaller than a pool and than most batches."""
     return write_data_set(tmp_path_factory.mktemp("data"), train=request.param)
 
 
 @pytest.fixture(scope="module")
 def sequence(folder):
-    """The examples as one process reads them, masks and all."""
+    """The examples, with their masks, as one process reads them."""
     return rows_of(load(folder, 1, batch_size=FAR))
 
 
 def leg(folder, state, *, world_size, workers, accumulation, micro_batch_size, steps):
-    """The examples of some steps, in the order of ranks and passes; and the state after them."""
+    """The examples of a few steps, ordered by rank and micro-batch, and the state after them."""
     batch_size = world_size * accumulation * micro_batch_size
     parts = []
     for rank in range(world_size):
@@ -50,8 +49,8 @@ def leg(folder, state, *, world_size, workers, accumulation, micro_batch_size, s
     for of_ranks in zip(*parts, strict=True):
         for loaded in of_ranks:
             assert loaded.next_position == of_ranks[0].next_position
-            pieces = split(loaded.batch, accumulation)
-            assert [len(piece) for piece in pieces] == [micro_batch_size] * accumulation
+            micro_batches = split(loaded.batch, accumulation)
+            assert [len(micro) for micro in micro_batches] == [micro_batch_size] * accumulation
             rows += rows_of([loaded])
     return rows, state
 
@@ -69,7 +68,7 @@ LEGS = st.fixed_dictionaries(
 
 @settings(max_examples=25)
 @given(st.lists(LEGS, min_size=2, max_size=4))
-def test_stopped_at_any_step_it_goes_on_in_any_setting_with_the_next_example(
+def test_stopped_at_any_step_it_continues_in_any_setting_with_the_next_example(
     folder, sequence, legs
 ):
     found, state = [], None
@@ -91,8 +90,8 @@ def test_an_epoch_holds_each_example_once_however_it_is_read(folder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few cores
-def test_a_walk_through_all_settings_with_real_workers_reads_the_sequence(folder, sequence):
-    """Each of the 48 settings goes on where the one before it was stopped."""
+def test_all_settings_in_turn_with_real_workers_read_the_sequence(folder, sequence):
+    """Each of the 48 settings continues where the one before it stopped."""
     found, state = [], None
     for world_size, workers, accumulation in product(WORLDS, WORKERS, ACCUMULATIONS):
         rows, state = leg(

@@ -185,5 +185,5 @@ def test_shards_of_longer_examples_than_the_model_reads_are_refused(run, tmp_pat
 
 
 def test_a_split_without_examples_is_refused(run, small_folder):
-    with pytest.raises(InputError, match="holds no test examples"):
+    with pytest.raises(InputError, match="has no test examples"):
         measure(run, small_folder, split="test")

@@ -1,4 +1,4 @@
-"""The formula for a step's arithmetic against what torch counts while it does one."""
+"""The formula for a step's operations against what torch counts during one."""
 
 from dataclasses import replace
 
@@ -55,7 +55,7 @@ def counted_flops(config, accumulation):
 
 @pytest.mark.parametrize("accumulation", [1, 2])
 @pytest.mark.parametrize("name", ["bert-tiny", "bert-mini", "nano"])
-def test_the_formula_is_what_torch_counts(name, accumulation):
+def test_the_formula_agrees_with_torchs_count(name, accumulation):
     config = preset(name, attention_probs_dropout_prob=0.1)
     wanted = counted_flops(config, accumulation)
     found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
@@ -63,24 +63,24 @@ def test_the_formula_is_what_torch_counts(name, accumulation):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_two_narrow_layers_of_every_preset_are_what_torch_counts(name):
+def test_the_formula_agrees_with_torchs_count_for_every_preset(name):
     config = replace(narrow(name), max_position_embeddings=LENGTH, attention_probs_dropout_prob=0.1)
     found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
     assert found == pytest.approx(counted_flops(config, 1), rel=0.02)
 
 
-def test_bert_base_needs_six_operations_a_token_and_weight():
-    """85 M weights of the layers, 128 tokens, no head: 6 N, and a thirtieth more for attention."""
+def test_bert_base_needs_six_operations_per_token_and_weight():
+    """85 M weights in the layers, 128 tokens, no head: 6 N, plus 1/30 for attention."""
     flops = step_flops(preset("bert-base"), batch_size=1, seq_len=128, predictions=0)
     assert flops == pytest.approx(6 * 85e6 * 128, rel=0.05)
 
 
-def test_the_share_is_that_of_all_devices():
+def test_the_utilization_is_that_of_all_devices():
     assert mfu(4e12, seconds=2.0, peak=10e12, devices=1) == pytest.approx(0.2)
     assert mfu(4e12, seconds=2.0, peak=10e12, devices=4) == pytest.approx(0.05)
 
 
-def test_of_an_unknown_device_nothing_is_said():
+def test_an_unknown_device_has_no_peak_and_no_utilization():
     assert peak_flops(torch.device("cpu")) is None
     assert peak_of("NVIDIA GeForce GTX 1080") is None
     assert mfu(4e12, seconds=2.0, peak=None) is None
@@ -97,5 +97,5 @@ def test_of_an_unknown_device_nothing_is_said():
         ("NVIDIA A100-SXM4-80GB", "A100"),
     ],
 )
-def test_devices_are_known_by_the_names_that_they_give(name, known):
+def test_devices_are_recognized_by_their_names(name, known):
     assert peak_of(name) == PEAKS[known]

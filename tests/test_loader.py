@@ -1,4 +1,4 @@
-"""The loader's laws: who reads decides nothing about what is read."""
+"""The loader's guarantees: batches do not depend on how many processes or workers read them."""
 
 import gc
 import json
@@ -43,14 +43,14 @@ def load(folder, steps, **options):
 
 
 def rows_of(batches):
-    """Every example of the batches, as one hashable row of all its values."""
+    """Each example of the batches as one hashable row of all its values."""
     joined = concatenate([loaded.batch for loaded in batches])
     columns = [tensor.reshape(len(joined), -1).double() for tensor in joined.tensors().values()]
     return [tuple(row) for row in torch.cat(columns, dim=1).tolist()]
 
 
 def originals(batches):
-    """The token ids of every example, labels put back: [R, S]."""
+    """The token ids of each example with its labels put back: [R, S]."""
     joined = concatenate([loaded.batch for loaded in batches])
     ids = joined.input_ids.clone()
     row, slot = joined.masked_lm_weights.nonzero(as_tuple=True)
@@ -58,7 +58,7 @@ def originals(batches):
     return [tuple(row) for row in ids.tolist()]
 
 
-def global_facts(loaded):
+def global_counts(loaded):
     return (loaded.next_position, loaded.num_tokens, loaded.num_predictions, loaded.num_pairs)
 
 
@@ -80,26 +80,26 @@ def test_every_world_size_trains_on_the_same_global_batches(
     for step, loaded in enumerate(whole):
         of_ranks = [part[step] for part in parts]
         assert rows_of(of_ranks) == rows_of([loaded])
-        assert {global_facts(part) for part in of_ranks} == {global_facts(loaded)}
+        assert {global_counts(part) for part in of_ranks} == {global_counts(loaded)}
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
 
 
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few cores
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_a_plain_data_loader_hands_out_the_same_batches(small_folder, whole, workers):
+def test_a_plain_data_loader_yields_the_same_batches(small_folder, whole, workers):
     loader = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
     batches = iter(DataLoader(loader, batch_size=None, num_workers=workers))
     for loaded, wanted in zip(batches, whole, strict=False):
         assert rows_of([loaded]) == rows_of([wanted])
-        assert global_facts(loaded) == global_facts(wanted)
+        assert global_counts(loaded) == global_counts(wanted)
         assert loaded.digest == wanted.digest
 
 
-def test_accumulation_cuts_a_batch_and_changes_nothing(whole):
+def test_accumulation_splits_a_batch_and_changes_nothing(whole):
     for parts in (1, 2, 4):
-        pieces = [replace(whole[0], batch=piece) for piece in split(whole[0].batch, parts)]
-        assert rows_of(pieces) == rows_of(whole[:1])
+        micro = [replace(whole[0], batch=batch) for batch in split(whole[0].batch, parts)]
+        assert rows_of(micro) == rows_of(whole[:1])
 
 
 def test_the_counts_are_those_of_the_batch(whole):
@@ -113,7 +113,7 @@ def test_the_counts_are_those_of_the_batch(whole):
     assert len({loaded.digest for loaded in whole}) == len(whole)
 
 
-def test_any_n_positions_in_step_with_an_epoch_hold_each_example_once(small_folder):
+def test_each_epoch_reads_each_example_once(small_folder):
     everything = set(originals(load(small_folder, 1, batch_size=N)))
     assert len(everything) == N
     rows = originals(load(small_folder, 20))
@@ -122,7 +122,7 @@ def test_any_n_positions_in_step_with_an_epoch_hold_each_example_once(small_fold
 
 
 @pytest.mark.parametrize("rows", [(1,), (2, 0, 3)])
-def test_a_set_smaller_than_a_batch_repeats_in_step(tmp_path, rows):
+def test_a_data_set_smaller_than_a_batch_repeats_epoch_by_epoch(tmp_path, rows):
     folder = write_data_set(tmp_path / "data", train=rows)
     n, found = sum(rows), originals(load(folder, 4))
     assert all(set(found[i : i + n]) == set(found[:n]) for i in range(0, 40, n))
@@ -133,7 +133,7 @@ def test_a_set_smaller_than_a_batch_repeats_in_step(tmp_path, rows):
 
 @pytest.mark.parametrize("steps", [0, 1, 4, 5, 11])
 @pytest.mark.parametrize(("batch_size", "world_size"), [(12, 2), (6, 3), (20, 4), (7, 1)])
-def test_a_resumed_run_goes_on_with_the_very_next_example(
+def test_a_resumed_run_continues_with_the_very_next_example(
     small_folder, whole, steps, batch_size, world_size
 ):
     before = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
@@ -160,13 +160,13 @@ def test_a_resumed_run_goes_on_with_the_very_next_example(
     assert resumed[0].next_position == len(seen)
 
 
-def test_iterating_again_goes_on(small_folder, whole):
+def test_a_second_iteration_continues_the_first(small_folder, whole):
     loader = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
     found = [next(iter(loader)) for _ in range(4)]
     assert rows_of(found) == rows_of(whole[:4])
 
 
-def test_a_state_names_the_batch_trained_on_rather_than_the_last_one_fetched(small_folder):
+def test_a_state_can_be_that_of_the_batch_trained_on_instead_of_the_last_one_fetched(small_folder):
     loader = Loader(small_folder, batch_size=GLOBAL, seed=3)
     trained_on, _fetched = islice(loader, 2)
     assert loader.state_dict()["next_position"] == 2 * GLOBAL
@@ -174,7 +174,7 @@ def test_a_state_names_the_batch_trained_on_rather_than_the_last_one_fetched(sma
 
 
 def stored_rows(folder, epoch):
-    """The rows of an epoch in the loader's order, taken from the shards one by one."""
+    """The rows of an epoch in the loader's order, read from the shards one by one."""
     manifest = read_manifest(folder)
     rules = MaskRules.of(manifest.config, load_tokenizer(folder / "tokenizer"))
     shards = [read_shard(folder / entry.name) for entry in manifest.of_split("train")]
@@ -192,9 +192,9 @@ def stored_rows(folder, epoch):
     )
     parts = []
     for pool in order.pools(epoch):
-        places = [(s, r) for s in pool.shards for r in range(len(shards[s]))]
+        pool_rows = [(s, r) for s in pool.shards for r in range(len(shards[s]))]
         for row in order.rows(pool):
-            shard, row_in_shard = places[row]
+            shard, row_in_shard = pool_rows[row]
             parts.append(
                 collate(
                     shards[shard],
@@ -216,7 +216,7 @@ def test_epoch_zero_is_as_stored_and_later_masks_equal_a_fresh_draw(tmp_path, wh
         assert all(torch.equal(loaded.batch.tensors()[k], v) for k, v in wanted.tensors().items())
 
 
-def test_new_masks_hide_other_tokens_of_the_same_examples(small_folder):
+def test_redrawn_masks_hide_other_tokens_of_the_same_examples(small_folder):
     first, second = load(small_folder, 2, batch_size=N)
     kept = load(small_folder, 2, batch_size=N, remask=False)
     assert set(originals([first])) == set(originals([second]))
@@ -244,7 +244,7 @@ def test_another_process_reads_the_same_data(small_folder, whole):
         "import sys; from itertools import islice; from train.data.loader import Loader\n"
         f"loader = Loader(sys.argv[1], batch_size={GLOBAL}, seed=3, pool_rows={POOL_ROWS})\n"
         f"print(*(loaded.digest for loaded in islice(loader, {STEPS})))\n"
-        "forgotten = iter(loader); next(forgotten)\n"  # its thread is alive when Python exits
+        "unclosed = iter(loader); next(unclosed)\n"  # its thread is alive when Python exits
     )
     found = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, small_folder],
@@ -287,7 +287,7 @@ def test_every_rank_evaluates_the_same_number_of_equal_shapes(small_folder, limi
     for step, loaded in enumerate(alone):
         of_ranks = [part[step] for part in parts]
         assert rows_of(of_ranks) == rows_of([loaded])
-        assert {global_facts(part) for part in of_ranks} == {global_facts(loaded)}
+        assert {global_counts(part) for part in of_ranks} == {global_counts(loaded)}
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
     examples = sum(float(loaded.batch.example_weights.sum()) for loaded in alone)
     assert examples == min(limit or 23, 23)
@@ -357,7 +357,7 @@ def test_another_default_pool_size_does_not_reorder_a_resumed_run(small_folder, 
     assert resumed.state_dict()["pool_rows"] == POOL_ROWS
 
 
-def test_a_tokenizer_that_is_not_the_manifests_is_refused(tmp_path):
+def test_a_tokenizer_that_differs_from_the_manifest_is_refused(tmp_path):
     folder = write_data_set(tmp_path / "data", train=(5,))
     (folder / "tokenizer").rename(folder / "old")
     small_tokenizer({"another": 1}).save(folder / "tokenizer")
@@ -367,24 +367,24 @@ def test_a_tokenizer_that_is_not_the_manifests_is_refused(tmp_path):
 
 def test_a_split_without_examples_is_refused(tmp_path):
     folder = write_data_set(tmp_path / "data", train=(0, 0), validation=(3,))
-    with pytest.raises(InputError, match="holds no train examples"):
+    with pytest.raises(InputError, match="has no train examples"):
         Loader(folder, batch_size=4, seed=0)
     folder = write_data_set(tmp_path / "other", train=(3,))
-    with pytest.raises(InputError, match="holds no validation examples"):
+    with pytest.raises(InputError, match="has no validation examples"):
         evaluation_batches(folder, batch_size=4)
 
 
 @pytest.mark.parametrize(
     ("batch_size", "world_size", "fitting"), [(10, 4, "8 or 12"), (2, 3, "3"), (0, 2, "2")]
 )
-def test_a_batch_that_does_not_divide_names_those_that_do(
+def test_a_batch_size_that_does_not_divide_suggests_those_that_do(
     small_folder, batch_size, world_size, fitting
 ):
-    with pytest.raises(InputError, match=f"processes; {fitting} would"):
+    with pytest.raises(InputError, match=f"processes; use {fitting}\\."):
         Loader(small_folder, batch_size=batch_size, world_size=world_size, seed=0)
 
 
-def shorten(path):
+def truncate(path):
     path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -393,7 +393,7 @@ def overwrite(path):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("spoil", [shorten, overwrite])
+@pytest.mark.parametrize("spoil", [truncate, overwrite])
 def test_a_bad_shard_is_named_when_it_is_opened(tmp_path, spoil, prefetch):
     folder = write_data_set(tmp_path / "data", train=(30, 30))
     spoil(folder / "train-00001-of-00002.arrow")
@@ -414,10 +414,10 @@ def test_a_missing_shard_is_named_before_anything_is_read(tmp_path):
         ({"rows": 31}, "30 rows, the manifest says 31"),
         ({"vocab_size": 9}, "token id .*, the highest possible is 8"),
         ({"max_seq_length": 12}, "row length 16"),
-        ({"max_predictions_per_seq": 1}, "masks of a row 2"),
+        ({"max_predictions_per_seq": 1}, "masks in a row 2"),
     ],
 )
-def test_a_shard_that_is_not_the_manifests_is_named(tmp_path, change, complaint):
+def test_a_shard_that_differs_from_the_manifest_is_named(tmp_path, change, complaint):
     folder = write_data_set(tmp_path / "data", train=(30,))
     manifest = read_manifest(folder)
     if "rows" in change:
@@ -431,14 +431,14 @@ def test_a_shard_that_is_not_the_manifests_is_named(tmp_path, change, complaint)
         load(folder, 1)
 
 
-def test_no_single_wrong_byte_fails_without_the_name_of_the_shard(tmp_path):
+def test_a_single_wrong_byte_never_fails_without_naming_the_shard(tmp_path):
     folder = write_data_set(tmp_path / "data", train=(30,))
     path = folder / "train-00000-of-00001.arrow"
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     refused = 0
-    for place in rng.integers(0, len(whole), 40):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+    for i in rng.integers(0, len(whole), 40):
+        path.write_bytes(whole[:i] + bytes([whole[i] ^ 0xFF]) + whole[i + 1 :])
         refused += _is_refused(folder, path.name)
     assert refused > 10
 
@@ -455,16 +455,16 @@ def prefetch_threads():
     return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
 
 
-def test_the_thread_ends_when_the_iterator_is_closed_or_forgotten(small_folder):
+def test_the_thread_ends_when_the_iterator_is_closed_or_collected(small_folder):
     loader = Loader(small_folder, batch_size=GLOBAL, seed=0)
-    closed, forgotten, in_a_cycle = iter(loader), iter(loader), [iter(loader)]
+    closed, dropped, in_a_cycle = iter(loader), iter(loader), [iter(loader)]
     in_a_cycle.append(in_a_cycle)
-    for iterator in (closed, forgotten, in_a_cycle[0]):
+    for iterator in (closed, dropped, in_a_cycle[0]):
         next(iterator)
     assert len(prefetch_threads()) == 3
     closed.close()
     assert len(prefetch_threads()) == 2
-    del forgotten, iterator
+    del dropped, iterator
     assert len(prefetch_threads()) == 1
     del in_a_cycle
     gc.collect()
@@ -500,4 +500,4 @@ def test_prefetching_is_bounded_and_closes_what_it_reads():
     assert next(found) == 0
     found.close()
     assert closed.is_set()
-    assert len(made) <= 1 + 2 + 2  # asked for, ahead, and one on either side of the queue
+    assert len(made) <= 1 + 2 + 2  # consumed, queued, and one on either side of the queue

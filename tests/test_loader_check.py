@@ -1,4 +1,4 @@
-"""`clozeline verify --loader`: the laws hold, and a broken one is told of."""
+"""`clozeline verify --loader`: sound orders pass, and a broken one is reported."""
 
 import numpy as np
 import pytest
@@ -14,12 +14,12 @@ from train.data.order import Order
 
 
 @pytest.mark.parametrize("rows", [(7,), (13, 20, 0, 7, 17), (150, 151)])
-def test_the_laws_hold_on_any_shards(tmp_path, rows):
+def test_the_guarantees_hold_on_any_shards(tmp_path, rows):
     folder = write_data_set(tmp_path / "data", train=rows)
     assert check_loader(folder).startswith(f"{sum(rows)} training examples are each read once")
 
 
-def test_an_order_that_reads_a_row_twice_is_told_of(tmp_path, monkeypatch):
+def test_an_order_that_reads_a_row_twice_is_reported(tmp_path, monkeypatch):
     folder = write_data_set(tmp_path / "data", train=(40, 23))
     assert len(read_shard(folder / read_manifest(folder).shards[0].name)) == 40
     right = Order.rows
@@ -28,7 +28,7 @@ def test_an_order_that_reads_a_row_twice_is_told_of(tmp_path, monkeypatch):
         check_loader(folder)
 
 
-def test_the_command_offers_it_and_needs_shards(tmp_path):
+def test_the_command_has_the_option_and_needs_shards(tmp_path):
     shown = CliRunner().invoke(main, ["verify", "--help"])
     assert "--loader" in shown.output
     assert "--source" in shown.output

@@ -1,4 +1,4 @@
-"""Freed memory that stays: counted as page faults, in processes of their own."""
+"""Freed memory stays in the process: page faults, counted in separate processes."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ if sys.argv[1] == "keep":
     assert disable_malloc_trim()
 def touch():
     torch.ones(10_000_000)  # 40 MB
-for _ in range(20):  # until free neighbours have grown together to a place that is large enough
+for _ in range(20):  # until free neighbours have merged into a large enough block
     touch()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(5):
@@ -28,6 +28,6 @@ def faults(what):
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-@pytest.mark.skipif(not disable_malloc_trim(), reason="only glibc can keep it")
-def test_memory_that_was_freed_is_used_again_and_not_fetched_anew():
-    assert faults("keep") < faults("give back") / 10
+@pytest.mark.skipif(not disable_malloc_trim(), reason="needs glibc")
+def test_freed_memory_is_used_again_without_page_faults():
+    assert faults("keep") < faults("return") / 10

@@ -1,4 +1,4 @@
-"""Muon takes the matrices of the layers, AdamW the rest, and both learn at one rate."""
+"""Muon updates the matrices of the layers, AdamW the rest, both with one learning rate."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def updated(training):
 
 
 @pytest.mark.parametrize("config", [TINY, MODERN], ids=["bert", "modern"])
-def test_only_matrices_of_the_layers_are_muons(config):
+def test_muon_updates_only_the_matrices_of_the_layers(config):
     model = BertForPretraining(config)
     names = {name for name, p in model.named_parameters() if is_hidden_matrix(name, p)}
     assert names == {
@@ -48,16 +48,16 @@ def test_the_step_of_a_matrix_is_nearly_orthogonal_and_as_large_as_adamws():
     for name, parameter in after.items():
         if is_hidden_matrix(name, parameter):
             step = (before[name] * (1 - 0.5 * 0.1) - parameter.detach()) / 0.5
-            size = 0.2 * max(step.shape) ** 0.5  # so its root mean square is some 0.2
+            size = 0.2 * max(step.shape) ** 0.5  # so its root mean square is about 0.2
             values = torch.linalg.svdvals(step / size)
             assert 0.4 < values.min() <= values.max() < 1.4, name
 
 
 def test_the_rest_is_updated_as_adamw_alone_does():
-    _, ours, _ = updated(MUON)
-    _, theirs, _ = updated(PretrainConfig(learning_rate=0.5, weight_decay=0.1))
-    same = {name for name in ours if torch.equal(ours[name], theirs[name])}
-    assert same == {name for name, p in ours.items() if not is_hidden_matrix(name, p)}
+    _, both, _ = updated(MUON)
+    _, alone, _ = updated(PretrainConfig(learning_rate=0.5, weight_decay=0.1))
+    same = {name for name in both if torch.equal(both[name], alone[name])}
+    assert same == {name for name, p in both.items() if not is_hidden_matrix(name, p)}
 
 
 def test_one_learning_rate_is_set_for_both():
@@ -69,7 +69,7 @@ def test_one_learning_rate_is_set_for_both():
     assert all(torch.equal(p, q) for p, q in zip(parameters, at, strict=True))
 
 
-def test_it_goes_on_bit_for_bit(small_folder, tmp_path):
+def test_it_resumes_bit_for_bit(small_folder, tmp_path):
     options = {"optimizer": "muon", "learning_rate": 2e-3, "weight_decay": 0.1}
     whole, run = tmp_path / "whole", tmp_path / "run"
     for out in (whole, run):
@@ -80,7 +80,7 @@ def test_it_goes_on_bit_for_bit(small_folder, tmp_path):
     assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
 
 
-def test_the_moments_of_one_are_not_given_to_the_other(small_folder, tmp_path):
+def test_another_optimizer_is_refused_on_resume(small_folder, tmp_path):
     train(small_folder, tmp_path, model=STILL, max_steps=4)
     with pytest.raises(ValueError, match="has the moments of --optimizer adamw; give that one"):
         train(small_folder, tmp_path, model=STILL, optimizer="muon", resume=True)

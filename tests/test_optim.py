@@ -1,4 +1,4 @@
-"""What is optimized, by whom, and what decays."""
+"""Which parameters are optimized, and which of them decay."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ def test_every_parameter_is_optimized_once_and_only_matrices_decay():
     assert sorted(found) == sorted(wanted)
 
 
-def test_the_choices_of_the_config_reach_the_optimizer():
+def test_the_options_of_the_config_reach_the_optimizer():
     training = PretrainConfig(learning_rate=0.5, beta1=0.7, beta2=0.8)
     for group in build_optimizer(BertForPretraining(TINY), training).param_groups:
         assert (group["lr"], group["betas"]) == (0.5, (0.7, 0.8))

@@ -24,9 +24,9 @@ def make(rows, *, seed=0, pool_rows=10, digest=DIGEST):
 def read(order, start, stop):
     """The (epoch, shard, row) of each position, one by one."""
     found = []
-    for pool, places in order.locate(np.arange(start, stop)):
+    for pool, offsets in order.locate(np.arange(start, stop)):
         rows = [(pool.epoch, s, r) for s in pool.shards for r in range(order.shard_rows[s])]
-        found += [rows[row] for row in order.rows(pool)[places]]
+        found += [rows[row] for row in order.rows(pool)[offsets]]
     return found
 
 
@@ -39,7 +39,7 @@ def test_every_epoch_reads_each_row_once(rows, pool_rows, seed, epoch):
 
 
 @given(shard_rows, pool_rows, st.integers(0, 150), st.integers(0, 60))
-def test_any_stretch_is_found_without_reading_what_is_before_it(rows, pool_rows, start, length):
+def test_any_span_is_found_without_reading_what_is_before_it(rows, pool_rows, start, length):
     whole = read(make(rows, pool_rows=pool_rows), 0, start + length)
     assert read(make(rows, pool_rows=pool_rows), start, start + length) == whole[start:]
 
@@ -48,8 +48,8 @@ def test_any_stretch_is_found_without_reading_what_is_before_it(rows, pool_rows,
 def test_positions_with_gaps_read_the_same_rows(rows, pool_rows, positions):
     order = make(rows, pool_rows=pool_rows)
     positions = np.array(sorted(positions), dtype=np.int64)
-    found = [(pool, place) for pool, places in order.locate(positions) for place in places]
-    assert [pool.start + place for pool, place in found] == positions.tolist()
+    found = [(pool, offset) for pool, offsets in order.locate(positions) for offset in offsets]
+    assert [pool.start + offset for pool, offset in found] == positions.tolist()
     assert all(pool == order.pool_at(p) for (pool, _), p in zip(found, positions, strict=True))
 
 
@@ -64,19 +64,19 @@ def test_pools_follow_each_other_and_hold_whole_shards(rows, pool_rows, epoch):
 
 
 @given(shard_rows, pool_rows)
-def test_no_pool_is_small_but_a_last_one_of_half_size(rows, pool_rows):
+def test_only_the_last_pool_may_be_small_and_then_at_least_half_size(rows, pool_rows):
     *before, last = make(rows, pool_rows=pool_rows).pools(0)
     assert all(pool.rows >= pool_rows for pool in before)
     assert 2 * last.rows >= pool_rows or not before
 
 
 def test_a_last_pool_under_half_size_joins_the_one_before():
-    for epoch in range(20):  # the four rows come first, between or last: never alone
+    for epoch in range(20):  # the shard of 4 rows comes first, second or last: never alone
         assert sorted(pool.rows for pool in make([10, 10, 4]).pools(epoch)) == [10, 14]
     assert [10, 10, 5] in [[pool.rows for pool in make([10, 10, 5]).pools(e)] for e in range(20)]
 
 
-def test_a_pool_is_some_64_thousand_rows_unless_asked_otherwise():
+def test_a_pool_has_at_least_65536_rows_by_default():
     order = Order([20_000] * 10, dataset_digest=DIGEST, seed=0)
     assert POOL_ROWS == 65_536
     assert [pool.rows for pool in order.pools(0)] == [80_000, 80_000, 40_000]
@@ -93,7 +93,7 @@ def test_each_epoch_has_an_order_of_its_own():
     order = make([20, 20, 20])
     first, second = read(order, 0, 60), read(order, 60, 120)
     assert [row[1:] for row in first] != [row[1:] for row in second]
-    assert first == read(order, 0, 60)  # also after another epoch was looked at
+    assert first == read(order, 0, 60)  # also after another epoch was read
 
 
 def test_examples_of_one_shard_are_spread_over_its_pool():
@@ -117,7 +117,7 @@ for epoch in (0, 1):
 
 
 def test_the_order_never_changes():
-    """A change here makes every checkpoint of the past go on with other examples."""
+    """If this fails, raise ORDER_VERSION: older checkpoints would continue with other examples."""
     found = subprocess.run([sys.executable, "-c", LITERAL], capture_output=True, text=True)
     assert found.stderr == ""
     assert found.stdout.splitlines() == [

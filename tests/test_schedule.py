@@ -1,4 +1,4 @@
-"""The schedules as tables: what the learning rate and the batch are at each step."""
+"""The schedules as tables: learning rate and batch size at each step."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from train.engine.schedule import batch_size_at, is_over, learning_rate_at, sche
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
 
-# 10 steps, 2 of warm-up, so that 8 are left: share of the highest rate in the middle of each step.
+# 10 steps, of which 2 warm up: the learning rate relative to its peak in the middle of each step.
 TABLE = {
     "linear": [0.25, 0.75, 0.9375, 0.8125, 0.6875, 0.5625, 0.4375, 0.3125, 0.1875, 0.0625],
     "cosine": [0.25, 0.75, 0.9904, 0.9157, 0.7778, 0.5975, 0.4025, 0.2222, 0.0843, 0.0096],
@@ -19,14 +19,14 @@ TABLE = {
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_learning_rate_of_each_step_is_that_of_the_table(schedule):
+def test_the_learning_rate_of_each_step_follows_the_table(schedule):
     config = PretrainConfig(max_steps=10, warmup=0.2, learning_rate=2.0, schedule=schedule)
     rates = [learning_rate_at(config, step) for step in range(1, 11)]
     assert rates == pytest.approx([2 * factor for factor in TABLE[schedule]], abs=2e-4)
 
 
 @given(st.floats(0, 1), st.floats(0, 0.99), st.sampled_from(SCHEDULES))
-def test_the_factor_is_a_share(done, warmup, schedule):
+def test_the_factor_is_between_0_and_1(done, warmup, schedule):
     assert 0 <= schedule_factor(done, warmup=warmup, schedule=schedule) <= 1
 
 
@@ -49,17 +49,17 @@ def test_no_step_is_wasted_on_a_rate_of_zero(steps, schedule):
     assert all(learning_rate_at(config, step) > 0 for step in range(1, steps + 1))
 
 
-def test_by_the_clock_the_rate_follows_the_seconds_and_not_the_steps():
-    clock = PretrainConfig(for_="100s", warmup=0.2, learning_rate=2.0)
+def test_with_a_time_budget_the_rate_follows_the_seconds_and_not_the_steps():
+    timed = PretrainConfig(for_="100s", warmup=0.2, learning_rate=2.0)
     steps, seconds = (1, 900, 901, 902, 9_000, 9_001), (0.0, 10.0, 20.0, 60.0, 100.0, 130.0)
-    rates = [learning_rate_at(clock, *at) for at in zip(steps, seconds, strict=True)]
+    rates = [learning_rate_at(timed, *at) for at in zip(steps, seconds, strict=True)]
     assert rates == pytest.approx([0, 1, 2, 1, 0, 0])
 
 
 def test_a_run_is_over_after_its_steps_or_its_seconds():
-    steps, clock = PretrainConfig(max_steps=5), PretrainConfig(max_steps=5, for_="5m")
+    steps, timed = PretrainConfig(max_steps=5), PretrainConfig(max_steps=5, for_="5m")
     assert [is_over(steps, *at) for at in ((4, 1e9), (5, 0.0))] == [False, True]
-    assert [is_over(clock, *at) for at in ((10**9, 299.0), (0, 300.0))] == [False, True]
+    assert [is_over(timed, *at) for at in ((10**9, 299.0), (0, 300.0))] == [False, True]
 
 
 def test_the_batch_grows_in_three_equal_parts_of_the_ramp():
@@ -69,7 +69,7 @@ def test_the_batch_grows_in_three_equal_parts_of_the_ramp():
     assert config.batch_sizes == [4, 8, 16, 32]
 
 
-def test_by_the_clock_the_ramp_goes_by_seconds():
+def test_with_a_time_budget_the_ramp_follows_the_seconds():
     config = PretrainConfig(for_="100s", batch_size=32, batch_ramp=0.3)
     sizes = [batch_size_at(config, 1, elapsed) for elapsed in (0.0, 9.9, 10.1, 20.1, 30.0, 99.0)]
     assert sizes == [4, 4, 8, 16, 32, 32]
@@ -83,6 +83,6 @@ def test_the_batch_never_shrinks(ramp, steps, step):
     assert set(sizes) <= set(config.batch_sizes)
 
 
-def test_without_a_ramp_all_batches_are_whole():
+def test_without_a_ramp_all_batches_have_full_size():
     config = PretrainConfig(max_steps=9, batch_size=12)
     assert {batch_size_at(config, step) for step in range(1, 10)} == {12} == {*config.batch_sizes}

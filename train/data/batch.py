@@ -1,16 +1,16 @@
 """A batch: ragged rows of a shard as tensors of fixed shapes.
 
-B examples, S = max_seq_length, P = max_predictions_per_seq; S and P are those of the data set, not
-of the longest row: a new shape costs a compilation on CUDA and an entry in a kernel cache on CPU.
+B examples, S = max_seq_length, P = max_predictions_per_seq. S and P are fixed by the data set, not
+by the longest row: a new shape costs a compilation on CUDA and an entry in a kernel cache on CPU.
 
     rows            [CLS] the [MASK] sat [SEP] it slept [SEP]      positions 2      labels cat
     input_ids       2 7 4 9 3 8 6 3 0 0    masked_lm_positions   2 0 0
     token_type_ids  0 0 0 0 0 1 1 1 0 0    masked_lm_labels     11 0 0
     attention_mask  1 1 1 1 1 1 1 1 0 0    masked_lm_weights     1 0 0
 
-Padding is one gather of whole windows (S values from where the row begins, whatever follows it, as
-one thing of so many bytes), blanked after the row's end: it moves bytes and never looks at tokens.
-All of it is numpy's work: torch would wake all its threads for each small operation, at several
+Padding is one gather of fixed-size windows (S values from the start of the row, including whatever
+follows it, as one numpy item), overwritten after the row's end: bytes move in bulk, not token by
+token. numpy does all of it: torch would wake all its threads for each small operation, at several
 times the cost.
 """
 
@@ -38,19 +38,19 @@ class Batch:
     masked_lm_positions: Tensor  # int64 [B, P], 0 in unused slots
     masked_lm_labels: Tensor  # int64 [B, P], 0 in unused slots
     masked_lm_weights: Tensor  # float32 [B, P], 0 in unused slots
-    next_sentence_labels: Tensor  # int64 [B], -1: there is no B
-    example_weights: Tensor  # float32 [B], 0: a row of padding at the end of an evaluation
+    next_sentence_labels: Tensor  # int64 [B], -1: no sentence B
+    example_weights: Tensor  # float32 [B], 0: a padding row at the end of an evaluation
 
     def __len__(self) -> int:
         return len(self.input_ids)
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens, padding not counted."""
+        """Real tokens, without padding."""
         return int((self.attention_mask.sum(1) * self.example_weights).sum())
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, in the order of the fields."""
+        """The tensors by name, in field order."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
@@ -59,28 +59,28 @@ class Batch:
         return Batch(**moved)
 
     def pin_memory(self) -> "Batch":
-        """The same batch in pages that the GPU can fetch by itself."""
+        """The same batch in page-locked memory, which a GPU copies from asynchronously."""
         return Batch(**{k: v.pin_memory() for k, v in self.tensors().items()})
 
     def slice(self, start: int, stop: int) -> "Batch":
-        """Some rows, as views."""
+        """Rows start to stop, as views."""
         return Batch(**{k: v[start:stop] for k, v in self.tensors().items()})
 
     def padded(self, rows: int, *, pad_id: int) -> "Batch":
-        """Rows of padding at the end, of weight 0, so that there are `rows` of them."""
+        """The batch with padding rows of weight 0 appended, `rows` rows in all."""
         missing = rows - len(self)
         if not missing:
             return self
         blank = {k: v.new_zeros((missing, *v.shape[1:])) for k, v in self.tensors().items()}
         blank["input_ids"].fill_(pad_id)
         blank["next_sentence_labels"].fill_(NO_PAIR)
-        # A row that attends to nothing has no softmax: let it see its first token.
+        # The softmax over a fully masked row is NaN: let it attend to its first token.
         blank["attention_mask"][:, :1] = True
         return concatenate([self, Batch(**blank)])
 
 
 class Movable(Protocol):
-    """What both forms of a batch can do, padded and unpadded."""
+    """What padded and unpadded batches have in common."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self: ...
 
@@ -94,12 +94,12 @@ AnyBatch = TypeVar("AnyBatch", bound=Movable)
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBatch(Generic[AnyBatch]):
-    """One rank's part of a global batch, and what it has to know of the whole."""
+    """One rank's slice of a global batch, with the counts of the whole global batch."""
 
     batch: AnyBatch
-    #: The position after the global batch: where a run that has trained on it goes on.
+    #: The position after the global batch, where a run that has trained on it continues.
     next_position: int
-    #: Of the whole global batch, over all ranks: real tokens, masked tokens, examples with a B.
+    #: Real tokens, masked tokens and sentence pairs in the global batch, over all ranks.
     num_tokens: int
     num_predictions: int
     num_pairs: int
@@ -109,11 +109,11 @@ class LoadedBatch(Generic[AnyBatch]):
     def to(
         self, device: torch.device | str, *, non_blocking: bool = False
     ) -> "LoadedBatch[AnyBatch]":
-        """With the tensors on another device."""
+        """The same with its tensors on another device."""
         return self._with(self.batch.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "LoadedBatch[AnyBatch]":
-        """With the tensors in pinned memory; a `DataLoader(pin_memory=True)` calls this."""
+        """The same in pinned memory; `DataLoader(pin_memory=True)` calls this."""
         return self._with(self.batch.pin_memory())
 
     def _with(self, batch: AnyBatch) -> "LoadedBatch[AnyBatch]":
@@ -128,13 +128,13 @@ def collate(
     max_predictions: int,
     pad_id: int,
 ) -> Batch:
-    """The given rows, in the given order, as one batch of fresh memory."""
+    """The given rows, in the given order, as one batch in new memory."""
     starts, is_token = _bounds(examples.input_ids, rows, max_seq_length)
     input_ids = _padded(examples.input_ids.values, starts, is_token, pad_id)
     starts, is_masked = _bounds(examples.masked_lm_positions, rows, max_predictions)
     positions = _padded(examples.masked_lm_positions.values, starts, is_masked, 0)
     labels = _padded(examples.masked_lm_labels.values, starts, is_masked, 0)
-    is_a = _filled(max_seq_length).take(examples.length_a[rows], axis=0, mode="clip")
+    is_a = _prefix_masks(max_seq_length).take(examples.length_a[rows], axis=0, mode="clip")
     is_b = is_token > is_a
     return Batch(
         input_ids=torch.from_numpy(input_ids),
@@ -149,7 +149,7 @@ def collate(
 
 
 def concatenate(parts: list[Batch]) -> Batch:
-    """All rows of the parts (at least one), in order; one part is returned as it is."""
+    """All rows of the parts, in order; a single part is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
     joined = {
@@ -164,17 +164,17 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     size, rest = divmod(len(batch), parts)
     assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
     columns = {name: tensor.split(size) for name, tensor in batch.tensors().items()}
-    return [Batch(**{name: pieces[i] for name, pieces in columns.items()}) for i in range(parts)]
+    return [Batch(**{name: views[i] for name, views in columns.items()}) for i in range(parts)]
 
 
 def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
-    """64 bits that name each row and its position in the endless sequence, [B]; 0 for padding rows.
+    """A 64-bit hash of each row and its position in the endless sequence, [B]; 0 for padding rows.
 
-    All of the row counts: masked ids, masked positions and labels, where B begins and ends, the
-    next-sentence label. It is a sum modulo 2**64 with random weights, which costs one pass.
+    It covers the whole row: masked ids, masked positions and labels, where B begins and ends, the
+    next-sentence label. A sum modulo 2**64 with random weights takes one pass.
     """
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
-    lengths_b = arrays["token_type_ids"].sum(axis=1)  # those of the rows follow from their padding
+    lengths_b = arrays["token_type_ids"].sum(axis=1)  # row lengths follow from the padding
     sums = np.zeros(len(batch), dtype=np.uint64)
     for name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
         column = arrays[name].view(np.uint64)
@@ -185,63 +185,63 @@ def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
 
 
 def final_hashes(sums: UInt64Array, rest: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
-    """The hashes [B] of the sums over long columns [B], over short ones [B, 2], and positions."""
+    """Hashes [B] from the sums over long columns [B], the short columns [B, 2] and positions."""
     short = np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
     return mix64(mix64(positions) + sums + short + GOLDEN)
 
 
 def batch_digest(batch: Batch, start: int) -> int:
-    """The digest of rows that stand at positions start, start + 1, ...: signed, 64 bits."""
+    """The digest of rows at positions start, start + 1, ...; a signed 64-bit number."""
     hashes = example_hashes(batch, start + np.arange(len(batch)))
     return int(hashes.sum().view(np.int64))
 
 
 def digest_text(*terms: int) -> str:
-    """The data digest of a global batch, from those of its parts: their sum modulo 2**64.
+    """The data digest of a global batch: the sum of its parts' digests modulo 2**64, in hex.
 
-    A sum does not ask who added what, so any number of ranks gives the same 16 hex digits; an int64
-    `all_reduce` of the terms wraps around in just this way.
+    A sum does not depend on how the rows were split, so any number of ranks gives the same 16 hex
+    digits; an int64 `all_reduce` of the terms wraps around in the same way.
     """
     return f"{sum(terms) % 2**64:016x}"
 
 
 @lru_cache
 def digest_weights(name: str, width: int) -> UInt64Array:
-    """The random weight of each place of a column in the sum that names a row, [width]."""
+    """The random weight of each slot of a column in the row hash, [width]."""
     return random_bits(stream_key(0, f"digest/{name}"), np.arange(width))
 
 
 def _bounds(
     column: Ragged, rows: NDArray[np.int64], width: int
 ) -> tuple[Offsets, NDArray[np.bool_]]:
-    """Where each row begins, [B], and which of `width` places it fills, [B, width]."""
+    """Where each row begins, [B], and which of `width` slots it fills, [B, width]."""
     starts = column.offsets[rows]
     lengths = column.offsets[rows + 1] - starts
     assert not len(rows) or lengths.max() <= width
-    return starts, _filled(width).take(lengths, axis=0, mode="clip")
+    return starts, _prefix_masks(width).take(lengths, axis=0, mode="clip")
 
 
 @lru_cache
-def _filled(width: int) -> NDArray[np.bool_]:
-    """Which places a row of 0, 1, ... width values fills: looking up is cheaper than comparing."""
+def _prefix_masks(width: int) -> NDArray[np.bool_]:
+    """Row n is True in its first n slots, [width + 1, width]; a lookup beats a comparison."""
     return np.tri(width + 1, width, -1, dtype=bool)
 
 
 def _padded(
     values: NDArray, starts: Offsets, is_value: NDArray[np.bool_], fill: int
 ) -> NDArray[np.int64]:
-    """The rows that begin at the starts, filled up to the width of `is_value`, [B, width]."""
+    """The rows that begin at `starts`, padded to the width of `is_value`, [B, width]."""
     padded = _windows(values, starts, is_value.shape[1])
     if fill:
         np.copyto(padded, fill, where=~is_value)
-    else:  # the usual case, at half the price
+    else:  # the usual case, at half the cost
         np.multiply(padded, is_value, out=padded)
     return padded.astype(np.int64)
 
 
 def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
-    """The `width` values from each start on, whatever they are, [B, width]."""
-    last = len(values) - width  # where the last whole window begins
+    """The `width` values from each start on, [B, width]."""
+    last = len(values) - width  # where the last full window begins
     if starts.max(initial=0) <= last:
         return _take_windows(values, starts, width)
     ends = np.append(values[max(last, 0) :], np.zeros(width, values.dtype))
@@ -254,7 +254,7 @@ def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
 
 
 def _take_windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
-    """To numpy a window is one thing of many bytes: copied at once, not value by value."""
+    """A window is one numpy item of many bytes: copied at once, not value by value."""
     values = np.ascontiguousarray(values)
     whole = np.dtype((np.void, width * values.itemsize))
     count = max(len(values) - width + 1, 0)

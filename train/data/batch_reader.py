@@ -1,8 +1,8 @@
-"""Global batches by position: found in the order, gathered from a pool, counted, cut into views.
+"""Global batches by position: looked up in the order, gathered from a pool, counted, split.
 
-Some thousand examples are collated at once, because numpy's cost is by call as long as batches are
-small. Counts are of the global batch and known to every rank, so the loss can be divided by them
-before any forward pass.
+About 2,000 examples (a slab) are collated at once and split into batches as views, because numpy's
+cost is per call as long as batches are small. Every rank knows the counts of the global batch, so
+the loss can be divided by them before any forward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.errors import InputError
 from pipeline.dataset.schema import NO_PAIR, Examples
 from train.data.batch import Batch, LoadedBatch, collate, concatenate, example_hashes, split
-from train.data.length_bins import binned_places
+from train.data.length_bins import assign_bins
 from train.data.order import Order, Pool
 from train.data.shard_set import ShardSet
 from train.data.unpadded import (
@@ -27,29 +27,29 @@ from train.data.unpadded import (
     unpadded_hashes,
 )
 
-FOREVER = 2**63 - 1
+NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
-WIDTHS = 32  # with length bins, batches are so many tokens wide, or twice, three times ... as many
+WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLayout:
-    """In what form rows are handed out."""
+    """Which masks rows have, how they are grouped, and whether they are padded."""
 
     remask: bool = True
-    #: Global batches in a window that is sorted by length; 0: rows come as they are ordered.
+    #: Global batches in a window that is sorted by length; 0: no sorting.
     length_bins: int = 0
     unpadded: bool = False
 
 
 @dataclass(frozen=True)
 class RankSlice:
-    """Which part of each global batch a rank takes.
+    """The contiguous slice of each global batch that one rank reads.
 
-    Raises InputError where the batch does not divide.
+    Raises InputError for a batch size that the number of processes does not divide.
     """
 
-    batch_size: int  # of the global batch
+    batch_size: int  # of the global batch, in examples
     rank: int
     world_size: int
 
@@ -59,68 +59,70 @@ class RankSlice:
             below = self.batch_size - self.batch_size % self.world_size
             fitting = f"{below} or {below + self.world_size}" if below > 0 else self.world_size
             raise InputError(
-                f"a batch of {self.batch_size} examples does not divide among {self.world_size} "
-                f"processes; {fitting} would."
+                f"a batch of {self.batch_size} examples cannot be split evenly among "
+                f"{self.world_size} processes; use {fitting}."
             )
 
     @property
     def rows(self) -> int:
-        """Examples of one rank's part."""
+        """Examples in the slice."""
         return self.batch_size // self.world_size
 
     @property
     def start(self) -> int:
-        """Where the part begins in the global batch."""
+        """Offset of the slice in the global batch."""
         return self.rank * self.rows
 
 
 @dataclass(frozen=True)
-class _Open:
-    """A pool that was read."""
+class _OpenPool:
+    """A pool in memory."""
 
     examples: Examples
-    rows: NDArray[np.int64]  # in the order in which they are read
+    rows: NDArray[np.int64]  # in reading order
 
 
 @dataclass(frozen=True)
 class _Window:
-    """Global batches whose rows were put into length bins."""
+    """Consecutive global batches whose rows were put into length bins."""
 
     start: int
     positions: NDArray[np.int64]  # [bins, batch_size]
-    widths: list[int]  # tokens of the longest row of each, rounded up
+    widths: list[int]  # tokens of the longest row in each bin, rounded up
 
 
 class BatchReader:
-    """Makes global batches from where they start; keeps the pools that it read last."""
+    """Builds a rank's slices of global batches from their positions; keeps the last pools open."""
 
-    def __init__(self, shards: ShardSet, order: Order, share: RankSlice, form: BatchLayout) -> None:
+    def __init__(
+        self, shards: ShardSet, order: Order, rank_slice: RankSlice, layout: BatchLayout
+    ) -> None:
         self._shards = shards
         self._order = order
-        self._share = share
-        self._form = form
-        self._pools: dict[Pool, _Open] = {}
+        self._slice = rank_slice
+        self._layout = layout
+        self._pools: dict[Pool, _OpenPool] = {}
         self._window: _Window | None = None
 
     @property
     def batches_at_once(self) -> int:
-        """Global batches worth reading together: some thousand examples, but no second epoch."""
-        share = self._share
-        if self._form.length_bins:
-            return 1  # each has a width of its own
-        return max(1, min(SLAB_ROWS // share.rows, self._order.epoch_rows // share.batch_size))
+        """Global batches worth reading together: a slab, but at most one epoch."""
+        if self._layout.length_bins:
+            return 1  # batches differ in width
+        of_slab = SLAB_ROWS // self._slice.rows
+        return max(1, min(of_slab, self._order.epoch_rows // self._slice.batch_size))
 
-    def read(self, starts: NDArray[np.int64], *, end: int = FOREVER) -> list[LoadedBatch]:
-        """The rank's parts of the global batches at the given rising positions, [K].
+    def read(self, starts: NDArray[np.int64], *, end: int = NO_END) -> list[LoadedBatch]:
+        """The rank's slices of the global batches at the given ascending positions, [K].
 
-        Positions from `end` on (in the last batch) become rows of padding.
+        Positions from `end` on (in the last batch) become padding rows.
         """
-        share = self._share
-        places = np.arange(share.batch_size)
-        positions, width = (starts[:, None] + places).ravel(), self._shards.max_seq_length
-        if self._form.length_bins:
+        part = self._slice
+        in_batch = np.arange(part.batch_size)
+        positions, width = (starts[:, None] + in_batch).ravel(), self._shards.max_seq_length
+        if self._layout.length_bins:
             positions, width = self._binned(int(starts[0]))
-        is_mine = np.tile(places // share.rows == share.rank, len(starts))
+        is_mine = np.tile(in_batch // part.rows == part.rank, len(starts))
         counts = np.zeros((3, len(positions)), dtype=np.int64)
         parts = []
         done = 0
@@ -129,14 +131,14 @@ class BatchReader:
             counts[:, here] = _counts(examples, rows)
             parts.append(self._collate(examples, rows[is_mine[here]], width))
             done += len(rows)
-        of_batches = counts.reshape(3, len(starts), share.batch_size).sum(axis=2)  # [3, K]
-        mine = (starts[:, None] + share.start + np.arange(share.rows)).ravel()
-        batches, hashes = self._cut(parts, mine)
-        return self._hand_out(batches, hashes, starts, of_batches, end)
+        of_batches = counts.reshape(3, len(starts), part.batch_size).sum(axis=2)  # [3, K]
+        mine = (starts[:, None] + part.start + np.arange(part.rows)).ravel()
+        batches, hashes = self._split(parts, mine)
+        return self._with_counts(batches, hashes, starts, of_batches, end)
 
     def _binned(self, start: int) -> tuple[NDArray[np.int64], int]:
-        """The rising positions of the global batch that begins at `start`, and its width."""
-        size, bins = self._share.batch_size, self._form.length_bins
+        """The ascending positions of the global batch that begins at `start`, and its width."""
+        size, bins = self._slice.batch_size, self._layout.length_bins
         begin = start - start % (size * bins)
         if self._window is None or self._window.start != begin:
             self._window = self._read_window(begin)
@@ -144,42 +146,42 @@ class BatchReader:
         return self._window.positions[batch], self._window.widths[batch]
 
     def _read_window(self, start: int) -> _Window:
-        size = self._share.batch_size
-        positions = start + np.arange(size * self._form.length_bins)
+        size = self._slice.batch_size
+        positions = start + np.arange(size * self._layout.length_bins)
         self._window = None
         lengths = np.concatenate(
             [_counts(examples, rows)[0] for examples, rows in self._rows(positions)]
         )
-        places = binned_places(
+        bins = assign_bins(
             lengths,
             start=start,
             epoch_rows=self._order.epoch_rows,
             batch_size=size,
             key=self._order.key("bins", start // len(positions)),
         )
-        widths = -(-lengths[places].max(axis=1) // WIDTHS) * WIDTHS
+        widths = -(-lengths[bins].max(axis=1) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
         widths = np.minimum(widths, self._shards.max_seq_length)
-        return _Window(start, positions[places], widths.tolist())
+        return _Window(start, positions[bins], widths.tolist())
 
     def _rows(self, positions: NDArray[np.int64]) -> Iterator[tuple[Examples, NDArray[np.int64]]]:
-        """Rising positions as rows of one pool after the other."""
-        # A window is read twice, first its lengths: the pools that it begins in are kept for that.
-        kept_from = int(positions[0]) if self._form.length_bins else FOREVER
+        """The rows at ascending positions, pool by pool."""
+        # A window is read twice, its lengths first, so its pools stay open until it is done.
+        kept_from = int(positions[0]) if self._layout.length_bins else NO_END
         if self._window is not None:
             kept_from = self._window.start
-        for pool, places in self._order.locate(positions):
-            if pool not in self._pools:  # let go of memory first
+        for pool, offsets in self._order.locate(positions):
+            if pool not in self._pools:  # free the memory of other pools first
                 kept = {p: o for p, o in self._pools.items() if p.start + p.rows > kept_from}
                 self._pools = kept
-                examples = self._shards.read(pool, remask=self._form.remask)
-                self._pools[pool] = _Open(examples, self._order.rows(pool))
+                examples = self._shards.read(pool, remask=self._layout.remask)
+                self._pools[pool] = _OpenPool(examples, self._order.rows(pool))
             opened = self._pools[pool]
-            yield opened.examples, opened.rows[places]
+            yield opened.examples, opened.rows[offsets]
 
     def _collate(
         self, examples: Examples, rows: NDArray[np.int64], width: int
     ) -> Batch | UnpaddedBatch:
-        if self._form.unpadded:
+        if self._layout.unpadded:
             return collate_unpadded(examples, rows, max_seq_length=self._shards.max_seq_length)
         return collate(
             examples,
@@ -189,21 +191,21 @@ class BatchReader:
             pad_id=self._shards.pad_id,
         )
 
-    def _cut(
+    def _split(
         self, parts: list[Any], mine: NDArray[np.int64]
     ) -> tuple[Sequence[Batch | UnpaddedBatch], UInt64Array]:
-        """A slab as its batches, as views, and the hashes of its rows; `mine` are their positions.
+        """The batches of a slab, as views, and the hashes of its rows at the positions `mine`.
 
-        Rows that are missing at the end are padding.
+        Missing rows at the end become padding rows.
         """
-        number, pad_id = len(mine) // self._share.rows, self._shards.pad_id
-        if self._form.unpadded:
+        number, pad_id = len(mine) // self._slice.rows, self._shards.pad_id
+        if self._layout.unpadded:
             rows = concatenate_unpadded(parts)
             return split_unpadded(rows, number), unpadded_hashes(rows, mine, pad_id=pad_id)
         slab = concatenate(parts).padded(len(mine), pad_id=pad_id)
         return split(slab, number), example_hashes(slab, mine)
 
-    def _hand_out(
+    def _with_counts(
         self,
         batches: Sequence[Batch | UnpaddedBatch],
         hashes: UInt64Array,
@@ -212,7 +214,7 @@ class BatchReader:
         end: int,
     ) -> list[LoadedBatch]:
         digests = hashes.reshape(len(starts), -1).sum(axis=1).view(np.int64).tolist()
-        stops = (starts + self._share.batch_size).tolist()
+        stops = (starts + self._slice.batch_size).tolist()
         return [
             LoadedBatch(
                 batch=batch,
@@ -229,7 +231,7 @@ class BatchReader:
 
 
 def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray]:
-    """Tokens, masked tokens, and whether there is a B, of each row: three times [R]."""
+    """Tokens, masked tokens, and whether there is a sentence B, for each row: three times [R]."""
     tokens, masks = examples.input_ids.offsets, examples.masked_lm_positions.offsets
     return [
         tokens[rows + 1] - tokens[rows],

@@ -1,7 +1,7 @@
-"""Batches to a GPU while it works on those before.
+"""Copies batches to a GPU while it works on earlier ones.
 
-The copy is made from pinned memory on a stream of its own, by the thread that makes batches ahead:
-only that thread waits for it.
+The copy is made from pinned memory on a separate stream by the prefetch thread, and only that
+thread waits for it.
 """
 
 from typing import TypeVar
@@ -13,26 +13,26 @@ from train.data.batch import LoadedBatch, Movable
 AnyBatch = TypeVar("AnyBatch", bound=Movable)
 
 
-class Transfer:
+class DeviceCopy:
     """Copies to one CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
-    def send(self, loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
-        """The same on the device, once it is all there."""
+    def copy(self, loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
+        """The batch on the device, after the copy is complete."""
         with torch.cuda.stream(self._stream):
             moved = loaded.pin_memory().to(self._device, non_blocking=True)
         self._stream.synchronize()
         return moved
 
 
-def received(loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
-    """The same, for the stream of the caller.
+def mark_in_use(loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
+    """The same batch, its memory marked as used by the caller's CUDA stream.
 
-    Else its memory would be free for the next copy as soon as nobody here names it any more, though
-    the GPU may still have to read it.
+    Otherwise the allocator would give its memory to the next copy as soon as Python drops the last
+    reference, although kernels that read it may still be queued.
     """
     for tensor in loaded.batch.tensors().values():
         if tensor.is_cuda:

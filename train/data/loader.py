@@ -1,16 +1,16 @@
-"""Batches for training and evaluation, the same ones for every number of processes.
+"""Batches for training and evaluation, the same for any number of processes.
 
 Step s reads the next *global* batch of the endless sequence (see `order.py`), and a rank takes its
-contiguous part of it. So world size, workers and accumulation decide who does the work and never
-what is trained on, and where training stands is a single number, `next_position`.
+contiguous slice of it. So world size, workers and accumulation decide who does the work, never what
+is trained on, and progress through the data is a single number, `next_position`.
 
     for loaded in Loader(folder, batch_size=256, seed=0):
         train(loaded.batch)
         checkpoint(loader.state_dict(loaded.next_position))
 
-A thread makes the batches ahead of the training step. Worker processes are possible
-(`DataLoader(loader, batch_size=None, num_workers=2)`) and seldom worth it: each one reads all
-shards, and its batches travel through shared memory.
+A thread prefetches batches during the training step. Worker processes are possible
+(`DataLoader(loader, batch_size=None, num_workers=2)`) but rarely worth it: each one reads all
+shards, and its batches pass through shared memory.
 """
 
 from collections.abc import Generator, Iterator
@@ -26,7 +26,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from pipeline.common.errors import InputError
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
-from train.data.device_copy import Transfer, received
+from train.data.device_copy import DeviceCopy, mark_in_use
 from train.data.order import ORDER_VERSION, POOL_ROWS, Order
 from train.data.prefetch import prefetched
 from train.data.shard_set import ShardSet
@@ -37,17 +37,19 @@ STATE_VERSION = 1  # of the values in `Loader.state_dict`
 class Loader(IterableDataset[LoadedBatch]):
     """The endless training sequence of a data set folder, in batches.
 
-    `batch_size` counts the examples of the global batch. `seed` decides the order; masks are drawn
-    from the data set's own seed. `remask=False` keeps the stored masks in every epoch. `prefetch`
-    slabs of some 2,048 examples (`SLAB_ROWS`) are made ahead; 0 makes them without a thread.
+    `batch_size` is the number of examples in a global batch. `seed` decides the order; masks depend
+    on the data set's own seed. `remask=False` keeps the stored masks in every epoch. A thread makes
+    `prefetch` slabs of about 2,048 examples (`SLAB_ROWS`) ahead; 0: no thread.
 
-    `length_bins` sorts the rows of so many global batches by length (`bins.py`): the rows of a
-    batch, of all ranks, are of like length, and it is as wide as the longest needs. `unpadded`
-    gives batches without padding (`unpadded.py`). `check_shards` and `skip_bad_shards`: `ShardSet`.
-    With a CUDA `device`, batches are there when they are handed out (`transfer.py`).
+    `length_bins` sorts the rows of that many global batches by length (`length_bins.py`): the rows
+    of a batch, over all ranks, have similar lengths, and it is as wide as the longest needs.
+    `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` and
+    `skip_bad_shards` see `ShardSet`. With a CUDA `device`, batches are yielded on that device
+    (`device_copy.py`).
 
-    Iterating goes on where the last iteration stopped. Raises InputError for a folder that is no
-    finished data set (`ShardSet`), a batch that does not divide, and, while reading, a bad shard.
+    A new iteration continues where the last one stopped. Raises InputError if the folder is not a
+    finished data set (`ShardSet`), if the number of processes does not divide the batch size, and,
+    while reading, for a bad shard.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class Loader(IterableDataset[LoadedBatch]):
         self.shards = ShardSet(
             folder, split, check_shards=check_shards, skip_bad_shards=skip_bad_shards
         )
-        self._share = RankSlice(batch_size, rank, world_size)
-        self._form = BatchLayout(remask=remask, length_bins=length_bins, unpadded=unpadded)
+        self._slice = RankSlice(batch_size, rank, world_size)
+        self._layout = BatchLayout(remask=remask, length_bins=length_bins, unpadded=unpadded)
         self._seed = seed
         self.next_position = 0
         self._device = torch.device(device)
@@ -81,7 +83,7 @@ class Loader(IterableDataset[LoadedBatch]):
 
     def __iter__(self) -> Generator[LoadedBatch]:
         worker = get_worker_info()
-        if worker:  # a process of its own works ahead without a thread
+        if worker:  # a separate process prefetches without a thread
             slabs = self._slabs(first=worker.id, step=worker.num_workers)
         else:
             slabs = self._slabs(first=0, step=1)
@@ -90,12 +92,16 @@ class Loader(IterableDataset[LoadedBatch]):
             for slab in slabs:
                 for loaded in slab:
                     self.next_position = loaded.next_position
-                    yield received(loaded)
+                    yield mark_in_use(loaded)
 
     def set_batch_size(self, batch_size: int) -> None:
-        """Of the next iteration. Raises InputError where it does not divide or, with bins, fit."""
-        self._share = RankSlice(batch_size, self._share.rank, self._share.world_size)
-        self.next_position = self._fitting(self.next_position)
+        """Set the global batch size of the next iteration.
+
+        Raises InputError where the number of processes does not divide it, and with length bins
+        where the position is not the beginning of such a batch.
+        """
+        self._slice = RankSlice(batch_size, self._slice.rank, self._slice.world_size)
+        self.next_position = self._batch_start(self.next_position)
 
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
         """The position after the last batch handed out, or `next_position`; plain JSON values.
@@ -131,7 +137,7 @@ class Loader(IterableDataset[LoadedBatch]):
                 f"the same order of examples: {'; '.join(differences)}. Use the data set and the "
                 "options that training began with, or start a new run."
             )
-        self.next_position = self._fitting(state["next_position"])
+        self.next_position = self._batch_start(state["next_position"])
         self._pool_rows = state["pool_rows"]
 
     def _identity(self) -> dict[str, Any]:
@@ -142,35 +148,35 @@ class Loader(IterableDataset[LoadedBatch]):
             "split": self.shards.split,
             "seed": self._seed,
             "skipped_shards": sorted(self.shards.skipped),
-            "length_bins": self._form.length_bins,
-            "batch_size": self._share.batch_size if self._form.length_bins else None,
+            "length_bins": self._layout.length_bins,
+            "batch_size": self._slice.batch_size if self._layout.length_bins else None,
         }
 
-    def _fitting(self, position: int) -> int:
-        """A position to begin at: with bins, the beginning of a batch."""
-        if self._form.length_bins and position % self._share.batch_size:
+    def _batch_start(self, position: int) -> int:
+        """The position, checked: with length bins it has to be the beginning of a batch."""
+        if self._layout.length_bins and position % self._slice.batch_size:
             raise InputError(
-                f"position {position} is not the beginning of a batch of {self._share.batch_size}; "
-                "with length bins the batch size cannot change on the way."
+                f"position {position} is not the beginning of a batch of {self._slice.batch_size}; "
+                "with length bins the batch size cannot change during a run."
             )
         return position
 
     def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch]]:
-        """Every `step`-th global batch from the `first` on, some at once."""
+        """Every `step`-th global batch from the `first` on, a slab at a time."""
         order = Order(
             self.shards.shard_rows,
             dataset_digest=self.shards.manifest.dataset_digest,
             seed=self._seed,
             pool_rows=self._pool_rows,
         )
-        reader = BatchReader(self.shards, order, self._share, self._form)
+        reader = BatchReader(self.shards, order, self._slice, self._layout)
         at_once = reader.batches_at_once
         begin = self.next_position
-        transfer = Transfer(self._device) if self._device.type == "cuda" else None
+        to_device = DeviceCopy(self._device) if self._device.type == "cuda" else None
         for slab in count(0, at_once):
             numbers = first + step * np.arange(slab, slab + at_once)
-            loaded = reader.read(begin + self._share.batch_size * numbers)
-            yield list(map(transfer.send, loaded)) if transfer else loaded
+            loaded = reader.read(begin + self._slice.batch_size * numbers)
+            yield list(map(to_device.copy, loaded)) if to_device else loaded
 
 
 def _check_version(what: str, found: object, known: int) -> None:
@@ -196,17 +202,18 @@ def evaluation_batches(
 ) -> Iterator[LoadedBatch]:
     """The first `limit` examples (or all), each once, in stored order and with their stored masks.
 
-    The last batch is filled up with rows of weight 0, so every rank has the same number of batches
-    of the same shape. Raises InputError as `Loader` does.
+    The last batch is padded with rows of weight 0, so every rank gets the same number of batches of
+    the same shape. Raises InputError as `Loader` does.
     """
     shards = ShardSet(folder, split)
     order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
-    share = RankSlice(batch_size, rank, world_size)
+    rank_slice = RankSlice(batch_size, rank, world_size)
     end = min(limit or order.epoch_rows, order.epoch_rows)
-    return _evaluation(BatchReader(shards, order, share, BatchLayout(remask=False)), share, end)
+    reader = BatchReader(shards, order, rank_slice, BatchLayout(remask=False))
+    return _evaluation(reader, batch_size, end)
 
 
-def _evaluation(reader: BatchReader, share: RankSlice, end: int) -> Iterator[LoadedBatch]:
-    starts = np.arange(0, end, share.batch_size)
+def _evaluation(reader: BatchReader, batch_size: int, end: int) -> Iterator[LoadedBatch]:
+    starts = np.arange(0, end, batch_size)
     for slab in range(0, len(starts), reader.batches_at_once):
         yield from reader.read(starts[slab : slab + reader.batches_at_once], end=end)

@@ -1,7 +1,7 @@
-"""The laws of the training order, proved on a user's own shards.
+"""The guarantees of the training order, checked on a user's own shards.
 
-Every example once an epoch; the same global batches for any number of processes and forward passes;
-and a run that is stopped anywhere goes on with the very next example.
+Every example is read once an epoch; the global batches are the same for any number of processes and
+forward passes; and a run stopped anywhere continues with the very next example.
 """
 
 from collections.abc import Iterable
@@ -16,30 +16,30 @@ from pipeline.common.errors import InputError
 from train.data.batch import Batch, LoadedBatch, batch_digest, digest_text, example_hashes, split
 from train.data.loader import Loader, evaluation_batches
 
-BATCH = 48  # divides by all of the following
+BATCH = 48  # divisible by all of the following
 WORLD_SIZES = (1, 2, 3)
 ACCUMULATIONS = (1, 2, 4)
-STEPS = 4  # batches that are compared at each place
-AT_ONCE = 2048  # examples of a batch where batches do not matter
+STEPS = 4  # batches that are compared at each position
+AT_ONCE = 2048  # batch size where the split into batches does not matter
 SEED = 0
 
 
 def check_loader(folder: Path) -> str:
-    """One line about what was proved. Raises InputError with the law that was broken.
+    """One line about what was checked. Raises InputError naming the guarantee that is broken.
 
-    Reads all training examples twice, and some batches at three places again and again.
+    Reads all training examples twice, and a few batches at three positions several times.
     """
     examples = sum(_loader(folder).shards.shard_rows)
     _check_once_an_epoch(folder, examples)
-    border = max(examples - 2 * BATCH, 0)  # the batches there lie in two epochs
-    places = sorted({0, examples // 2, border})
-    for place in places:
-        _check_splits(folder, place)
-        _check_states(folder, place)
+    near_end = max(examples - 2 * BATCH, 0)  # the batches there span two epochs
+    positions = sorted({0, examples // 2, near_end})
+    for position in positions:
+        _check_splits(folder, position)
+        _check_states(folder, position)
     return (
         f"{examples:,} training examples are each read once an epoch; the global batches from "
-        f"{_listed(places)} on are the same for {_listed(WORLD_SIZES)} processes with "
-        f"{_listed(ACCUMULATIONS)} forward passes, and a stopped run goes on with the next example"
+        f"positions {_listed(positions)} on are the same for {_listed(WORLD_SIZES)} processes with "
+        f"{_listed(ACCUMULATIONS)} forward passes, and a stopped run continues with the next one"
     )
 
 
@@ -51,24 +51,25 @@ def _loader(folder: Path, position: int = 0, **options: Any) -> Loader:
 
 
 def _check_once_an_epoch(folder: Path, examples: int) -> None:
-    """Names of rows that do not tell their place: in both orders the same ones, equally often."""
+    """The same hashes of rows, equally often, in training order and in stored order."""
     size = min(AT_ONCE, examples)
-    trained = _names(islice(_loader(folder, batch_size=size), -(-examples // size)))[:examples]
-    stored = _names(evaluation_batches(folder, split="train", batch_size=size))[:examples]
+    trained = _hashes(islice(_loader(folder, batch_size=size), -(-examples // size)))[:examples]
+    stored = _hashes(evaluation_batches(folder, split="train", batch_size=size))[:examples]
     if not np.array_equal(np.sort(trained), np.sort(stored)):
         raise InputError(f"{folder}: an epoch does not read each training example once.")
 
 
-def _names(batches: Iterable[LoadedBatch[Batch]]) -> UInt64Array:
+def _hashes(batches: Iterable[LoadedBatch[Batch]]) -> UInt64Array:
+    """Hashes of the rows, which do not depend on their positions."""
     of_batches = [example_hashes(x.batch, np.zeros(len(x.batch), np.int64)) for x in batches]
     return np.concatenate(of_batches)
 
 
-def _check_splits(folder: Path, place: int) -> None:
+def _check_splits(folder: Path, position: int) -> None:
     wanted: list[str] = []
-    for world_size in WORLD_SIZES:  # one process comes first: the others are compared with it
+    for world_size in WORLD_SIZES:  # one process comes first, as the reference
         parts = [
-            _read(_loader(folder, place, rank=rank, world_size=world_size))
+            _read(_loader(folder, position, rank=rank, world_size=world_size))
             for rank in range(world_size)
         ]
         wanted = wanted or [digest_text(loaded.digest) for loaded in parts[0]]
@@ -76,8 +77,8 @@ def _check_splits(folder: Path, place: int) -> None:
             found = [_digest(of_ranks, passes) for of_ranks in zip(*parts, strict=True)]
             if found != wanted:
                 raise InputError(
-                    f"{folder}: from position {place:,} on, {world_size} processes with {passes} "
-                    "forward passes train on other batches than one process."
+                    f"{folder}: from position {position:,} on, {world_size} processes with "
+                    f"{passes} forward passes train on other batches than one process does."
                 )
 
 
@@ -96,23 +97,22 @@ def _digest(of_ranks: Iterable[LoadedBatch[Batch]], passes: int) -> str:
     )
 
 
-def _check_states(folder: Path, place: int) -> None:
-    """Another loader with another batch size goes on from the middle of what was read."""
-    before = _loader(folder, place)
+def _check_states(folder: Path, position: int) -> None:
+    """A second loader with another batch size continues from the state of the first."""
+    before = _loader(folder, position)
     batches = _read(before)
     stop = batches[STEPS // 2 - 1].next_position
     after = _loader(folder, batch_size=BATCH // 2)
     after.load_state_dict(before.state_dict(stop))
-    found = _names(_read(after, steps=STEPS))
-    if not np.array_equal(found, _names(batches[STEPS // 2 :])):
+    found = _hashes(_read(after))
+    if not np.array_equal(found, _hashes(batches[STEPS // 2 :])):
         raise InputError(
-            f"{folder}: a run that is stopped at position {stop:,} does not go on with the next "
-            "example."
+            f"{folder}: a run stopped at position {stop:,} does not continue with the next example."
         )
 
 
-def _read(loader: Loader, steps: int = STEPS) -> list[LoadedBatch]:
-    return list(islice(loader, steps))
+def _read(loader: Loader) -> list[LoadedBatch]:
+    return list(islice(loader, STEPS))
 
 
 def _listed(numbers: Iterable[int]) -> str:

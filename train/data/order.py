@@ -1,17 +1,17 @@
-"""In which order training reads the examples: a pure function of data set, seed and position.
+"""The order in which training reads the examples: a pure function of data set, seed and position.
 
 Training reads one endless sequence. Position p is example p mod N of epoch p div N. An epoch
-permutes the shards, groups them in that order into *pools* of some 64 thousand rows, and permutes
-the rows inside each pool:
+permutes the shards, groups them in that order into *pools* of about 65,536 rows, and permutes the
+rows inside each pool:
 
     shards of 3, 2, 4 rows    shards permuted    pools (of >= 4 rows)       position 0 .. 8
     a0 a1 a2 | b0 b1 |   ->   c, a, b        ->  c0 c1 c2 c3 | a0 .. b1 ->  c2 c0 c3 c1 b1 a0 a2 ..
     c0 c1 c2 c3
 
 So there is no shuffle buffer to fill or to save: any process finds any position in O(1) reads,
-whatever the batch size. The price is that two examples of an epoch meet in a batch only if their
-shards fell into one pool; shards are made of documents drawn by hash, so a pool is already a random
-part of the corpus.
+whatever the batch size. The price is that two examples can meet in a batch only if their shards
+fall into the same pool. Documents are assigned to shards by hash, so a pool is already a random
+sample of the corpus.
 """
 
 from bisect import bisect_right
@@ -32,16 +32,16 @@ class Pool:
     """The shards that are in memory together, in this order."""
 
     epoch: int
-    index: int  # in its epoch
+    index: int  # within its epoch
     start: int  # the position of its first example
     shards: tuple[int, ...]
     rows: int
 
 
 class Order:
-    """The endless sequence over shards of the given numbers of rows.
+    """The endless sequence over shards with the given numbers of rows.
 
-    With `seed` None it is the order in which the rows are stored, a shard a pool.
+    With `seed` None rows come in stored order, one pool per shard.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Order:
         return pools[bisect_right(pools, position, key=lambda pool: pool.start) - 1]
 
     def rows(self, pool: Pool) -> NDArray[np.int64]:
-        """The row read at each place of a pool, [pool.rows]; its shards lie one after the other."""
+        """The row read at each offset of a pool, [pool.rows], counted over its shards in order."""
         if self._seed is None:
             return np.arange(pool.rows)
         return permutation(self.key("rows", pool.epoch, pool.index), pool.rows)
 
     def locate(self, positions: NDArray[np.int64]) -> Iterator[tuple[Pool, NDArray[np.int64]]]:
-        """Rising positions, cut by pool: each pool and the rows of it that are read there."""
+        """Ascending positions, split by pool: each pool and the offsets that are read in it."""
         while len(positions):
             pool = self.pool_at(int(positions[0]))
             inside = int(np.searchsorted(positions, pool.start + pool.rows))
@@ -88,7 +88,7 @@ class Order:
             positions = positions[inside:]
 
     def key(self, what: str, *scope: int) -> UInt64Array:
-        """The key of a random choice that belongs to the order; a stored order has none."""
+        """The random key for one purpose; stored order (`seed` None) has none."""
         assert self._seed is not None
         return stream_key(self._seed, f"order/{what}", self._dataset, *scope)
 
@@ -111,8 +111,8 @@ class Order:
             groups[-1].append(shard)
             rows += self.shard_rows[shard]
         if len(groups) > 1 and 2 * rows < self._pool_rows:
-            too_few = groups.pop()  # to be shuffled on their own
-            groups[-1] += too_few
+            small = groups.pop()  # too few rows for a pool
+            groups[-1] += small
         return groups
 
     def _shards(self, epoch: int) -> list[int]:

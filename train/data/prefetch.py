@@ -1,7 +1,7 @@
-"""Work done ahead of time in one thread.
+"""Prefetching in one thread.
 
-numpy and torch let go of the interpreter lock while they move bytes, so a thread is enough to hide
-the making of batches behind the training step, and nothing has to be sent between processes.
+numpy and torch release the interpreter lock while they move bytes, so a thread is enough to overlap
+batch preparation with the training step, and nothing is sent between processes.
 """
 
 import atexit
@@ -20,14 +20,14 @@ class _Failure:
 
 
 class _End:
-    """What is put after the last item."""
+    """Put into the queue after the last item."""
 
 
 def prefetched(items: Generator[T], depth: int) -> Generator[T]:
-    """The same items, of which up to `depth` (at least 1) are made before they are asked for.
+    """The same items in the same order; a thread makes up to `depth` (at least 1) of them ahead.
 
-    What `items` raises is raised here, in its turn. The thread ends, and `items` is closed in it,
-    when this generator is closed, collected or exhausted, and before the interpreter exits.
+    An exception of `items` is raised here after the items before it. When this generator is closed,
+    collected or exhausted, and before the interpreter exits, the thread closes `items` and ends.
     """
     queue: Queue[T | _Failure | _End] = Queue(depth)
     stop = threading.Event()
@@ -36,7 +36,7 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
     def end() -> None:
         stop.set()
         _drain(queue)
-        if thread is not threading.current_thread():  # collected by the garbage collector in there
+        if thread is not threading.current_thread():  # the garbage collector may run in the thread
             thread.join()
 
     atexit.register(end)
@@ -47,7 +47,7 @@ def prefetched(items: Generator[T], depth: int) -> Generator[T]:
                 raise item.error
             yield item
     finally:
-        if not stop.is_set():  # else it was ended at exit, and this is the interpreter's last sweep
+        if not stop.is_set():  # otherwise it ended at exit, and the interpreter is shutting down
             end()
             atexit.unregister(end)
 
@@ -56,19 +56,19 @@ def _fill(items: Generator[T], queue: "Queue[T | _Failure | _End]", stop: thread
     try:
         for item in items:
             queue.put(item)
-            del item  # or it would be held, a slab too many, while the next one is made
+            del item  # otherwise one more slab stays in memory while the next one is made
             if stop.is_set():
                 break
         items.close()
         last: _Failure | _End = _End()
-    except BaseException as error:  # whatever it is, it belongs to the one who asked
+    except BaseException as error:  # all of them are raised in the consumer
         last = _Failure(error)
     if not stop.is_set():
         queue.put(last)
 
 
 def _drain(queue: "Queue[T | _Failure | _End]") -> None:
-    """Room for the thread's next put, so that it comes to look whether it should stop."""
+    """Empty the queue, so that a thread blocked in `put` continues and sees the stop flag."""
     try:
         while True:
             queue.get_nowait()

@@ -1,8 +1,8 @@
-"""The shards of a split, read a pool at a time, checked, and masked anew from epoch 1 on.
+"""The shards of a split, read a pool at a time, checked, and remasked from epoch 1 on.
 
-New masks are drawn for a whole pool when it is read, though a rank uses only its part of them: so
-every rank knows how many masked tokens the whole global batch has, whole words included, and the
-drawing is done in big slabs. It costs each rank some two seconds per million examples of the pool.
+Masks are redrawn for a whole pool when it is read, although a rank uses only its slice: so every
+rank knows the number of masked tokens in the global batch, also with whole-word masking, and numpy
+works on large arrays. It costs each rank about two seconds per million examples in the pool.
 """
 
 from pathlib import Path
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import path_of
 from pipeline.common.ragged import Ragged, slice_indices
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
@@ -24,12 +24,12 @@ from train.data.order import Pool
 class ShardSet:
     """One split of a finished data set.
 
-    A shard is checked when it is opened: size, footer, number of rows, the ranges of its values;
-    with `check_shards` also the sha256 of its bytes, when it is opened first. With
-    `skip_bad_shards` all are opened at once, and the bad ones count as empty: see `skipped`.
+    A shard is checked whenever it is opened: size, footer, number of rows, ranges of values; with
+    `check_shards` also its sha256, the first time. With `skip_bad_shards` all shards are opened at
+    once, and bad ones count as empty: see `skipped`.
 
-    Raises InputError where the folder is no finished data set, its tokenizer is another one than
-    that of its manifest, the split has no examples, or a shard file is missing.
+    Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
+    the manifest names, the split has no examples, or a shard file is missing.
     """
 
     def __init__(
@@ -51,22 +51,22 @@ class ShardSet:
         self.max_predictions = self.manifest.config.predictions
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
-        #: What `skip_bad_shards` left out: names of shards, and what is wrong with each.
+        #: The shards that `skip_bad_shards` skips: what is wrong with each, by name.
         self.skipped: dict[str, str] = self._bad_shards() if skip_bad_shards else {}
         self._check_files()
 
     @property
     def shard_rows(self) -> list[int]:
-        """Examples in each shard; none in one that is skipped."""
+        """Examples in each shard, 0 in a skipped one."""
         return [0 if entry.name in self.skipped else entry.rows for entry in self.entries]
 
     @property
     def lost_rows(self) -> int:
-        """Examples in the shards that are skipped, by the manifest."""
+        """Examples in the skipped shards, according to the manifest."""
         return sum(entry.rows for entry in self.entries if entry.name in self.skipped)
 
     def _bad_shards(self) -> dict[str, str]:
-        """Every shard is read, so that the number of examples is known before the first batch."""
+        """Reads every shard, so that the number of examples is known before the first batch."""
         bad = {}
         for entry in self.entries:
             try:
@@ -78,9 +78,9 @@ class ShardSet:
     def read(self, pool: Pool, *, remask: bool) -> Examples:
         """The rows of the pool's shards, one shard after the other.
 
-        With `remask`, epochs from 1 on have masks of their own, which depend on nothing but shard,
-        row and epoch. Raises InputError for a shard that is missing, damaged, or not that of the
-        manifest.
+        With `remask`, masks are redrawn in every epoch from 1 on; they depend only on shard, row
+        and epoch. Raises InputError for a missing shard, and CorruptDataError for a damaged one or
+        one that differs from the manifest.
         """
         shards = [self._read_shard(self.entries[shard]) for shard in pool.shards]
         examples = shards[0] if len(shards) == 1 else concatenate_examples(shards)
@@ -100,8 +100,8 @@ class ShardSet:
 
     def _read_shard(self, entry: ShardEntry) -> Examples:
         path = self.folder / entry.name
-        if path.exists() and path.stat().st_size != entry.bytes:  # read_shard tells of missing ones
-            raise InputError(
+        if path.exists() and path.stat().st_size != entry.bytes:  # read_shard reports missing ones
+            raise CorruptDataError(
                 f"{path} has {path.stat().st_size:,} bytes, the manifest says {entry.bytes:,}; "
                 "build the shards again with `clozeline shards --overwrite`."
             )
@@ -110,12 +110,12 @@ class ShardSet:
             examples = read_shard(path)
         except InputError:
             raise
-        except (ValueError, LookupError) as error:  # columns that are not those of the schema
+        except (ValueError, LookupError) as error:  # columns that do not match the schema
             raise self._damaged(path, str(error)) from error
         if len(examples) != entry.rows:
             raise self._damaged(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
         columns = (examples.input_ids, examples.masked_lm_positions, examples.masked_lm_labels)
-        if not all(map(_fits_its_offsets, columns)):
+        if not all(map(_has_valid_offsets, columns)):
             raise self._damaged(path, "rows overlap or lie beyond the file")
         for what, highest, limit in self._limits(examples):
             if highest > limit:
@@ -123,27 +123,27 @@ class ShardSet:
         return examples
 
     def _check_bytes(self, path: Path, entry: ShardEntry) -> None:
-        """Once a shard, in the thread that reads it; a missing one is told of by `read_shard`."""
+        """Check the sha256 once per shard; `read_shard` reports missing ones."""
         if entry.name in self._unchecked and path.exists():
             if file_sha256(path) != entry.sha256:
                 raise self._damaged(path, "its sha256 is not the manifest's")
             self._unchecked.remove(entry.name)
 
     def _limits(self, examples: Examples) -> list[tuple[str, int, int]]:
-        """What no row of this data set exceeds; a GPU would fail on it without naming the shard."""
+        """(what, highest found, limit); beyond a limit a GPU fails without naming the shard."""
         config, last_id = self.manifest.config, self.manifest.vocab_size - 1
-        last_place = config.max_seq_length - 1
+        last_position = config.max_seq_length - 1
         return [
             ("row length", _highest(examples.input_ids.lengths), config.max_seq_length),
-            ("masks of a row", _highest(examples.masked_lm_labels.lengths), config.predictions),
+            ("masks in a row", _highest(examples.masked_lm_labels.lengths), config.predictions),
             ("token id", _highest(examples.input_ids.values), last_id),
             ("label", _highest(examples.masked_lm_labels.values), last_id),
-            ("masked position", _highest(examples.masked_lm_positions.values), last_place),
+            ("masked position", _highest(examples.masked_lm_positions.values), last_position),
         ]
 
-    def _damaged(self, path: Path, how: str) -> InputError:
-        return InputError(
-            f"{path} is damaged ({how}); `clozeline verify {self.folder}` tells which shards are."
+    def _damaged(self, path: Path, how: str) -> CorruptDataError:
+        return CorruptDataError(
+            f"{path} is damaged ({how}); `clozeline verify {self.folder}` lists damaged shards."
         )
 
     def _check_tokenizer(self, digest: str) -> None:
@@ -151,7 +151,7 @@ class ShardSet:
         if digest != recorded:
             raise InputError(
                 f"{self.folder / TOKENIZER} is not the tokenizer of these shards (its digest is "
-                f"{digest[:12]}, the manifest says {recorded[:12]}); put the right one back."
+                f"{digest[:12]}, the manifest says {recorded[:12]}); restore the right one."
             )
 
     def _check_files(self) -> None:
@@ -162,7 +162,7 @@ class ShardSet:
             )
         if not sum(self.shard_rows):
             raise InputError(
-                f"{self.folder} holds no {self.split} examples; build shards from more text, or "
+                f"{self.folder} has no {self.split} examples; build shards from more text, or "
                 "with another `--validation`."
             )
         if self.skipped:
@@ -176,7 +176,7 @@ class ShardSet:
             )
 
 
-def _fits_its_offsets(column: Ragged) -> bool:
+def _has_valid_offsets(column: Ragged) -> bool:
     return bool((column.lengths >= 0).all()) and column.offsets[-1] == len(column.values)
 
 

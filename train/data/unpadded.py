@@ -1,14 +1,14 @@
-"""Batches without padding: the tokens of all rows one after the other.
+"""Batches without padding: the tokens of all rows, concatenated.
 
-B examples, T tokens and M masked tokens of all of them.
+B examples with T tokens and M masked tokens in all.
 
     rows                 [CLS] the [MASK] sat [SEP]    [CLS] it [MASK] [SEP]
     input_ids            2 7 4 9 3 2 8 4 3
     position_ids         0 1 2 3 4 0 1 2 3             cu_seqlens      0 5 9
     masked_lm_positions  2 7 (among all tokens)
 
-T and M differ from batch to batch: what is compiled has to allow for that. Where the rows begin is
-known on the CPU too, so that a batch on a GPU is cut into parts without waiting for it.
+T and M differ from batch to batch, so compiled code has to allow dynamic shapes. The row offsets
+are kept on the CPU too, so that splitting a batch on a GPU does not synchronize with it.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -31,26 +31,26 @@ class UnpaddedBatch:
 
     input_ids: Tensor  # int64 [T]
     token_type_ids: Tensor  # int64 [T]
-    position_ids: Tensor  # int64 [T], the place of each token in its row
+    position_ids: Tensor  # int64 [T], the position of each token in its row
     cu_seqlens: Tensor  # int32 [B + 1], where each row begins, and T
-    max_seqlen: int  # of the data set, not of the longest row: one number, compiled once
+    max_seqlen: int  # of the data set, not of the longest row: a constant for the compiler
     masked_lm_positions: Tensor  # int64 [M], among the T tokens
     masked_lm_labels: Tensor  # int64 [M]
     masked_lm_weights: Tensor  # float32 [M], all 1
-    next_sentence_labels: Tensor  # int64 [B], -1: there is no B
+    next_sentence_labels: Tensor  # int64 [B], -1: no sentence B
     token_offsets: Offsets  # [B + 1], `cu_seqlens` on the CPU
-    masked_offsets: Offsets  # [B + 1], where the masked tokens of each row begin, and M
+    masked_offsets: Offsets  # [B + 1], where each row's masked tokens begin, and M
 
     def __len__(self) -> int:
         return len(self.next_sentence_labels)
 
     @property
     def num_tokens(self) -> int:
-        """All of them are real."""
+        """T: every token is real."""
         return len(self.input_ids)
 
     def tensors(self) -> dict[str, Tensor]:
-        """By name, in the order of the fields."""
+        """The tensors by name, in field order."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
@@ -62,12 +62,12 @@ class UnpaddedBatch:
         return replace(self, **moved)
 
     def pin_memory(self) -> "UnpaddedBatch":
-        """The same batch in pages that the GPU can fetch by itself."""
+        """The same batch in page-locked memory, which a GPU copies from asynchronously."""
         pinned: dict[str, Any] = {k: v.pin_memory() for k, v in self.tensors().items()}
         return replace(self, **pinned)
 
     def slice(self, start: int, stop: int) -> "UnpaddedBatch":
-        """Some rows; ids and labels are views."""
+        """Rows start to stop; ids and labels are views."""
         tokens = self.token_offsets[start : stop + 1]
         masks = self.masked_offsets[start : stop + 1]
         token, mask = slice(int(tokens[0]), int(tokens[-1])), slice(int(masks[0]), int(masks[-1]))
@@ -89,20 +89,20 @@ class UnpaddedBatch:
 def collate_unpadded(
     examples: Examples, rows: NDArray[np.int64], *, max_seq_length: int
 ) -> UnpaddedBatch:
-    """The given rows, in the given order, as one batch of fresh memory."""
+    """The given rows, in the given order, as one batch in new memory."""
     ids = examples.input_ids.take(rows)
     positions, labels = (
         column.take(rows) for column in (examples.masked_lm_positions, examples.masked_lm_labels)
     )
     lengths = ids.lengths
     assert not len(rows) or lengths.max() <= max_seq_length
-    places = slice_indices(np.zeros_like(lengths), lengths)
-    is_b = places >= np.repeat(examples.length_a[rows], lengths)
+    positions_in_row = slice_indices(np.zeros_like(lengths), lengths)
+    is_b = positions_in_row >= np.repeat(examples.length_a[rows], lengths)
     masked = positions.values + np.repeat(ids.offsets[:-1], positions.lengths)
     return UnpaddedBatch(
         input_ids=torch.from_numpy(ids.values.astype(np.int64)),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
-        position_ids=torch.from_numpy(places),
+        position_ids=torch.from_numpy(positions_in_row),
         cu_seqlens=torch.from_numpy(ids.offsets.astype(np.int32)),
         max_seqlen=max_seq_length,
         masked_lm_positions=torch.from_numpy(masked),
@@ -115,7 +115,7 @@ def collate_unpadded(
 
 
 def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
-    """All rows of the parts (at least one), in order; one part is returned as it is."""
+    """All rows of the parts, in order; a single part is returned unchanged."""
     if len(parts) == 1:
         return parts[0]
     joined: dict[str, Any] = {
@@ -141,17 +141,17 @@ def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
 def unpadded_hashes(
     batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_id: int
 ) -> UInt64Array:
-    """What `example_hashes` gives for the same rows with padding, [B]."""
+    """The hashes that `example_hashes` gives for the same rows with padding, [B]."""
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
     tokens, masks = batch.token_offsets, batch.masked_offsets
-    places, lengths = arrays["position_ids"], np.diff(tokens)
+    position_ids, lengths = arrays["position_ids"], np.diff(tokens)
     in_row = arrays["masked_lm_positions"] - np.repeat(tokens[:-1], np.diff(masks))
     slots = slice_indices(np.zeros(len(batch), np.int64), np.diff(masks))
     weights = digest_weights("input_ids", batch.max_seqlen)
     weights_before = np.append(np.uint64(0), np.cumsum(weights))
     padding = np.uint64(pad_id) * (weights_before[-1] - weights_before[lengths])
     most = int(np.diff(masks).max(initial=0))
-    sums = padding + _sums(arrays["input_ids"], weights[places], tokens)
+    sums = padding + _sums(arrays["input_ids"], weights[position_ids], tokens)
     for name, column in (
         ("masked_lm_positions", in_row),
         ("masked_lm_labels", arrays["masked_lm_labels"]),
@@ -163,7 +163,7 @@ def unpadded_hashes(
 
 
 def _sums(column: NDArray[np.int64], weights: UInt64Array, offsets: Offsets) -> UInt64Array:
-    """Weighted sums of the stretches between the offsets, modulo 2**64."""
+    """Weighted sums of the spans between the offsets, modulo 2**64."""
     before = np.zeros(len(column) + 1, np.uint64)
     np.cumsum(column.view(np.uint64) * weights, out=before[1:])
     return before[offsets[1:]] - before[offsets[:-1]]

@@ -1,4 +1,4 @@
-"""Memory that the allocator does not give back to the system between two steps."""
+"""Keeps freed memory in the process between two steps."""
 
 import ctypes
 import sys
@@ -8,12 +8,12 @@ NEVER = 2**31 - 1
 
 
 def disable_malloc_trim() -> bool:
-    """Let this process keep what it frees; whether that was possible (with glibc only).
+    """Make glibc's malloc keep what this process frees; returns False where there is no glibc.
 
-    A step on CPU frees and allocates again all of its gradients, weights in bfloat16 and logits.
-    glibc gives tensors of this size back at once, and each of their pages is then fetched anew:
-    up to a quarter of the step of a small model. Beside a GPU it is the batches, a sixth of their
-    making.
+    A step on CPU frees and reallocates all of its gradients, bfloat16 weights and logits. glibc
+    returns tensors of this size to the system at once, and every page then faults again: up to a
+    quarter of a small model's step. On a GPU host it concerns the batches, a sixth of the time they
+    take to make.
     """
     if sys.platform != "linux":
         return False

@@ -1,10 +1,10 @@
-"""Muon for the matrices of the layers (Jordan et al. 2024), AdamW for all the rest.
+"""Muon for the matrices of the layers (Jordan et al. 2024), AdamW for all other parameters.
 
-Muon's step is an orthogonal matrix. It is scaled to the root mean square of AdamW's steps (Liu et
-al. 2025, "Muon is scalable", section 2.2), so both go by one learning rate and one weight decay.
-Embeddings and heads are matrices too, but their rows are words and classes: those stay with AdamW,
-as do vectors. Packed queries, keys and values count as one matrix, and so do a gate and what it
-is on.
+Muon's update is an orthogonal matrix, scaled to the root mean square of AdamW's updates (Liu et al.
+2025, "Muon is scalable", section 2.2), so both use the same learning rate and weight decay.
+Embeddings and heads are matrices too, but their rows are tokens and classes: those stay with AdamW,
+as do vectors. Packed queries, keys and values count as one matrix, and so do a gate and the
+projection that it multiplies.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Both as one: groups and moments of either stand in one list and one table."""
+    """Both optimizers as one, with a single list of groups and a single table of moments."""
 
     def __init__(
         self,
@@ -46,6 +46,6 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """One update of all parameters."""
-        assert closure is None, "a closure would be called twice"
+        assert closure is None, "a closure would run twice"
         for part in self._parts:
             part.step()

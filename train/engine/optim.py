@@ -24,13 +24,13 @@ def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.O
 def adamw(
     model: nn.Module, *, learning_rate: float, weight_decay: float, betas: tuple[float, float]
 ) -> torch.optim.AdamW:
-    """Fused AdamW (Loshchilov & Hutter 2019); vectors, that is norms and biases, do not decay."""
+    """Fused AdamW (Loshchilov & Hutter 2019); no weight decay on vectors (norms and biases)."""
     trained = (p for p in model.parameters() if p.requires_grad)
     return _adamw(trained, learning_rate=learning_rate, weight_decay=weight_decay, betas=betas)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """For all parameter groups."""
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 

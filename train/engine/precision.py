@@ -1,4 +1,4 @@
-"""The number format of a forward pass, and the seed of what it drops."""
+"""The number format of a forward pass, and the seed of its dropout."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -15,6 +15,6 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[obj
 
 
 def seed_dropout(seed: int, step: int, rank: int) -> None:
-    """What a step drops depends on (seed, step, rank) alone, so there is no state to save."""
-    word = random_bits(stream_key(seed, "dropout", step), rank)
-    torch.manual_seed(int(word) >> 1)
+    """Seed torch from (seed, step, rank) alone, so there is no generator state to save."""
+    bits = random_bits(stream_key(seed, "dropout", step), rank)
+    torch.manual_seed(int(bits) >> 1)

@@ -1,33 +1,33 @@
-"""What depends on how much of the run is over: the learning rate, and the size of the batch.
+"""Learning rate and batch size as functions of progress, the fraction of the run that is done.
 
-The run is so many steps, or with `--for` so many seconds:
+Progress counts steps, or seconds with `--for`:
 
-    share over    0 ... batch_ramp ...                1
-    batch size    1/8, 1/4, 1/2, then the whole
-    rate          rises for `warmup`, then as `schedule` says
+    progress         0 ... batch_ramp ...                1
+    batch size       1/8, 1/4, 1/2, then full size
+    learning rate    rises during `warmup`, then follows `schedule`
 
-A step reads the next positions of the endless sequence, as many as its batch has examples: what is
-read, and in which order, is the same under any ramp.
+A step reads as many positions of the endless sequence as its batch has examples: the examples and
+their order are the same under any ramp.
 """
 
 import math
 
 from train.config import RAMP, PretrainConfig
 
-# The share of a `wsd` run in which the learning rate falls, its warm-up not counted
+# The last fraction of a `wsd` run, warm-up not counted, in which the learning rate decays
 # (Hu et al. 2024, MiniCPM, section 4).
 WSD_DECAY = 0.2
 
 
 def is_over(config: PretrainConfig, steps: int, elapsed: float) -> bool:
-    """Whether a run is complete that has made so many steps in so many seconds."""
+    """Whether a run is complete after this many steps and `elapsed` seconds."""
     if config.budget is None:
         return steps >= config.max_steps
     return elapsed >= config.budget
 
 
-def share_over(config: PretrainConfig, step: int, elapsed: float) -> float:
-    """The share of the run that is over in the middle of a step (the first is 1), in [0, 1].
+def progress(config: PretrainConfig, step: int, elapsed: float) -> float:
+    """The fraction of the run that is done in the middle of a step (the first is 1), in [0, 1].
 
     In the middle, so that neither the first nor the last step has a learning rate of 0.
     """
@@ -37,22 +37,22 @@ def share_over(config: PretrainConfig, step: int, elapsed: float) -> float:
 
 
 def learning_rate_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> float:
-    """The learning rate of a step that begins after so many seconds."""
+    """The learning rate of a step that begins after `elapsed` seconds."""
     return config.learning_rate * schedule_factor(
-        share_over(config, step, elapsed), warmup=config.warmup, schedule=config.schedule
+        progress(config, step, elapsed), warmup=config.warmup, schedule=config.schedule
     )
 
 
 def batch_size_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> int:
-    """Examples of the global batch of a step that begins after so many seconds."""
-    over = share_over(config, step, elapsed)
-    if over >= config.batch_ramp:
+    """Examples in the global batch of a step that begins after `elapsed` seconds."""
+    done = progress(config, step, elapsed)
+    if done >= config.batch_ramp:
         return config.batch_size
-    return config.batch_size // RAMP[int(len(RAMP) * over / config.batch_ramp)]
+    return config.batch_size // RAMP[int(len(RAMP) * done / config.batch_ramp)]
 
 
 def schedule_factor(done: float, *, warmup: float, schedule: str) -> float:
-    """The learning rate's share of its highest value when `done` of the run is over, in [0, 1]."""
+    """The learning rate relative to its peak at progress `done`; both in [0, 1]."""
     if done <= warmup and warmup > 0:
         return done / warmup
     rest = min((done - warmup) / (1 - warmup), 1.0)

@@ -1,4 +1,4 @@
-"""Length bins, rows without padding, shards that are checked or skipped: the loader's options."""
+"""The loader's options: length bins, unpadded rows, shards that are checked or skipped."""
 
 from collections import Counter
 from dataclasses import replace
@@ -14,7 +14,7 @@ from pipeline.dataset.manifest import read_manifest
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import GLOBAL, POOL_ROWS, N, load, originals, rows_of
 from train.data.batch import digest_text
-from train.data.length_bins import binned_places
+from train.data.length_bins import assign_bins
 from train.data.loader import Loader
 from train.data.unpadded import concatenate_unpadded, split_unpadded
 
@@ -33,19 +33,19 @@ def lengths(loaded):
     return loaded.batch.attention_mask.sum(1)
 
 
-def test_a_window_is_cut_into_batches_of_like_length():
+def test_the_batches_of_a_window_have_rows_of_similar_length():
     rows = np.array([9, 4, 7, 3, 4, 8])
-    places = binned_places(rows, start=6, epoch_rows=100, batch_size=2, key=np.uint64(5))
-    assert sorted(places.tolist()) == [[0, 5], [1, 3], [2, 4]]
+    bins = assign_bins(rows, start=6, epoch_rows=100, batch_size=2, key=np.uint64(5))
+    assert sorted(bins.tolist()) == [[0, 5], [1, 3], [2, 4]]
 
 
 @pytest.mark.parametrize(("start", "epoch_rows"), [(0, 5), (24, 7), (48, 57), (0, 1), (24, 24)])
-def test_no_row_leaves_its_epoch_for_a_bin(start, epoch_rows):
+def test_bins_keep_each_row_in_its_epoch(start, epoch_rows):
     rows = np.random.default_rng(0).integers(1, 99, 24)
-    places = binned_places(rows, start=start, epoch_rows=epoch_rows, batch_size=6, key=np.uint64(1))
-    assert sorted(places.ravel().tolist()) == list(range(24))
+    bins = assign_bins(rows, start=start, epoch_rows=epoch_rows, batch_size=6, key=np.uint64(1))
+    assert sorted(bins.ravel().tolist()) == list(range(24))
     epochs = (start + np.arange(24)) // epoch_rows
-    for batch, found in enumerate(places):
+    for batch, found in enumerate(bins):
         assert sorted(epochs[found]) == epochs[batch * 6 : batch * 6 + 6].tolist()
 
 
@@ -58,7 +58,7 @@ def widened(loaded):
 
 def test_with_bins_each_epoch_still_holds_each_example_once(long_folder):
     everything = originals(load(long_folder, 1, batch_size=N))
-    # A batch on the border has rows of both epochs, those of the first in front.
+    # A batch that spans two epochs has rows of both, those of the first epoch first.
     found = [
         row for x in load(long_folder, 20, length_bins=BINS) for row in originals([widened(x)])
     ]
@@ -66,7 +66,7 @@ def test_with_bins_each_epoch_still_holds_each_example_once(long_folder):
         assert set(found[epoch * N : (epoch + 1) * N]) == set(everything)
 
 
-def test_bins_make_batches_of_like_length_and_no_wider_than_needed(long_folder):
+def test_batches_of_bins_have_similar_lengths_and_no_extra_width(long_folder):
     plain, binned = load(long_folder, 40), load(long_folder, 40, length_bins=BINS)
     spread = [sum(int(x.max() - x.min()) for x in map(lengths, s)) for s in (plain, binned)]
     assert spread[1] < spread[0]
@@ -88,7 +88,7 @@ def test_with_bins_every_rank_has_rows_of_the_same_bin(long_folder, world_size):
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
 
 
-def test_with_bins_a_run_goes_on_in_the_middle_of_a_window(long_folder):
+def test_with_bins_a_run_continues_in_the_middle_of_a_window(long_folder):
     options = {"seed": 3, "pool_rows": POOL_ROWS, "length_bins": BINS}
     whole = load(long_folder, 9, **options)
     state = Loader(long_folder, batch_size=GLOBAL, **options).state_dict(whole[4].next_position)
@@ -112,35 +112,35 @@ def test_with_bins_another_batch_size_is_refused(long_folder):
         loader.load_state_dict(loader.state_dict(6))
 
 
-def test_an_unpadded_batch_holds_the_tokens_of_the_padded_one(small_folder):
-    padded, unpadded = load(small_folder, 12), load(small_folder, 12, unpadded=True)
-    for theirs, ours in zip(padded, unpadded, strict=True):
-        is_token, batch = theirs.batch.attention_mask, ours.batch
-        is_masked = theirs.batch.masked_lm_weights > 0
+def test_an_unpadded_batch_has_the_tokens_of_the_padded_one(small_folder):
+    all_padded, all_unpadded = load(small_folder, 12), load(small_folder, 12, unpadded=True)
+    for padded, unpadded in zip(all_padded, all_unpadded, strict=True):
+        is_token, batch = padded.batch.attention_mask, unpadded.batch
+        is_masked = padded.batch.masked_lm_weights > 0
         starts = batch.cu_seqlens[:-1].long()
-        assert torch.equal(batch.input_ids, theirs.batch.input_ids[is_token])
-        assert torch.equal(batch.token_type_ids, theirs.batch.token_type_ids[is_token])
+        assert torch.equal(batch.input_ids, padded.batch.input_ids[is_token])
+        assert torch.equal(batch.token_type_ids, padded.batch.token_type_ids[is_token])
         assert torch.equal(batch.position_ids, is_token.nonzero()[:, 1])
         assert torch.equal(batch.cu_seqlens.diff(), is_token.sum(1).int())
         assert batch.cu_seqlens.dtype == torch.int32
         assert batch.max_seqlen == 16
-        flat = (theirs.batch.masked_lm_positions + starts[:, None])[is_masked]
+        flat = (padded.batch.masked_lm_positions + starts[:, None])[is_masked]
         assert torch.equal(batch.masked_lm_positions, flat)
-        assert torch.equal(batch.masked_lm_labels, theirs.batch.masked_lm_labels[is_masked])
-        assert torch.equal(batch.next_sentence_labels, theirs.batch.next_sentence_labels)
-        assert replace(ours, batch=None) == replace(theirs, batch=None)  # the digest also
+        assert torch.equal(batch.masked_lm_labels, padded.batch.masked_lm_labels[is_masked])
+        assert torch.equal(batch.next_sentence_labels, padded.batch.next_sentence_labels)
+        assert replace(unpadded, batch=None) == replace(padded, batch=None)  # also the digest
 
 
 def test_unpadded_parts_make_up_the_batch(small_folder):
     whole = load(small_folder, 12, unpadded=True)
     ranks = [load(small_folder, 12, unpadded=True, rank=r, world_size=3) for r in range(3)]
     for loaded, *of_ranks in zip(whole, *ranks, strict=True):
-        for pieces in (
+        for parts in (
             [part.batch for part in of_ranks],
             *(split_unpadded(loaded.batch, n) for n in (1, 2, 4)),
         ):
-            assert {len(piece) for piece in pieces} == {GLOBAL // len(pieces)}
-            joined = concatenate_unpadded(pieces).tensors()
+            assert {len(part) for part in parts} == {GLOBAL // len(parts)}
+            joined = concatenate_unpadded(parts).tensors()
             assert all(torch.equal(joined[name], x) for name, x in loaded.batch.tensors().items())
 
 
@@ -151,7 +151,7 @@ def change_a_value(path):
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_a_shard_changed_after_the_manifest_is_named_on_demand(tmp_path, prefetch):
+def test_with_check_shards_a_shard_changed_after_the_manifest_is_named(tmp_path, prefetch):
     folder = write_data_set(tmp_path / "data", train=(30, 30))
     change_a_value(folder / "train-00001-of-00002.arrow")
     with pytest.raises(InputError, match=r"train-00001-of-00002.arrow is damaged .its sha256"):
@@ -163,7 +163,7 @@ def cut(path):
 
 
 @pytest.mark.parametrize("harm", [cut, change_a_value, None])
-def test_what_is_lost_with_bad_shards_is_counted_exactly(tmp_path, harm):
+def test_the_examples_lost_with_bad_shards_are_counted_exactly(tmp_path, harm):
     folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
     everything = Counter(originals(load(folder, 1, batch_size=40)))
     path = folder / "train-00001-of-00003.arrow"
@@ -178,7 +178,7 @@ def test_what_is_lost_with_bad_shards_is_counted_exactly(tmp_path, harm):
     assert rest <= everything
 
 
-def test_a_state_of_fewer_shards_is_refused_by_all_of_them(tmp_path):
+def test_a_state_with_skipped_shards_is_refused_where_none_are_skipped(tmp_path):
     folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
     path = folder / "train-00001-of-00003.arrow"
     data = path.read_bytes()
@@ -189,7 +189,7 @@ def test_a_state_of_fewer_shards_is_refused_by_all_of_them(tmp_path):
         Loader(folder, batch_size=4, seed=3).load_state_dict(state)
 
 
-def test_nothing_is_left_where_all_shards_are_bad(tmp_path):
+def test_a_data_set_of_bad_shards_only_is_refused(tmp_path):
     folder = write_data_set(tmp_path / "data", train=(13,))
     (folder / "train-00000-of-00001.arrow").unlink()
     with pytest.raises(InputError, match="all train shards are bad"):
@@ -198,14 +198,14 @@ def test_nothing_is_left_where_all_shards_are_bad(tmp_path):
 
 @pytest.fixture
 def store():
-    """A folder that begins empty and is gone afterwards."""
+    """An empty in-memory folder, removed afterwards."""
     folder = path_of("memory://clozeline-loader-tests")
     yield folder
     folder.rmdir(recursive=True)
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])
-def test_a_store_gives_the_batches_of_a_disk(tmp_path, store, format):
+def test_a_remote_store_gives_the_same_batches_as_a_disk(tmp_path, store, format):
     config = replace(SMALL, format=format)
     local = write_data_set(tmp_path / "data", train=(13, 20, 7), config=config)
     remote = write_data_set(store / "data", train=(13, 20, 7), config=config)
@@ -224,8 +224,8 @@ def test_a_store_gives_the_batches_of_a_disk(tmp_path, store, format):
 def test_batches_reach_the_device_as_they_are(small_folder, unpadded):
     wanted = load(small_folder, 20, unpadded=unpadded)
     found = load(small_folder, 20, unpadded=unpadded, device="cuda", prefetch=2)
-    for ours, theirs in zip(found, wanted, strict=True):
-        moved = ours.batch.tensors()
+    for copied, loaded in zip(found, wanted, strict=True):
+        moved = copied.batch.tensors()
         assert {tensor.device.type for tensor in moved.values()} == {"cuda"}
-        assert all(torch.equal(moved[k].cpu(), v) for k, v in theirs.batch.tensors().items())
-        assert ours.digest == theirs.digest
+        assert all(torch.equal(moved[k].cpu(), v) for k, v in loaded.batch.tensors().items())
+        assert copied.digest == loaded.digest
