@@ -395,11 +395,11 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     for words, line in (
         (
             (*init, exported, "--preset=bert-mini"),
-            "is no bert-mini (hidden_size 32 there, 256 here",
+            "is no bert-mini (hidden_size 32 there, 256 now",
         ),
         (
             (*init, other),
-            "(strip_accents False there, True here; lowercase False there, True here)",
+            "(lowercase False there, True now; strip_accents False there, True now)",
         ),
         ((*init, run), f"is a run; begin with it by --start-from {run}"),
         ((*init, classifier), "is a classifier; give the folder `clozeline export` makes of it"),

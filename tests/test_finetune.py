@@ -230,7 +230,7 @@ def test_another_config_is_refused_naming_what_differs(
     other = FinetuneConfig(learning_rate=3e-3, epochs=5, batch_size=16, baseline=False)
     with pytest.raises(InputError, match=r"another config \(epochs 4 there, 5 now\)"):
         finetune(run, rows[0], out=classifier, test_source=rows[1], config=other)
-    with pytest.raises(InputError, match=r"\(training rows '\w{12}' there, '\w{12}' now\)"):
+    with pytest.raises(InputError, match=r"\(training rows \w{12} there, \w{12} now\)"):
         finetune(run, rows[1], out=classifier, test_source=rows[1], config=CONFIG)
 
 

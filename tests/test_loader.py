@@ -304,10 +304,10 @@ def test_a_state_of_another_data_set_tokenizer_or_order_is_refused(tmp_path, sma
     other_rows = write_data_set(tmp_path / "rows", train=(13, 20))
     other_tokenizer = write_data_set(tmp_path / "tokens", train=(13,), tokenizer=other_tokens)
     for folder, options, reason in (
-        (other_rows, {}, f"dataset digest is .*, was {state['dataset_digest'][:12]}. Use"),
-        (other_tokenizer, {"seed": 5}, "tokenizer digest is .*; dataset .*; seed is 5, was 3"),
-        (small_folder, {"seed": 4}, "at position 0 in the same order of examples: seed is 4, was"),
-        (small_folder, {"split": "validation"}, "split is validation, was train"),
+        (other_rows, {}, f"dataset_digest {state['dataset_digest'][:12]} there, .* now. Use"),
+        (other_tokenizer, {"seed": 5}, "tokenizer_digest .*; dataset_.*; seed 3 there, 5 now"),
+        (small_folder, {"seed": 4}, "at position 0 in the same order of examples: seed 3 there"),
+        (small_folder, {"split": "validation"}, "split 'train' there, 'validation' now"),
     ):
         loader = Loader(folder, batch_size=4, **{"seed": 3, **options})
         with pytest.raises(InputError, match=reason):

@@ -101,9 +101,9 @@ def test_with_bins_another_batch_size_is_refused(long_folder):
     options = {"seed": 3, "pool_rows": POOL_ROWS}
     state = Loader(long_folder, batch_size=GLOBAL, length_bins=BINS, **options).state_dict()
     for changes, reason in (
-        ({"batch_size": 6, "length_bins": BINS}, "batch size is 6, was 12"),
-        ({"batch_size": GLOBAL, "length_bins": 2}, "length bins is 2, was 4"),
-        ({"batch_size": GLOBAL}, "length bins is 0, was 4; batch size is None, was 12"),
+        ({"batch_size": 6, "length_bins": BINS}, "batch_size 12 there, 6 now"),
+        ({"batch_size": GLOBAL, "length_bins": 2}, "length_bins 4 there, 2 now"),
+        ({"batch_size": GLOBAL}, "length_bins 4 there, 0 now; batch_size 12 there, None now"),
     ):
         with pytest.raises(InputError, match=reason):
             Loader(long_folder, **options, **changes).load_state_dict(state)
@@ -185,7 +185,7 @@ def test_a_state_with_skipped_shards_is_refused_where_none_are_skipped(tmp_path)
     path.unlink()
     state = Loader(folder, batch_size=4, seed=3, skip_bad_shards=True).state_dict()
     path.write_bytes(data)
-    with pytest.raises(InputError, match=r"skipped shards is \[\], was \['train-00001"):
+    with pytest.raises(InputError, match=r"skipped_shards \['train-00001"):
         Loader(folder, batch_size=4, seed=3).load_state_dict(state)
 
 

@@ -57,7 +57,7 @@ def test_differences_are_told_by_name_with_both_values():
     here = MANIFEST.dataset_digest[:12]
     assert other.differences(CONFIG, "training", "dataset_digest", "tokenizer_digest") == [
         "batch_size 128 there, 32 now",
-        f"dataset_digest '{here}' there, '0123456789ab' now",
+        f"dataset_digest {here} there, 0123456789ab now",
     ]
     assert CONFIG.differences(CONFIG, "model", "training", "data", "dataset_digest") == []
 

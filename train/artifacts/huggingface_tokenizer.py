@@ -9,10 +9,12 @@ tokenizer_config.json, and a flag that is not there has its default; otherwise t
 """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from model.huggingface.weight_files import read_json
+from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import (
     SPECIAL_TOKENS,
@@ -91,19 +93,15 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_seq_length: int) -
 
 
 def vocabulary_differences(theirs: Tokenizer, ours: Tokenizer) -> list[str]:
-    """What makes two tokenizers give different ids, as "a there, b here"."""
-    flags = [
-        (name, getattr(theirs.normalization, name), getattr(ours.normalization, name))
-        for name in Normalization.__dataclass_fields__
-    ]
-    found = [f"{name} {there} there, {here} here" for name, there, here in flags if there != here]
-    if theirs.vocab_size != ours.vocab_size:
-        found.append(f"{theirs.vocab_size:,} pieces there, {ours.vocab_size:,} here")
-    pairs = zip(theirs.tokens, ours.tokens, strict=False)
-    other = [f"id {i} {a!r} there, {b!r} here" for i, (a, b) in enumerate(pairs) if a != b]
-    if other:
-        found.append(other[0] + (f", and {len(other) - 1:,} other ids" if other[1:] else ""))
-    return found
+    """What makes two tokenizers give different ids: "lowercase True there, False now"."""
+    there, now = (
+        {**asdict(tokenizer.normalization), "vocab_size": tokenizer.vocab_size}
+        for tokenizer in (theirs, ours)
+    )
+    pairs = enumerate(zip(theirs.tokens, ours.tokens, strict=False))
+    other = [differences({f"id {i}": a}, {f"id {i}": b})[0] for i, (a, b) in pairs if a != b]
+    more = f", and {len(other) - 1:,} other ids" if other[1:] else ""
+    return differences(there, now) + [first + more for first in other[:1]]
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from model.config import BertConfig, preset
+from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
 from pipeline.config import DataConfig
@@ -66,9 +67,13 @@ class RunConfig:
         )
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
-        """What differs in the named parts ("model", "training" ...), "name: a here, b there"."""
-        ours, theirs = self.to_dict(), other.to_dict()
-        return [difference for part in parts for difference in _differences(part, ours, theirs)]
+        """What differs in the named parts ("model", "training" ...): "name a there, b now"."""
+        there, now = other.to_dict(), self.to_dict()
+        return [
+            difference
+            for part in parts
+            for difference in differences(_named(part, there[part]), _named(part, now[part]))
+        ]
 
 
 def model_config(name: str, manifest: Manifest, *, dropout: float | None = None) -> BertConfig:
@@ -154,11 +159,5 @@ def remove_run(run: Path) -> None:
         (run / name).unlink(missing_ok=True)
 
 
-def _differences(part: str, ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    if not isinstance(ours[part], dict):
-        pairs = [(part, str(ours[part])[:12], str(theirs[part])[:12])]
-    else:
-        pairs = [(name, ours[part][name], theirs[part].get(name)) for name in ours[part]]
-    return [
-        f"{name} {theirs!r} there, {ours!r} now" for name, ours, theirs in pairs if ours != theirs
-    ]
+def _named(part: str, value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {part: value}

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
@@ -126,15 +127,10 @@ class Loader(IterableDataset[LoadedBatch]):
         """
         _check_version("state", state.get("version"), STATE_VERSION)
         _check_version("order", state.get("order_version"), ORDER_VERSION)
-        differences = [
-            f"{name.replace('_', ' ')} is {_short(name, here)}, was {_short(name, state[name])}"
-            for name, here in self._identity().items()
-            if state[name] != here
-        ]
-        if differences:
+        if differs := differences(state, self._identity()):
             raise InputError(
                 f"{self.shards.folder}: cannot continue at position {state['next_position']:,} in "
-                f"the same order of examples: {'; '.join(differences)}. Use the data set and the "
+                f"the same order of examples: {'; '.join(differs)}. Use the data set and the "
                 "options that training began with, or start a new run."
             )
         self.next_position = self._batch_start(state["next_position"])
@@ -185,10 +181,6 @@ def _check_version(what: str, found: object, known: int) -> None:
             f"the saved loader state has {what} version {found}, this code reads {known}; continue "
             "with the version of Clozeline that wrote it."
         )
-
-
-def _short(name: str, value: object) -> str:
-    return str(value)[:12] if name.endswith("_digest") else str(value)
 
 
 def evaluation_batches(

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from train.artifacts.classifier_folder import check_room, is_classifier, read_metadata, read_report
 from train.artifacts.pretrained import Pretrained, load_pretrained
@@ -149,13 +150,7 @@ def _job(
 
 
 def _check_same(out: Path, job: dict[str, Any]) -> None:
-    there = read_metadata(out)["job"]
-    differs = [
-        f"{name} {_shown(there.get(name))} there, {_shown(value)} now"
-        for name, value in job.items()
-        if there.get(name) != value
-    ]
-    if differs:
+    if differs := differences(read_metadata(out)["job"], job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
@@ -168,7 +163,3 @@ def _weights_digest(weights: Mapping[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(value.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _shown(value: Any) -> str:
-    return repr(value[:12] if isinstance(value, str) and len(value) == 64 else value)

@@ -7,6 +7,7 @@ from pathlib import Path
 from model.config import BertConfig, preset
 from model.heads import BertForPretraining
 from model.huggingface.weight_files import weights_sha256
+from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.dataset.manifest import TOKENIZER
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
@@ -84,13 +85,8 @@ def _check_preset(init: Path, there: BertConfig, name: str) -> None:
         )
 
 
-def _differences(there: BertConfig, here: BertConfig) -> str:
-    theirs = there.to_dict()
-    return "; ".join(
-        f"{name} {theirs[name]!r} there, {value!r} here"
-        for name, value in here.to_dict().items()
-        if value != theirs[name]
-    )
+def _differences(there: BertConfig, now: BertConfig) -> str:
+    return "; ".join(differences(there.to_dict(), now.to_dict()))
 
 
 def _with_dropouts_of(model: BertConfig, there: BertConfig) -> BertConfig:
