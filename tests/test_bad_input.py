@@ -371,7 +371,7 @@ def test_a_finished_folder_is_kept_refused_or_replaced(finished: Path, tmp_path:
     assert result.exit_code == 0
     assert result.output.startswith("already complete: ")
     line = refused(*shards_line(source, out, "--num-shards=2", "--seed=3", "--pairs=none"))
-    assert "another config (pairs 'segments' there, 'none' now; seed 0 there, 3 now)" in line
+    assert "another finished data set (pairs 'segments' there, 'none' now; seed 0 there, 3 now)" in line
     assert line.endswith("Give another --out, or --overwrite.")
     other = write_tokenizer(tmp_path / "tokenizer", articles(3))
     same = ("--out", out, "--num-shards=2")

@@ -10,7 +10,7 @@ import pytest
 from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
 from pipeline.job.dry_run import dry_run, estimate
-from pipeline.job.job import JobOptions, build_shards, plan_shards, workplace
+from pipeline.job.job import JobOptions, build_shards, plan_shards, job_context
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_tokenizer
@@ -25,10 +25,10 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def facts(tokenizer: Path, out: Path, config: DataConfig = CONFIG, source: str = SOURCE):
-    """Blocks, workplace and tokenizer of a job."""
+    """Blocks, context and tokenizer of a job."""
     blocks = list_blocks([source], block_bytes=1 << 20)
     loaded = load_tokenizer(tokenizer)
-    return blocks, workplace(blocks, loaded, out, config, JobOptions()), loaded
+    return blocks, job_context(blocks, loaded, out, config, JobOptions()), loaded
 
 
 def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> N
     assert sorted(tmp_path.iterdir()) == before
     clozeline_ok(*line, *options)
     told = clozeline_ok(*line, *options, "--dry-run")
-    assert told == f"nothing: {tmp_path / 'out'} is complete already\n"
+    assert told == f"nothing to do: {tmp_path / 'out'} is already complete\n"
 
 
 def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:

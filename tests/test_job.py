@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.common.errors import InputError
 from pipeline.dataset.manifest import MANIFEST, read_manifest
-from pipeline.job.job import JobOptions, build_shards, local_runner
+from pipeline.job.job import JobOptions, build_shards, local_runner, sources_digest
+from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import Normalization, Tokenizer
 from pipeline.verify.verify import verify
 from tests.support.small import PUNKT, small_tokenizer
@@ -54,7 +55,9 @@ def test_a_job_leaves_a_sound_data_set_and_nothing_else(finished, tmp_path):
         "validation-00000-of-00001.arrow",
     ]
     # Beam adds nothing to what the steps make.
-    assert read_manifest(finished / "out") == build(*work(tmp_path))
+    manifest = build(*work(tmp_path))
+    digest = read_manifest(finished / "out").sources_digest
+    assert read_manifest(finished / "out") == replace(manifest, sources_digest=digest)
 
 
 def test_how_it_went_stands_beside_and_not_in_the_manifest(finished):
@@ -81,8 +84,8 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     Tokenizer(small_tokenizer().tokens, flags, PUNKT).save(other)
     with pytest.raises(
         InputError,
-        match=r"finished data set of another config \(max_seq_length 32 there, 64 now; "
-        r"seed 0 there, 3 now; tokenizer \w{8} there, \w{8} now\)\. .*--overwrite",
+        match=r"holds another finished data set \(max_seq_length 32 there, 64 now; "
+        r"seed 0 there, 3 now; tokenizer \w{12} there, \w{12} now\)\. .*--overwrite",
     ):
         shards(finished, replace(CONFIG, max_seq_length=64, seed=3), tokenizer_dir=other)
     assert (finished / "out" / MANIFEST).exists()
@@ -112,10 +115,42 @@ def test_beam_options_without_a_runner_go_to_the_local_one(tmp_path):
     assert args == [*local_runner(1), "--job_name=mine"]
 
 
-def test_other_sources_are_refused_and_other_blocks_of_the_same_are_not(copy):
+@pytest.mark.parametrize("lost", [(), ("job.json", "job.log")])
+def test_other_sources_are_refused_whatever_is_gone_of_the_job(copy, lost):
+    for name in lost:
+        (copy / "out" / name).unlink()
     (copy / "more.txt").write_text("Another text, which nobody has read before.")
-    with pytest.raises(InputError, match=r"other sources, or their files changed\)"):
+    with pytest.raises(InputError, match=r"\(other sources, or their files changed\)"):
         shards(copy, source="more.txt")
+    shutil.copy(copy / "more.txt", copy / "corpus.txt")
+    with pytest.raises(InputError, match=r"\(other sources, or their files changed\)"):
+        shards(copy)
+
+
+def test_a_data_set_that_does_not_record_its_sources_is_refused(copy):
+    manifest = copy / "out" / MANIFEST
+    lines = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(line for line in lines if "sources_digest" not in line))
+    assert read_manifest(copy / "out").sources_digest == ""
+    with pytest.raises(InputError, match=r"\(its sources are not recorded\)\. Give another --out"):
+        shards(copy)
+
+
+def test_the_same_files_in_another_folder_are_the_same_sources(copy):
+    (copy / "moved").mkdir()
+    (copy / "corpus.txt").rename(copy / "moved" / "corpus.txt")  # keeps the time of change
+    _, is_new = shards(copy, source="moved/corpus.txt")
+    assert not is_new
+
+
+def test_neither_their_order_nor_the_size_of_blocks_makes_other_sources(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(name)
+    files = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    digest = sources_digest(list_blocks(files))
+    assert sources_digest(list_blocks(files[::-1])) == digest
+    assert sources_digest(list_blocks(files, block_bytes=1)) == digest
+    assert sources_digest(list_blocks(files[:1])) != digest
 
 
 def test_the_same_sources_in_other_blocks_are_the_same(finished):
@@ -123,7 +158,7 @@ def test_the_same_sources_in_other_blocks_are_the_same(finished):
     assert not is_new
 
 
-def test_a_data_set_without_its_report_is_taken_as_it_is(finished, tmp_path):
+def test_a_data_set_without_its_job_file_is_taken_as_it_is(finished, tmp_path):
     copied = shutil.copytree(finished / "out", tmp_path / "out")
     (copied / "job.json").unlink()
     _, is_new = shards(finished, out_dir=copied)

@@ -19,6 +19,7 @@ from pipeline.report.inspect import inspect_dataset
 from pipeline.tokenization.tokenizer import load_tokenizer
 from pipeline.verify.verify import verify
 from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_jobs import without_sources
 from tests.test_steps import CONFIG, TEXT
 from train.data.loader import Loader
 
@@ -52,11 +53,11 @@ def local_and_remote(tmp_path: Path, store: Path, config: DataConfig) -> tuple[P
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """Of every file that is not about the job."""
-    return {
-        name: sha256((folder / name).read_bytes()).hexdigest()
-        for name in names_in(folder) - {"tokenizer", "job.json", "job.log"}
-    }
+    """Of every file that is not about the job; a file in a store counts as another source."""
+    files = names_in(folder) - {"tokenizer", "job.json", "job.log", MANIFEST}
+    contents = {name: (folder / name).read_bytes() for name in files}
+    contents[MANIFEST] = without_sources(folder / MANIFEST)
+    return {name: sha256(content).hexdigest() for name, content in contents.items()}
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])

@@ -52,6 +52,7 @@ def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
         buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
+        sources_digest="of corpus.txt",
     )
     return blocks, context
 

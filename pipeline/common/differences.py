@@ -1,6 +1,6 @@
 """What differs between a folder's config and the one that a command was given.
 
-    {"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"}  ->  ["seed 0 there, 3 now"]
+{"seed": 0, "pairs": "none"}, {"seed": 3, "pairs": "none"}  ->  ["seed 0 there, 3 now"]
 """
 
 import re

@@ -1,7 +1,8 @@
 """manifest.json: what a finished data set is.
 
-It holds only what follows from text and config, so two jobs that agree on those agree on this file;
-runner, times and paths go to job.json. It is written last: a directory without one is no data set.
+It holds only what follows from sources and config, so two jobs that agree on those agree on this
+file; runner, times and paths go to job.json. It is written last: a folder without one is not a data
+set.
 """
 
 import hashlib
@@ -55,6 +56,8 @@ class Manifest:
     dropped: dict[str, int] = field(default_factory=dict)
     #: How often each token of the vocabulary stands in the training examples before masking, [V].
     token_counts: list[int] = field(default_factory=list)
+    #: Names, sizes and times of the source files; "" in data sets that did not record them.
+    sources_digest: str = ""
     schema_version: int = SCHEMA_VERSION
 
     @cached_property

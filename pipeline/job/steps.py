@@ -63,7 +63,7 @@ NOTED = ("invalid_utf8", "nul")
 
 @dataclass(frozen=True, kw_only=True)
 class JobContext:
-    """All that a worker must know; plain values, so that it travels to any worker."""
+    """What every worker needs to know; plain values, so that it can be sent to any worker."""
 
     out_dir: Path
     cache_dir: Path
@@ -71,6 +71,7 @@ class JobContext:
     buckets: Buckets
     tokenizer_digest: str
     vocab_size: int
+    sources_digest: str
 
     def cache_path(self, block: Block) -> Path:
         """The block's token cache file, once it is tokenized."""
@@ -244,6 +245,7 @@ def finish_dataset(records: Iterable[ShardRecord], *, context: JobContext) -> Ma
         config=context.config,
         tokenizer_digest=context.tokenizer_digest,
         vocab_size=context.vocab_size,
+        sources_digest=context.sources_digest,
         shards=[record.entry for record in ordered],
         counts=_sorted(total.read) | {"rejected": len(total.rejected)},
         dropped=_sorted(total.dropped),

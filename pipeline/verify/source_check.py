@@ -139,6 +139,7 @@ def read_sources(sources: Sequence[str], folder: Path, manifest: Manifest) -> It
             buckets=_buckets(manifest),
             tokenizer_digest=manifest.tokenizer_digest,
             vocab_size=manifest.vocab_size,
+            sources_digest=manifest.sources_digest,
         )
         steps, slices, counts = Steps(context), defaultdict(list), Counts()
         size = sum(block.text_bytes for block in blocks)

@@ -145,6 +145,7 @@ def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter
         buckets=Buckets.plan(CONFIG, sum(block.text_bytes for block in blocks)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
+        sources_digest="",
     )
     steps, slices = Steps(context), defaultdict(list)
     for block in blocks:

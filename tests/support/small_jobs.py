@@ -81,6 +81,14 @@ def shard_digests(folder: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(shards)}
 
 
+def without_sources(manifest: Path) -> bytes:
+    """The manifest but for the line that names the source files."""
+    lines = manifest.read_bytes().splitlines(keepends=True)
+    rest = [line for line in lines if not line.startswith(b'"sources_digest": "')]
+    assert len(rest) == len(lines) - 1
+    return b"".join(rest)
+
+
 def identities(files: Sequence[Path]) -> dict[str, tuple[int, int]]:
     """Inode and time of change of each file, by name: another file in its place has others."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
