@@ -136,15 +136,18 @@ def verify(folder: Path, sources: tuple[str, ...]) -> None:
     With --source also against the text. That needs room for its tokens, about as much as the
     shards take, in the temporary folder (TMPDIR).
     """
-    from pipeline.common.errors import InputError
+    from pipeline.common.errors import CheckFailedError
     from pipeline.dataset.manifest import read_manifest
     from pipeline.verify.verify import summary
-    from pipeline.verify.verify import verify as find_faults
+    from pipeline.verify.verify import verify as verify_dataset
 
-    faults = list(find_faults(folder, sources))
-    for fault in faults:
-        click.echo(fault, err=True)
-    if faults:
-        number = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}"
-        raise InputError(f"{number} in {folder}; build the shards again.")
+    findings = list(verify_dataset(folder, sources))
+    for finding in findings:
+        click.echo(finding, err=True)
+    if findings:
+        number = f"{len(findings)} problem{'s' if len(findings) > 1 else ''}"
+        raise CheckFailedError(
+            f"{number} in {folder}. Delete the damaged files and rerun `clozeline shards`, or "
+            "rerun it with --overwrite."
+        )
     click.echo(summary(read_manifest(folder), sources))

@@ -1,5 +1,5 @@
-"""Bad text, options, folders and disks: one clear line and exit code 2, or, where
-only a part is bad, a data set of the rest that says what it left out.
+"""Bad text, options, folders and disks: one clear line and exit code 2 (1 if the job failed on the
+way), or, where only a part is bad, a data set of the rest that says what it left out.
 
 Commands run in-process where a process of its own is not the point.
 """
@@ -50,10 +50,10 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments: object, exit_code: int = 2) -> str:
     """The one line of a command that gives up."""
     result = run(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
+    assert result.exit_code == exit_code, (result.output, result.exception)
     assert isinstance(result.exception, SystemExit)
     lines = [line for line in result.stderr.splitlines() if line and "%|" not in line]  # no bars
     assert len(lines) == 1
@@ -149,7 +149,7 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(
     lines[::9] = ['{"text": 5}'] * 5
     (folder / "mixed.jsonl").write_text("\n".join(lines))
     out = tmp_path / "out"
-    line = refused(*shards_line(folder / "mixed.jsonl", out))
+    line = refused(*shards_line(folder / "mixed.jsonl", out), exit_code=1)
     assert line.startswith("5 of 45 documents were rejected, more than the 1 that --max-rejected ")
     assert f"mixed.jsonl:1 ('text' is not text), all are in {out / REJECTED}" in line
     assert [entry["where"].rpartition(":")[2] for entry in rejected(out)] == [
@@ -260,11 +260,11 @@ def test_an_option_out_of_bounds_is_a_usage_error(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--runner=NoSuchRunner", "the job failed: Unexpected pipeline runner: NoSuchRunner."),
+        ("--runner=NoSuchRunner", "Beam rejects the options after --: Unexpected pipeline runner:"),
         (
             "--direct_num_workers=many",
-            "Beam refuses what follows --: argument --direct_num_workers: invalid int value: "
-            "'many'",
+            "Beam rejects the options after --: argument --direct_num_workers: invalid int value: "
+            "'many' (details in ",
         ),
     ],
 )
@@ -276,7 +276,6 @@ def test_what_beam_refuses_is_one_line(
     done = clozeline(*shards_line(folder / "good.parquet", out), "--", option)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
-    assert f"{out / 'job.log'})" in done.stderr
     assert "usage:" not in done.stderr
 
 
@@ -371,7 +370,10 @@ def test_a_finished_folder_is_kept_refused_or_replaced(finished: Path, tmp_path:
     assert result.exit_code == 0
     assert result.output.startswith("already complete: ")
     line = refused(*shards_line(source, out, "--num-shards=2", "--seed=3", "--pairs=none"))
-    assert "another finished data set (pairs 'segments' there, 'none' now; seed 0 there, 3 now)" in line
+    assert (
+        "another finished data set (pairs 'segments' there, 'none' now; seed 0 there, 3 now)"
+        in line
+    )
     assert line.endswith("Give another --out, or --overwrite.")
     other = write_tokenizer(tmp_path / "tokenizer", articles(3))
     same = ("--out", out, "--num-shards=2")
@@ -421,11 +423,11 @@ def test_verify_names_the_shard_that_is_not_what_it_was(
     assert run("verify", out).exit_code == 0
     harm(out / "train-00001-of-00002.arrow")
     result = run("verify", out)
-    assert result.exit_code == 2
-    *faults, last = result.stderr.splitlines()
-    assert all(line.startswith("train-00001-of-00002.arrow: ") for line in faults)
-    assert any(fault in line for line in faults)
-    assert last.startswith(f"Error: {len(faults)} fault")
+    assert result.exit_code == 1
+    *findings, last = result.stderr.splitlines()
+    assert all(line.startswith("train-00001-of-00002.arrow: ") for line in findings)
+    assert any(fault in line for line in findings)
+    assert last.startswith(f"Error: {len(findings)} problem")
     assert result.stdout == ""
 
 
@@ -450,9 +452,9 @@ def test_where_no_more_can_be_written_nothing_is_half_written(
     failed = subprocess.run(
         [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert failed.returncode == 2, failed.stderr
+    assert failed.returncode == 1, failed.stderr
     assert f"File too large [while running '{step}']" in failed.stderr.splitlines()[-1]
-    assert failed.stderr.endswith("the same command goes on from there.\n")
+    assert failed.stderr.endswith("rerun the command to continue.\n")
     assert "Traceback" not in failed.stderr
     assert leftovers(out) == []
     assert run(*line).exit_code == 0

@@ -50,7 +50,7 @@ def test_a_runner_that_is_not_installed_is_named(tmp_path):
 
 def test_a_job_server_that_does_not_answer_is_named_and_its_own_options_pass(nobody, tmp_path):
     found = refusal(tmp_path, PORTABLE, f"--job_endpoint={nobody}", "--an_option_of_its_own=1")
-    assert found.startswith(f"--job_endpoint: nobody answers at {nobody} (")
+    assert found.startswith(f"--job_endpoint: cannot connect to {nobody} (")
 
 
 @pytest.mark.parametrize("address", ["tcp://{}", "{}", "tcp://127.0.0.1:port"])
@@ -58,4 +58,4 @@ def test_a_dask_scheduler_that_does_not_answer_is_named(address, nobody, tmp_pat
     pytest.importorskip("distributed", reason="needs clozeline[dask]")
     address = address.format(nobody)
     found = refusal(tmp_path, DASK, f"--dask_client_address={address}")
-    assert found.startswith(f"--dask_client_address: nobody answers at {address} (")
+    assert found.startswith(f"--dask_client_address: cannot connect to {address} (")

@@ -10,7 +10,7 @@ import pytest
 from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
 from pipeline.job.dry_run import dry_run, estimate
-from pipeline.job.job import JobOptions, build_shards, plan_shards, job_context
+from pipeline.job.job import JobOptions, build_shards, job_context, plan_shards
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_tokenizer

@@ -399,7 +399,7 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
         ),
         (
             (*init, other),
-            "(lowercase False there, True now; strip_accents False there, True now)",
+            "(strip_accents False there, True now; lowercase False there, True now)",
         ),
         ((*init, run), f"is a run; begin with it by --start-from {run}"),
         ((*init, classifier), "is a classifier; give the folder `clozeline export` makes of it"),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from pipeline.dataset.manifest import MANIFEST, read_manifest
 from pipeline.job.job import JobOptions, build_shards, local_runner, sources_digest
 from pipeline.sources.formats import list_blocks
@@ -190,11 +190,11 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
     lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
     (tmp_path / "bad.jsonl").write_text("\n".join([*lines, "{no json"]))
     strict = replace(CONFIG, max_rejected=0.0)
-    with pytest.raises(InputError) as failed:
+    with pytest.raises(JobFailedError) as failed:
         shards(tmp_path, strict, source="bad.jsonl")
     message = str(failed.value)
     assert message.startswith("1 of 61 documents were rejected, more than the 0")
-    assert message.endswith("Mend the source or allow more.")
+    assert message.endswith("Fix the source or allow more.")
     assert "\n" not in message
     out = tmp_path / "out"
     assert not (out / MANIFEST).exists()
@@ -214,14 +214,13 @@ def test_a_damaged_file_in_a_kept_token_cache_is_named(tmp_path):
     small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
     path = context.cache_path(blocks[1])
     path.write_bytes(b"ARROW1")
-    with pytest.raises(
-        InputError, match=rf"^{path} is damaged .*; delete it and rerun the command\.$"
-    ):
+    message = rf"^{path} is damaged .*; delete it and rerun the command\.$"
+    with pytest.raises(CorruptDataError, match=message):
         shards(tmp_path, options=replace(OPTIONS, token_cache=context.cache_dir))
 
 
 def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"NoSuchRunner.*job\.log") as failed:
+    with pytest.raises(InputError, match="Unexpected pipeline runner: NoSuchRunner") as failed:
         shards(tmp_path, beam_args=["--runner=NoSuchRunner"])
     assert "\n" not in str(failed.value)
     assert not (tmp_path / "out" / MANIFEST).exists()

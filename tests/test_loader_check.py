@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CheckFailedError
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
 from tests.support.small_data import write_data_set
@@ -24,7 +24,7 @@ def test_an_order_that_reads_a_row_twice_is_reported(tmp_path, monkeypatch):
     assert len(read_shard(folder / read_manifest(folder).shards[0].name)) == 40
     right = Order.rows
     monkeypatch.setattr(Order, "rows", lambda self, pool: np.maximum(right(self, pool), 1))
-    with pytest.raises(InputError, match="does not read each training example once"):
+    with pytest.raises(CheckFailedError, match="does not read each training example once"):
         check_loader(folder)
 
 

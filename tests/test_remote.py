@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.paths import names_in, path_of, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import MANIFEST, read_manifest
@@ -90,7 +90,7 @@ def test_a_job_in_a_store_goes_on_from_where_it_stopped(store: Path) -> None:
     small_tokenizer(PUNKT).save(store / "tokenizer")
     facts = {"tokenizer_dir": store / "tokenizer", "out_dir": store / "out", "options": ONE_WORKER}
     source = [str(store / "bad.jsonl")]
-    with pytest.raises(InputError, match="1 of 61 documents were rejected"):
+    with pytest.raises(JobFailedError, match="1 of 61 documents were rejected"):
         build_shards(source, config=replace(CONFIG, max_rejected=0.0), **facts)
     assert "Traceback" in (store / "out" / "job.log").read_text()
     assert MANIFEST not in names_in(store / "out")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
@@ -198,7 +198,7 @@ def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manife
     message = (
         r"^2 of 62 documents were rejected, more than the 0 that --max-rejected 0.0 allows; .*:31 "
     )
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(JobFailedError, match=message):
         build(blocks, context)
     assert not (context.out_dir / MANIFEST).exists()
     listed = [json.loads(line) for line in (context.out_dir / REJECTED).read_text().splitlines()]

@@ -31,5 +31,9 @@ class JobFailedError(ClozelineError):
     """The job failed on the way; what is finished stays."""
 
 
+class CheckFailedError(ClozelineError):
+    """A check ran to its end and reported findings."""
+
+
 class DivergedError(ClozelineError):
     """The loss or the gradient is not finite any more."""

@@ -15,14 +15,14 @@ from pipeline.job.steps import JobContext, ShardRecord, Steps, finish_dataset
 from pipeline.job.token_cache import CacheSlice
 from pipeline.sources.formats import Block
 
-SECONDS_TO_ANSWER: Final = 5.0
+SECONDS_TO_CONNECT: Final = 5.0
 
 
 def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequence[str]) -> None:
     """Run the whole job on the runner that the Beam options name; return when it is done.
 
-    Raises InputError for an option that nobody knows, a runner that is not installed, and an
-    address where nobody answers; whatever a step or the runner raises comes through.
+    Raises InputError for an unknown option or runner, a runner that is not installed, and an
+    address that does not accept connections. What a step or the runner raises passes through.
     """
     with _pipeline(list(beam_args)) as root:
         _ = (
@@ -39,13 +39,13 @@ def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequen
 
 
 class TokenizeBlock(beam.DoFn):
-    """Block -> (bucket, slice of the block's token cache file)."""
+    """Block -> (bucket, slice of the block's token cache file) for each bucket."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
 
     def setup(self) -> None:
-        """Once a worker: the tokenizer's memo lives as long as the worker does."""
+        """Once per worker: the tokenizer's memo is kept as long as the worker runs."""
         self.steps = Steps(self.context)
 
     def process(self, block: Block) -> Iterator[tuple[int, CacheSlice]]:
@@ -54,13 +54,13 @@ class TokenizeBlock(beam.DoFn):
 
 
 class BuildShard(beam.DoFn):
-    """(bucket, slices) -> what is known of the bucket's shard."""
+    """(bucket, slices) -> the record of the bucket's shard."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
 
     def setup(self) -> None:
-        """Once a worker."""
+        """Once per worker."""
         self.steps = Steps(self.context)
 
     def process(self, bucket: tuple[int, Iterable[CacheSlice]]) -> Iterator[ShardRecord]:
@@ -69,41 +69,43 @@ class BuildShard(beam.DoFn):
 
 
 def _pipeline(beam_args: list[str]) -> beam.Pipeline:
-    """An empty graph whose runner will understand its options and be there."""
+    """An empty graph, once its runner is known to understand the options and to be reachable."""
     try:
         root = beam.Pipeline(options=PipelineOptions(beam_args))
     except ImportError as error:
         raise InputError(
-            f"the runner cannot be imported ({error}); install what it needs. "
-            "Dask's is a part of clozeline[dask]."
+            f"the runner cannot be imported ({error}); install what it needs. The Dask runner "
+            "comes with clozeline[dask]."
         ) from error
+    except ValueError as error:  # an unknown runner
+        raise InputError(f"Beam rejects the options after --: {error}") from error
     parsers: list[argparse.ArgumentParser] = []  # of all options, also the runner's own
     values = root.options.get_all_options(add_extra_args_fn=parsers.append)
     _, unknown = parsers[0].parse_known_args(beam_args)
     endpoint = values["job_endpoint"]
-    # A job server may know more options than Beam's Python does.
-    is_elsewhere = isinstance(root.runner, PortableRunner) and endpoint != "embed"
-    if unknown and not is_elsewhere:
+    # A job server may have options that Beam's Python does not know.
+    is_remote = isinstance(root.runner, PortableRunner) and endpoint != "embed"
+    if unknown and not is_remote:
         raise InputError(
-            f"neither Beam nor the runner knows {' '.join(unknown)}; "
-            "what follows -- must be options of theirs."
+            f"neither Beam nor the runner knows {' '.join(unknown)}; what follows -- is passed to "
+            "Beam."
         )
     for option, name in {
         "--job_endpoint": "job_endpoint",
         "--dask_client_address": "address",
     }.items():
         if address := values.get(name):
-            _check_that_someone_answers(option, address)
+            _check_connection(option, address)
     return root
 
 
-def _check_that_someone_answers(option: str, address: str) -> None:
-    """Beam and Dask would go on asking for half a minute and more."""
+def _check_connection(option: str, address: str) -> None:
+    """Beam and Dask would retry for half a minute and more."""
     where = urlsplit(address if "//" in address else f"//{address}")
     try:
         if where.hostname and where.port:  # not `embed`, not a Unix socket
-            socket.create_connection((where.hostname, where.port), SECONDS_TO_ANSWER).close()
+            socket.create_connection((where.hostname, where.port), SECONDS_TO_CONNECT).close()
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{option}: nobody answers at {address} ({error}); start it or give another address."
+            f"{option}: cannot connect to {address} ({error}); start it or give another address."
         ) from error

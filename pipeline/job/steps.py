@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.paths import whole_file
 from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
@@ -233,7 +233,8 @@ class Steps:
 def finish_dataset(records: Iterable[ShardRecord], *, context: JobContext) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
-    Raises InputError when too much was rejected or nothing was made; then there is no manifest.
+    Raises JobFailedError if too many documents were rejected, and InputError if the sources give no
+    example; then there is no manifest.
     """
     ordered = sorted(records, key=lambda record: record.bucket)
     assert [record.bucket for record in ordered] == list(range(len(context.buckets)))
@@ -306,11 +307,11 @@ def _check_rejected(total: Counts, context: JobContext) -> None:
     allowed = math.ceil(seen * context.config.max_rejected)
     if len(total.rejected) > allowed:
         first = total.rejected[0]
-        raise InputError(
+        raise JobFailedError(
             f"{len(total.rejected)} of {seen} documents were rejected, more than the {allowed} "
             f"that --max-rejected {context.config.max_rejected} allows; the first is "
             f"{first['where']} ({first['reason']}), all are in {context.out_dir / REJECTED}. "
-            "Mend the source or allow more."
+            "Fix the source or allow more."
         )
 
 

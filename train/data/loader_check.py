@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.common.counter_rng import UInt64Array
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CheckFailedError
 from train.data.batch import Batch, LoadedBatch, batch_digest, digest_text, example_hashes, split
 from train.data.loader import Loader, evaluation_batches
 
@@ -25,7 +25,7 @@ SEED = 0
 
 
 def check_loader(folder: Path) -> str:
-    """One line about what was checked. Raises InputError naming the guarantee that is broken.
+    """One line about what was checked. Raises CheckFailedError naming the guarantee that is broken.
 
     Reads all training examples twice, and a few batches at three positions several times.
     """
@@ -56,7 +56,7 @@ def _check_once_an_epoch(folder: Path, examples: int) -> None:
     trained = _hashes(islice(_loader(folder, batch_size=size), -(-examples // size)))[:examples]
     stored = _hashes(evaluation_batches(folder, split="train", batch_size=size))[:examples]
     if not np.array_equal(np.sort(trained), np.sort(stored)):
-        raise InputError(f"{folder}: an epoch does not read each training example once.")
+        raise CheckFailedError(f"{folder}: an epoch does not read each training example once.")
 
 
 def _hashes(batches: Iterable[LoadedBatch[Batch]]) -> UInt64Array:
@@ -76,7 +76,7 @@ def _check_splits(folder: Path, position: int) -> None:
         for passes in ACCUMULATIONS:
             found = [_digest(of_ranks, passes) for of_ranks in zip(*parts, strict=True)]
             if found != wanted:
-                raise InputError(
+                raise CheckFailedError(
                     f"{folder}: from position {position:,} on, {world_size} processes with "
                     f"{passes} forward passes train on other batches than one process does."
                 )
@@ -106,7 +106,7 @@ def _check_states(folder: Path, position: int) -> None:
     after.load_state_dict(before.state_dict(stop))
     found = _hashes(_read(after))
     if not np.array_equal(found, _hashes(batches[STEPS // 2 :])):
-        raise InputError(
+        raise CheckFailedError(
             f"{folder}: a run stopped at position {stop:,} does not continue with the next example."
         )
 

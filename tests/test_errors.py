@@ -1,0 +1,68 @@
+"""Every expected error ends a command with one line and the exit code that the README lists."""
+
+import errno
+import os
+import re
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from pipeline.common import errors
+from pipeline.common.errors import ClozelineError
+from train.cli import InOrder
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+EXIT_CODES = {
+    "InputError": 2,
+    "CorruptDataError": 2,
+    "JobFailedError": 1,
+    "CheckFailedError": 1,
+    "DivergedError": 1,
+}
+
+
+def fail_with(error: Exception):
+    """What a command does that raises the error."""
+
+    def callback() -> None:
+        raise error
+
+    group = InOrder("clozeline", commands={"work": click.Command("work", callback=callback)})
+    return CliRunner().invoke(group, ["work"])
+
+
+def test_every_error_class_has_an_exit_code():
+    classes = {
+        name: found.exit_code
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, ClozelineError)
+    }
+    assert classes == {"ClozelineError": 1, **EXIT_CODES}
+
+
+@pytest.mark.parametrize("name", EXIT_CODES)
+def test_an_error_is_one_line_and_its_exit_code(name):
+    result = fail_with(getattr(errors, name)("the file is gone; restore it."))
+    assert (result.exit_code, result.stdout) == (EXIT_CODES[name], "")
+    assert result.stderr == "Error: the file is gone; restore it.\n"
+
+
+def test_what_the_system_refuses_is_one_line_with_the_path():
+    result = fail_with(OSError(errno.EACCES, os.strerror(errno.EACCES), "/closed/out"))
+    assert result.exit_code == 2
+    assert result.stderr == (
+        "Error: /closed/out: Permission denied. Fix this and rerun the command.\n"
+    )
+
+
+def test_an_error_of_our_own_keeps_its_traceback():
+    result = fail_with(AssertionError("a broken invariant"))
+    assert isinstance(result.exception, AssertionError)
+
+
+def test_the_readme_lists_the_exit_codes():
+    table = README[README.index("### Exit codes") :].partition("\n## ")[0]
+    listed = {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.M)}
+    assert listed == {0, errors.STOPPED, *EXIT_CODES.values()}
