@@ -1,19 +1,21 @@
-"""The data config: what decides a shard's rows besides the text and the tokenizer."""
+"""The data config: with the text and the tokenizer it decides every example."""
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
+from pipeline.common.config_checks import check_between, check_choices, check_field_names
 from pipeline.common.config_options import option
 
 Pairs = Literal["segments", "sentences", "none"]
+Masking = Literal["tokens", "whole-words"]
 Format = Literal["arrow", "webdataset"]
 Compression = Literal["none", "lz4", "zstd"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The choices of `clozeline shards`; they stand in the manifest."""
+    """The options of `clozeline shards` that decide the examples; kept in the manifest."""
 
     num_shards: int | None = option(
         None, "Number of training shards; defaults to one per 64 MB of text."
@@ -34,7 +36,13 @@ class DataConfig:
         "Maximum masked tokens per example; defaults to max_seq_length * masked_lm_prob, "
         "rounded up.",
     )
-    whole_word: bool = option(False, "Mask whole words instead of WordPiece tokens.")
+    masking: Masking = option(
+        "tokens", "What is masked: single `tokens`, or `whole-words` with all their tokens."
+    )
+    mask_token_prob: float = option(0.8, "Fraction of masked tokens replaced by [MASK].")
+    random_token_prob: float = option(
+        0.1, "Fraction of masked tokens replaced by a random token; the rest are kept."
+    )
     dupe_factor: int = option(
         1, "Examples made from each span of text, each with new pairs and masks."
     )
@@ -52,30 +60,40 @@ class DataConfig:
     seed: int = option(0, "Random seed.")
 
     def __post_init__(self) -> None:
-        _one_of("pairs", self.pairs, get_args(Pairs))
-        _one_of("format", self.format, get_args(Format))
-        _one_of("compression", self.compression, get_args(Compression))
-        _between("max_seq_length", self.max_seq_length, 8, 65_535)
-        _between("validation", self.validation, 0.0, 0.5)
-        _between("max_rejected", self.max_rejected, 0.0, 1.0)
-        _between("short_seq_prob", self.short_seq_prob, 0.0, 1.0)
-        _between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
-        _between("dupe_factor", self.dupe_factor, 1, 1000)
-        _between("min_characters", self.min_characters, 0, 1 << 30)
-        _between("seed", self.seed, 0, (1 << 63) - 1)
+        check_choices(self)
+        check_between("max_seq_length", self.max_seq_length, 8, 65_535)
+        check_between("validation", self.validation, 0.0, 0.5)
+        check_between("max_rejected", self.max_rejected, 0.0, 1.0)
+        check_between("short_seq_prob", self.short_seq_prob, 0.0, 1.0)
+        check_between("masked_lm_prob", self.masked_lm_prob, 0.01, 1.0)
+        check_between("mask_token_prob", self.mask_token_prob, 0.0, 1.0)
+        check_between("random_token_prob", self.random_token_prob, 0.0, 1.0)
+        if self.mask_token_prob + self.random_token_prob > 1.0:
+            raise ValueError(
+                f"mask_token_prob {self.mask_token_prob} and random_token_prob "
+                f"{self.random_token_prob} sum to more than 1; lower one of them."
+            )
+        check_between("dupe_factor", self.dupe_factor, 1, 1000)
+        check_between("min_characters", self.min_characters, 0, 1 << 30)
+        check_between("seed", self.seed, 0, (1 << 63) - 1)
         if self.num_shards is not None:
-            _between("num_shards", self.num_shards, 1, 100_000)
+            check_between("num_shards", self.num_shards, 1, 100_000)
         if self.max_predictions_per_seq is not None:
-            _between("max_predictions_per_seq", self.max_predictions_per_seq, 1, 65_535)
+            check_between("max_predictions_per_seq", self.max_predictions_per_seq, 1, 65_535)
         if not self.text_columns:
             raise ValueError("text_columns is empty; name the column that holds the text.")
 
     @property
     def predictions(self) -> int:
-        """`max_predictions_per_seq`, or what follows from the other two."""
+        """`max_predictions_per_seq`, or its default."""
         if self.max_predictions_per_seq is not None:
             return self.max_predictions_per_seq
         return math.ceil(self.max_seq_length * self.masked_lm_prob)
+
+    @property
+    def keep_token_prob(self) -> float:
+        """Fraction of masked tokens that stay as they are."""
+        return 1.0 - (self.mask_token_prob + self.random_token_prob)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the manifest stores them."""
@@ -83,15 +101,6 @@ class DataConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`. Raises ValueError for a dict with other fields."""
+        check_field_names(cls, values)
         return cls(**{**values, "text_columns": tuple(values["text_columns"])})
-
-
-def _one_of(name: str, found: str, allowed: tuple[str, ...]) -> None:
-    if found not in allowed:
-        raise ValueError(f"{name} is {found!r}; it is one of {', '.join(allowed)}.")
-
-
-def _between(name: str, found: float, low: float, high: float) -> None:
-    if not low <= found <= high:
-        raise ValueError(f"{name} is {found}; it lies between {low} and {high}.")

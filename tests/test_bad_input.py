@@ -236,9 +236,9 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--max-seq-length=7", "max_seq_length is 7; it lies between 8 and 65535."),
-        ("--validation=0.9", "validation is 0.9; it lies between 0.0 and 0.5."),
-        ("--num-shards=0", "num_shards is 0; it lies between 1 and 100000."),
+        ("--max-seq-length=7", "max_seq_length is 7; it must be 8 to 65535."),
+        ("--validation=0.9", "validation is 0.9; it must be 0.0 to 0.5."),
+        ("--num-shards=0", "num_shards is 0; it must be 1 to 100000."),
         ("--workers=-1", "workers is -1; give 0 (all cores) or more."),
         ("--block-bytes=0", "block_bytes is 0; give at least 1."),
         (

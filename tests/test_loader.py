@@ -207,9 +207,9 @@ def stored_rows(folder, epoch):
     return concatenate(parts)
 
 
-@pytest.mark.parametrize("whole_word", [False, True])
-def test_epoch_zero_is_as_stored_and_later_masks_equal_a_fresh_draw(tmp_path, whole_word):
-    config = replace(SMALL, whole_word=whole_word)
+@pytest.mark.parametrize("masking", ["tokens", "whole-words"])
+def test_epoch_zero_is_as_stored_and_later_masks_equal_a_fresh_draw(tmp_path, masking):
+    config = replace(SMALL, masking=masking)
     folder = write_data_set(tmp_path / "data", train=(13, 20, 0, 7, 17), config=config)
     for loaded in load(folder, 3, batch_size=N):
         wanted = stored_rows(folder, loaded.next_position // N - 1)

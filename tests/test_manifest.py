@@ -153,7 +153,12 @@ def facts_of(tmp_path):
         (lambda facts: facts.pop("dataset_digest"), "dataset_digest"),
         (lambda facts: facts.update(schema_version=2), "schema version 2, this code reads 1"),
         (lambda facts: facts["config"].update(pairs="all"), "pairs is 'all'"),
-        (lambda facts: facts["config"].update(colour="red"), "colour"),
+        (
+            lambda facts: facts["config"].pop("masking"),
+            "another version of Clozeline: missing mask",
+        ),
+        (lambda facts: facts["config"].update(whole_word=True), "Clozeline: unknown whole_word"),
+        (lambda facts: facts.pop("counts"), "written by another version of Clozeline: missing co"),
         (lambda facts: facts["shards"][0].pop("sha256"), "sha256"),
         (lambda facts: facts.update(shards=None), "not iterable"),
     ],

@@ -17,7 +17,7 @@ from tests.test_examples import documents_of, examples_of
 
 TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
-WHOLE = replace(CONFIG, whole_word=True, masked_lm_prob=0.3)
+WHOLE = replace(CONFIG, masking="whole-words", masked_lm_prob=0.3)
 SEED = "rows with masks other than the config and the seed draw"
 
 
@@ -78,9 +78,9 @@ def test_the_bounds_are_narrow_where_there_is_much_to_count():
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        ({"mask_rate": 0.85, "random_rate": 0.05}, "are [MASK], not 80.00%"),
-        ({"mask_rate": 0.8, "random_rate": 0.05}, "are kept, not 10.2"),
-        ({"mask_rate": 0.8, "random_rate": 0.15}, "are a random word, not 9.7"),
+        ({"mask_token_prob": 0.85, "random_token_prob": 0.05}, "are [MASK], not 80.00%"),
+        ({"mask_token_prob": 0.8, "random_token_prob": 0.05}, "are kept, not 10.2"),
+        ({"mask_token_prob": 0.8, "random_token_prob": 0.15}, "are a random word, not 9.7"),
     ],
 )
 def test_shares_other_than_80_10_10(rates, expected):
@@ -147,7 +147,7 @@ def test_a_word_that_is_hidden_in_part():
     examples = without_first_mask(examples, row)
     lines = faults_of(examples, WHOLE)
     assert f"{SEED}: 1, the first at {row}" in lines
-    some = remasked(many_rows(WHOLE), CONFIG, whole_word=False, masked_lm_prob=0.3)
+    some = remasked(many_rows(WHOLE), CONFIG, masking="tokens", masked_lm_prob=0.3)
     lines = faults_of(some, WHOLE)
     assert any(line.startswith("rows that hide a word in part: ") for line in lines), lines
 

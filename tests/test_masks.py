@@ -1,6 +1,7 @@
 """Masks: what is hidden, how often, and that the original can be had back."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,16 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.common.ragged import Ragged
-from pipeline.config import DataConfig
+from pipeline.config import DataConfig, Masking
 from pipeline.dataset.schema import Examples
-from pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
+from pipeline.examples.masks import (
+    SCHEMES,
+    MaskRules,
+    count_predictions,
+    mask_examples,
+    mask_keys,
+)
 from tests.support.small import make_examples, small_tokenizer
 
 TOKENIZER = small_tokenizer()
 CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id
 FIRST_WORD = 6  # after the specials and [unused0]
 RULES = MaskRules.of(DataConfig(max_seq_length=32), TOKENIZER)
-WHOLE = replace(RULES, whole_word=True)
+WHOLE = replace(RULES, masking="whole-words")
 
 TOKEN = st.one_of(st.integers(FIRST_WORD, TOKENIZER.vocab_size - 1), st.just(TOKENIZER.unk_id))
 ROWS = st.lists(st.lists(TOKEN, min_size=1, max_size=29), min_size=1, max_size=6)
@@ -92,7 +99,7 @@ def test_the_number_of_predictions_is_googles_with_halves_rounded_up(length, pro
 
 @given(ROWS, st.integers(0, 1000))
 def test_every_rate_one_masks_every_token(rows, seed):
-    rules = replace(RULES, masked_lm_prob=1.0, max_predictions_per_seq=99, mask_rate=1.0)
+    rules = replace(RULES, masked_lm_prob=1.0, max_predictions_per_seq=99, mask_token_prob=1.0)
     masked = mask(with_specials(rows), rules, seed=seed)
     expected = [[CLS, *(t if t == TOKENIZER.unk_id else MASK for t in row), SEP] for row in rows]
     assert lists(masked.input_ids) == expected
@@ -163,3 +170,39 @@ def test_golden_masks():
     masked = mask(make_examples([row, row]), seed=1)
     assert lists(masked.masked_lm_positions) == [[8, 14, 18], [4, 6, 12]]
     assert mask(make_examples([]), seed=1).input_ids.values.size == 0
+
+
+def test_the_table_of_schemes_is_the_option():
+    assert tuple(SCHEMES) == get_args(Masking)
+
+
+@given(ROWS, st.integers(0, 1000), st.sampled_from(list(SCHEMES)))
+def test_every_scheme_masks_one_to_k_tokens(rows, seed, masking):
+    examples = with_specials(rows)
+    rules = replace(RULES, masking=masking)
+    counts = mask(examples, rules, seed=seed).masked_lm_positions.lengths
+    assert (counts <= count_predictions(examples.input_ids.lengths, rules)).all()
+    if masking == "tokens":  # else the shortest word may be longer than k
+        assert (counts >= [any(token != TOKENIZER.unk_id for token in row) for row in rows]).all()
+
+
+@pytest.mark.parametrize("masking", list(SCHEMES))
+@pytest.mark.parametrize("probs", [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_replacement_probabilities_of_one_and_zero_are_literal(masking, probs):
+    mask_token_prob, random_token_prob = probs
+    config = DataConfig(
+        max_seq_length=32,
+        masked_lm_prob=1.0,
+        masking=masking,
+        mask_token_prob=mask_token_prob,
+        random_token_prob=random_token_prob,
+    )
+    masked = mask(with_specials([[FIRST_WORD] * 29] * 20), MaskRules.of(config, TOKENIZER))
+    replaced = masked.input_ids.values[masked.flat_positions()]
+    assert len(replaced) == 20 * 29
+    if mask_token_prob:
+        assert (replaced == MASK).all()
+    elif random_token_prob:
+        assert set(replaced.tolist()) == set(TOKENIZER.replacement_ids.tolist())
+    else:
+        assert (replaced == FIRST_WORD).all()

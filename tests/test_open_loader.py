@@ -94,7 +94,7 @@ def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, tmp_path
 
 
 def test_a_batch_that_grows_has_no_bins():
-    with pytest.raises(ValueError, match="Give one of the two"):
+    with pytest.raises(ValueError, match="Use one of the two"):
         PretrainConfig(length_bins=3, batch_ramp=0.5)
 
 

@@ -357,8 +357,8 @@ def invoke(*arguments):
     [
         (("--preset", "bert-hugh"), "unknown preset 'bert-hugh'; known: nano, "),
         (("--dropout", "1.5"), "hidden_dropout_prob is 1.5; give 0 or more, below 1."),
-        (("--batch-size", "6", "--micro-batch-size", "4"), "one of 1, 2, 3, 6 would."),
-        (("--warmup", "1"), "warmup is 1.0; it lies in [0, 1)."),
+        (("--batch-size", "6", "--micro-batch-size", "4"), "use one of 1, 2, 3, 6."),
+        (("--warmup", "1"), "warmup is 1.0; it must be at least 0 and below 1."),
         (("--preset", "bert-mini"), "another model, data set or tokenizer (hidden_size 32 there"),
     ],
 )

@@ -54,7 +54,7 @@ FORMATS = {
 #: None of these may change the token cache.
 AFTER_TOKENIZING = (
     "--pairs=sentences",
-    "--whole-word",
+    "--masking=whole-words",
     "--masked-lm-prob=0.2",
     "--max-seq-length=48",
     "--dupe-factor=2",

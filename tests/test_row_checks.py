@@ -1,13 +1,14 @@
 """The audit of pairs: what holds of every shard, and each way in which it may not."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig
+from pipeline.config import DataConfig, Masking
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.verify.findings import Findings, rows_with
 from pipeline.verify.row_checks import check_rows
@@ -48,14 +49,14 @@ def remasked(examples, config=CONFIG):
 @given(
     st.lists(DOCUMENT, max_size=6),
     st.sampled_from(["segments", "sentences", "none"]),
-    st.booleans(),
+    st.sampled_from(get_args(Masking)),
     st.integers(1, 3),
     st.integers(8, 40),
     st.integers(0, 1000),
 )
-def test_whatever_is_made_is_sound(shape, kind, whole_word, copies, length, seed):
+def test_whatever_is_made_is_sound(shape, kind, masking, copies, length, seed):
     config = DataConfig(
-        max_seq_length=length, pairs=kind, whole_word=whole_word, dupe_factor=copies, seed=seed
+        max_seq_length=length, pairs=kind, masking=masking, dupe_factor=copies, seed=seed
     )
     examples, dropped = examples_of(documents_of(shape), config)
     assert faults_of(examples, config, nothing_to_mask=dropped["nothing_to_mask"]) == []

@@ -94,9 +94,9 @@ def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
     "change",
     [
         {"dupe_factor": 2},
-        {"pairs": "sentences", "whole_word": True},
+        {"pairs": "sentences", "masking": "whole-words"},
         {"pairs": "sentences", "max_seq_length": 8},
-        {"whole_word": True, "dupe_factor": 3, "max_seq_length": 16},
+        {"masking": "whole-words", "dupe_factor": 3, "max_seq_length": 16},
         {"pairs": "none", "format": "webdataset"},
     ],
 )
@@ -366,7 +366,7 @@ FAULTS = {
     "masks of another seed": (lambda e: remask(e, seed=1), "rows with masks other than"),
     "masks of another shard": (lambda e: remask(e, shard=1), "rows with masks other than"),
     "masks of whole words": (
-        lambda e: remask(e, config=replace(CONFIG, whole_word=True)),
+        lambda e: remask(e, config=replace(CONFIG, masking="whole-words")),
         "rows with masks other than",
     ),
     "no masks": (Examples.unmasked, "rows with masks other than"),

@@ -1,9 +1,16 @@
-"""How a model is pretrained: everything besides the shards and the architecture."""
+"""The pretraining config: everything but the shards and the architecture."""
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
+from pipeline.common.config_checks import (
+    check_at_least,
+    check_between,
+    check_choices,
+    check_fraction,
+    check_positive,
+)
 from pipeline.common.config_options import option
 from pipeline.common.errors import InputError
 
@@ -12,14 +19,14 @@ Precision = Literal["fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
 Parallel = Literal["ddp", "fsdp"]
 
-#: What the batch is divided by in the equal parts of a ramp, one after the other.
+#: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """The choices of `clozeline pretrain`; every checkpoint carries them."""
+    """The options of `clozeline pretrain`; kept in every checkpoint."""
 
     batch_size: int = option(128, "Examples per step, over all processes.")
     micro_batch_size: int | None = option(
@@ -81,70 +88,57 @@ class PretrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "max_steps", "log_every", "keep"):
-            _at_least(name, getattr(self, name), 1)
+            check_at_least(name, getattr(self, name), 1)
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
             if getattr(self, name) is not None:
-                _at_least(name, getattr(self, name), low)
-        for name in ("eval_examples", "save_every", "clip", "weight_decay", "seed", "length_bins"):
-            _at_least(name, getattr(self, name), 0)
-        if self.learning_rate <= 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; give more than 0.")
+                check_at_least(name, getattr(self, name), low)
+        for name in ("eval_examples", "save_every", "clip", "weight_decay", "length_bins"):
+            check_at_least(name, getattr(self, name), 0)
+        check_between("seed", self.seed, 0, (1 << 63) - 1)
+        check_positive("learning_rate", self.learning_rate)
         for name in ("warmup", "beta1", "beta2", "batch_ramp"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it lies in [0, 1).")
-        self._check_choices()
+            check_fraction(name, getattr(self, name))
+        check_choices(self)
+        if self.optimizer == "muon" and self.parallel == "fsdp":
+            raise ValueError(
+                "optimizer muon needs whole matrices, which parallel fsdp splits; use parallel "
+                "ddp, or optimizer adamw."
+            )
         if self.batch_ramp and self.length_bins:
             raise ValueError(
-                "batch_ramp changes the size of the batch, which length_bins forbid: the order of "
-                "the data depends on it. Give one of the two."
+                "batch_ramp changes the batch size, which length_bins does not allow: it orders "
+                "the data by batch. Use one of the two."
             )
         if self.batch_ramp and self.batch_size % RAMP[0]:
             raise ValueError(
-                f"batch_size {self.batch_size} has no whole eighth for batch_ramp to start with; "
-                f"{_neighbours(self.batch_size, RAMP[0])} has."
+                f"batch_ramp starts with an eighth of the batch, and batch_size {self.batch_size} "
+                f"is not divisible by 8; use {_neighbours(self.batch_size, RAMP[0])}."
             )
         if self.budget is not None and self.budget <= 0:
-            raise ValueError(f"for is {self.for_!r}; give more than no time.")
-
-    def _check_choices(self) -> None:
-        kinds = {
-            "schedule": Schedule,
-            "precision": Precision,
-            "optimizer": Optimizer,
-            "parallel": Parallel,
-        }
-        for name, kind in kinds.items():
-            if getattr(self, name) not in get_args(kind):
-                known = ", ".join(get_args(kind))
-                raise ValueError(f"{name} is {getattr(self, name)!r}; it is one of {known}.")
-        if self.optimizer == "muon" and self.parallel == "fsdp":
-            raise ValueError(
-                "optimizer muon needs whole matrices, and parallel fsdp cuts them; give parallel "
-                "ddp, or optimizer adamw."
-            )
+            raise ValueError(f"for is {self.for_!r}; it must be more than 0.")
 
     @property
     def budget(self) -> float | None:
-        """Seconds of the whole run, or None where steps are counted."""
+        """The time budget in seconds, or None if `max_steps` ends the run."""
         return None if self.for_ is None else _seconds(self.for_)
 
     @property
     def batch_sizes(self) -> list[int]:
-        """The sizes of the global batch in the course of the run."""
+        """The global batch sizes of the run, in order."""
         ramp = [self.batch_size // part for part in RAMP] if self.batch_ramp else []
         return [*ramp, self.batch_size]
 
     def accumulation(self, world_size: int, batch_size: int | None = None) -> int:
-        """Forward passes of a step in each of `world_size` processes.
+        """Forward passes per step in each of `world_size` processes.
 
-        While the batch is small (`batch_size` is given), so may be a pass. Raises InputError, with
-        the sizes that would do, where the parts are not equal.
+        During a ramp `batch_size` is the current, smaller one, which may shrink the micro-batch.
+        Raises InputError, with sizes that work, if the batch cannot be divided equally.
         """
         total = batch_size or self.batch_size
         if total % world_size:
             raise InputError(
-                f"batch_size {total} does not divide among {world_size} processes; "
-                f"{_neighbours(total, world_size)} would."
+                f"batch_size {total} cannot be divided among {world_size} processes; "
+                f"use {_neighbours(total, world_size)}."
             )
         part = total // world_size
         micro = self.micro_batch_size or part
@@ -153,8 +147,8 @@ class PretrainConfig:
         if part % micro:
             fitting = ", ".join(str(n) for n in range(1, part + 1) if part % n == 0)
             raise InputError(
-                f"micro_batch_size {self.micro_batch_size} does not divide the {part} examples of "
-                f"each process; one of {fitting} would."
+                f"the {part} examples of each process are not divisible by micro_batch_size "
+                f"{self.micro_batch_size}; use one of {fitting}."
             )
         return part // micro
 
@@ -168,11 +162,6 @@ class PretrainConfig:
         return cls(**values)
 
 
-def _at_least(name: str, found: float, low: float) -> None:
-    if found < low:
-        raise ValueError(f"{name} is {found}; give at least {low}.")
-
-
 def _neighbours(size: int, divisor: int) -> str:
     below = size // divisor * divisor
     return f"{below} or {below + divisor}" if below else str(divisor)
@@ -181,5 +170,5 @@ def _neighbours(size: int, divisor: int) -> str:
 def _seconds(text: str) -> float:
     parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
     if "".join(map("".join, parts)) != text or not parts:
-        raise ValueError(f"for is {text!r}; give a time, as in 90s, 30m, 1h30m or 2d.")
+        raise ValueError(f"for is {text!r}; give a time such as 90s, 30m, 1h30m or 2d.")
     return sum(float(number) * SECONDS[unit] for number, unit in parts)

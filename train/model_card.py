@@ -61,7 +61,7 @@ def run_card(
         "maximum sequence length": data.max_seq_length,
         "pairs": data.pairs,
         "masking rate": data.masked_lm_prob,
-        "whole-word masking": data.whole_word,
+        "masking": data.masking,
         "batch size": training.batch_size,
         "optimizer": training.optimizer,
         "peak learning rate": training.learning_rate,

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.common.config_checks import check_field_names
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
 from pipeline.config import DataConfig
@@ -122,6 +123,7 @@ def _manifest_of(facts: Mapping[str, Any]) -> Manifest:
         raise ValueError(f"schema version {found}, this code reads {SCHEMA_VERSION}")
     values = dict(facts)
     recorded = values.pop("dataset_digest")
+    check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
     manifest = Manifest(**values)

@@ -1,17 +1,20 @@
-"""Which tokens are hidden, and what stands in their place (Devlin et al. 2018, section 3.1).
+"""Which tokens are masked, and what replaces them (Devlin et al. 2018, section 3.1).
 
-A row of n tokens ([CLS] and [SEP] counted, as in Google's code) hides
-k = max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded half up)) of them: 80 % become
-[MASK], 10 % a random word, 10 % stay. Special tokens are never hidden, and never put in a place.
+In a row of n tokens (including [CLS] and [SEP], as in Google's code)
+k = max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded half up)) tokens are masked: by
+default 80 % become [MASK], 10 % a random token, 10 % stay as they are. Special tokens are neither
+masked nor used as random tokens.
 
     [CLS] the cat sat [SEP]  ->  [CLS] the [MASK] sat [SEP],  positions [2],  labels [cat]
 
-The work is done for thousands of rows at once. Choosing k of n without drawing one twice is Floyd's
-algorithm (Bentley & Floyd 1987), which needs k steps whatever n is: here a step is one vector
-operation over all rows. The shard stores the masks of epoch 0; the loader draws later epochs with
-the same function.
+`--masking` names the function that chooses the tokens; `SCHEMES` lists these functions.
+
+Thousands of rows are processed at once. Choosing k of n without repetition is Floyd's algorithm
+(Bentley & Floyd 1987), which takes k steps for any n; each step is one vector operation over all
+rows. The shard stores the masks of epoch 0; the loader draws later epochs with the same function.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -27,38 +30,40 @@ from pipeline.common.counter_rng import (
     with_probability,
 )
 from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
-from pipeline.config import DataConfig
+from pipeline.config import DataConfig, Masking
 from pipeline.dataset.schema import Examples
 from pipeline.tokenization.tokenizer import Tokenizer
 
 SLAB = 8192  # rows at once: the working set stays in the processor's cache
 
-# Each masked position j of a row draws from its own three lanes.
-LANES = 3
-PICK, ACTION, REPLACEMENT = range(LANES)
+# The counters of a row's random bits: three for each masked token, in order.
+COUNTERS = 3
+PICK, ACTION, REPLACEMENT = range(COUNTERS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRules:
-    """How much is hidden, and the facts about the vocabulary (V entries) that this needs."""
+    """How much is masked and how, and what this needs to know of the vocabulary (V tokens)."""
 
+    masking: Masking
     masked_lm_prob: float
     max_predictions_per_seq: int
-    whole_word: bool
+    mask_token_prob: float
+    random_token_prob: float
     mask_id: int
     is_special: NDArray[np.bool_]  # [V]
-    is_continuation: NDArray[np.bool_]  # [V] pieces that continue a word ("##ing")
-    replacement_ids: NDArray[np.uint32]  # what a random word may be
-    mask_rate: float = 0.8
-    random_rate: float = 0.1
+    is_continuation: NDArray[np.bool_]  # [V] tokens that continue a word ("##ing")
+    replacement_ids: NDArray[np.uint32]  # the candidates for a random token
 
     @classmethod
     def of(cls, config: DataConfig, tokenizer: Tokenizer) -> Self:
         """The rules of a data set."""
         return cls(
+            masking=config.masking,
             masked_lm_prob=config.masked_lm_prob,
             max_predictions_per_seq=config.predictions,
-            whole_word=config.whole_word,
+            mask_token_prob=config.mask_token_prob,
+            random_token_prob=config.random_token_prob,
             mask_id=tokenizer.mask_id,
             is_special=tokenizer.is_special,
             is_continuation=tokenizer.is_continuation,
@@ -74,16 +79,16 @@ def mask_keys(seed: int, *, split: str, shard: ArrayLike, epoch: ArrayLike) -> U
 def mask_examples(
     examples: Examples, *, keys: UInt64Array, rows: Offsets, rules: MaskRules
 ) -> Examples:
-    """Hide tokens of examples; what was hidden before is shown first.
+    """Mask examples anew, after restoring the tokens that are masked already.
 
-    `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: what is
-    hidden in a row depends on nothing else. A row without a token that may be hidden keeps none.
+    `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: the
+    masks of a row depend on nothing else. A row that holds special tokens only is left unmasked.
     """
     parts = []
     for start in range(0, len(examples), SLAB):
         slab = slice(start, min(start + SLAB, len(examples)))
-        shown = examples.slice(slab.start, slab.stop).unmasked().input_ids
-        parts.append(_mask_slab(shown, row_keys(keys[slab], rows[slab]), rules))
+        originals = examples.slice(slab.start, slab.stop).unmasked().input_ids
+        parts.append(_mask_slab(originals, row_keys(keys[slab], rows[slab]), rules))
     ids = examples.input_ids
     counts = np.concatenate([part.counts for part in parts]) if parts else np.zeros(0, np.int64)
     offsets = offsets_of(counts)
@@ -97,7 +102,7 @@ def mask_examples(
 
 
 def count_predictions(lengths: Offsets, rules: MaskRules) -> Offsets:
-    """How many tokens a row of so many tokens hides, if it has that many to hide; int64."""
+    """How many tokens to mask in rows of these lengths, int64; fewer if fewer may be masked."""
     rounded = np.floor(lengths * rules.masked_lm_prob + 0.5).astype(np.int64)
     return np.clip(rounded, 1, rules.max_predictions_per_seq)
 
@@ -111,58 +116,59 @@ class _MaskedSlab:
 
 
 def _mask_slab(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> _MaskedSlab:
-    """Hide in `ids`, whose memory is used, what the `keys` [R] of its rows draw."""
-    choose = _choose_whole_words if rules.whole_word else _choose_tokens
-    hidden, counts = choose(ids, keys, rules)  # flat places in ids.values, sorted
+    """Mask `ids` in place, as the `keys` [R] of its rows decide."""
+    chosen, counts = SCHEMES[rules.masking](ids, keys, rules)
     row_of = np.repeat(np.arange(len(ids)), counts)
-    labels = ids.values[hidden]
-    ids.values[hidden] = _stand_ins(labels, keys[row_of], _ordinals(counts), rules)
-    positions = (hidden - ids.offsets[row_of]).astype(np.uint16)
+    labels = ids.values[chosen]
+    ids.values[chosen] = _replacements(labels, keys[row_of], _ordinals(counts), rules)
+    positions = (chosen - ids.offsets[row_of]).astype(np.uint16)
     return _MaskedSlab(ids.values, positions, labels, counts)
 
 
-def _stand_ins(
+def _replacements(
     labels: NDArray[np.integer], keys: UInt64Array, ordinals: Offsets, rules: MaskRules
 ) -> NDArray[np.integer]:
-    """What stands at each masked place, [M]: [MASK], a random word, or the label itself."""
-    stand_ins = labels.copy()
-    action = random_bits_of_rows(keys, LANES * ordinals + ACTION)
-    hide = with_probability(action, rules.mask_rate)
-    swap = np.flatnonzero(with_probability(action, rules.mask_rate + rules.random_rate) & ~hide)
-    stand_ins[hide] = rules.mask_id
-    words = random_bits_of_rows(keys[swap], LANES * ordinals[swap] + REPLACEMENT)
-    stand_ins[swap] = rules.replacement_ids[uniform_below(words, len(rules.replacement_ids))]
-    return stand_ins
+    """What replaces each label, [M]: [MASK], a random token, or the label itself."""
+    replacements = labels.copy()
+    action = random_bits_of_rows(keys, COUNTERS * ordinals + ACTION)
+    is_mask = with_probability(action, rules.mask_token_prob)
+    is_replaced = with_probability(action, rules.mask_token_prob + rules.random_token_prob)
+    replacements[is_mask] = rules.mask_id
+    is_random = np.flatnonzero(is_replaced & ~is_mask)
+    bits = random_bits_of_rows(keys[is_random], COUNTERS * ordinals[is_random] + REPLACEMENT)
+    picks = uniform_below(bits, len(rules.replacement_ids))
+    replacements[is_random] = rules.replacement_ids[picks]
+    return replacements
 
 
 def _choose_tokens(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> tuple[Offsets, Offsets]:
-    """Exactly k of the n tokens that may be hidden, every set of k equally likely."""
+    """Exactly k of the tokens that may be masked, every set of k equally likely."""
     candidates, candidate_offsets = _candidates(ids, rules)
     totals = np.diff(candidate_offsets)
     counts = np.minimum(count_predictions(ids.lengths, rules), totals)
     most = int(counts.max(initial=0))
-    # Rows that hide the most come first: those that still choose are the first ones, a plain slice.
-    fullest = np.argsort(-counts, kind="stable")
-    choosing = len(counts) - np.searchsorted(counts[fullest[::-1]], np.arange(most), side="right")
-    keys, spare = keys[fullest], (totals - counts)[fullest]
+    # Rows with the largest counts first: the rows that take part in a step are then a plain slice.
+    order = np.argsort(-counts, kind="stable")
+    active_rows = len(counts) - np.searchsorted(counts[order[::-1]], np.arange(most), side="right")
+    keys, spare = keys[order], (totals - counts)[order]
     picks = np.full((most, len(ids)), np.iinfo(np.int32).max, dtype=np.int32)
-    for j, alive in enumerate(choosing.tolist()):
-        last = spare[:alive] + j
-        pick = uniform_below(random_bits_of_rows(keys[:alive], LANES * j + PICK), last + 1)
+    for j, active in enumerate(active_rows.tolist()):
+        last = spare[:active] + j
+        pick = uniform_below(random_bits_of_rows(keys[:active], COUNTERS * j + PICK), last + 1)
         pick = pick.astype(np.int32)
-        taken = (picks[:j, :alive] == pick).any(axis=0)
-        picks[j, :alive] = np.where(taken, last, pick)
+        is_taken = (picks[:j, :active] == pick).any(axis=0)
+        picks[j, :active] = np.where(is_taken, last, pick)
     by_row = np.empty((len(ids), most), dtype=np.int32)
-    by_row[fullest] = picks.T
+    by_row[order] = picks.T
     by_row.sort(axis=1)
-    chosen = by_row[np.arange(most) < counts[:, None]]  # [M], row after row, sorted in each
+    chosen = by_row[np.arange(most) < counts[:, None]]  # [M], row by row, sorted within each
     return candidates[np.repeat(candidate_offsets[:-1], counts) + chosen], counts
 
 
 def _choose_whole_words(
     ids: Ragged, keys: UInt64Array, rules: MaskRules
 ) -> tuple[Offsets, Offsets]:
-    """Whole words in drawn order, each taken if it still fits into k tokens."""
+    """Whole words in random order, each taken if it still fits into the k tokens."""
     candidates, candidate_offsets = _candidates(ids, rules)
     budget = np.minimum(count_predictions(ids.lengths, rules), np.diff(candidate_offsets))
     starts = _word_starts(ids, candidates, rules)
@@ -170,31 +176,40 @@ def _choose_whole_words(
     word_offsets = np.searchsorted(starts, candidate_offsets)  # words of row r, in starts
     words_in_row = np.diff(word_offsets)
     row_of = np.repeat(np.arange(len(ids)), words_in_row)
-    draws = random_bits_of_rows(keys[row_of], LANES * _ordinals(words_in_row) + PICK)
-    drawn = np.lexsort((draws, row_of))  # the words of each row, in drawn order
-    takes = np.zeros(len(starts), dtype=bool)
+    bits = random_bits_of_rows(keys[row_of], COUNTERS * _ordinals(words_in_row) + PICK)
+    shuffled = np.lexsort((bits, row_of))  # the words of each row, in random order
+    is_taken = np.zeros(len(starts), dtype=bool)
     for rank in range(int(words_in_row.max(initial=0))):
-        alive = np.flatnonzero(words_in_row > rank)
-        word = drawn[word_offsets[alive] + rank]
-        fits = word_lengths[word] <= budget[alive]
-        takes[word[fits]] = True
-        budget[alive[fits]] -= word_lengths[word[fits]]
-    hidden = candidates[slice_indices(starts[takes], word_lengths[takes])]
-    counts = np.bincount(row_of[takes], weights=word_lengths[takes], minlength=len(ids))
-    return hidden, counts.astype(np.int64)
+        active = np.flatnonzero(words_in_row > rank)
+        word = shuffled[word_offsets[active] + rank]
+        fits = word_lengths[word] <= budget[active]
+        is_taken[word[fits]] = True
+        budget[active[fits]] -= word_lengths[word[fits]]
+    chosen = candidates[slice_indices(starts[is_taken], word_lengths[is_taken])]
+    counts = np.bincount(row_of[is_taken], weights=word_lengths[is_taken], minlength=len(ids))
+    return chosen, counts.astype(np.int64)
+
+
+#: Each maps `ids` of R rows, their keys [R] and the rules to the indices into `ids.values` to
+#: mask, [M] sorted, and how many of them each row has, [R].
+SCHEMES: dict[Masking, Callable[[Ragged, UInt64Array, MaskRules], tuple[Offsets, Offsets]]] = {
+    "tokens": _choose_tokens,
+    "whole-words": _choose_whole_words,
+}
 
 
 def _candidates(ids: Ragged, rules: MaskRules) -> tuple[Offsets, Offsets]:
-    """Flat places of the tokens that may be hidden, and where each row's begin, [R + 1]."""
-    places = np.flatnonzero(~rules.is_special.take(ids.values, mode="clip"))  # no check of each id
-    return places, np.searchsorted(places, ids.offsets)
+    """Indices into `ids.values` of the tokens that may be masked, and their offsets, [R + 1]."""
+    is_special = rules.is_special.take(ids.values, mode="clip")  # skips the check of each id
+    candidates = np.flatnonzero(~is_special)
+    return candidates, np.searchsorted(candidates, ids.offsets)
 
 
 def _word_starts(ids: Ragged, candidates: Offsets, rules: MaskRules) -> Offsets:
     """Indices into `candidates` where a word begins.
 
-    A piece continues the word only if the token before it may be hidden too: a B that was cut in
-    the middle of a word starts with a "##" piece, and that is a word of its own.
+    A "##" token continues a word only if the token before it may be masked too: a B that was cut
+    inside a word starts with a "##" token, which then counts as the start of a word.
     """
     follows = np.zeros(len(candidates), dtype=bool)
     follows[1:] = np.diff(candidates) == 1

@@ -7,7 +7,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.examples.masks import MaskRules
 from pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
 from pipeline.report.dataset_summary import DatasetSummary
 from pipeline.report.html import Chart, Section, Table
@@ -18,11 +17,6 @@ TOKENS_SHOWN = 30
 RANKS_SHOWN = 200
 REJECTED_SHOWN = 10
 BALANCED = (0.48, 0.52)  # of random pairs
-STAND_INS = {
-    "[MASK]": MaskRules.mask_rate,
-    "a random token": MaskRules.random_rate,
-    "the token itself": 1 - MaskRules.mask_rate - MaskRules.random_rate,
-}
 #: In job.json, in words, and in which unit.
 MEASURED = (
     ("seconds", "on the clock", "s"),
@@ -106,13 +100,18 @@ def _lengths_a_b(tally: RowStatistics) -> Iterator[Chart]:
 
 
 def _masks(facts: DatasetSummary) -> Section:
-    tally = facts.all_rows
+    tally, config = facts.all_rows, facts.manifest.config
     number = int(tally.masked_at.sum())
     mean = share(number, tally.rows)
     rate = share(number, tally.maskable_at.sum())
+    intended = {
+        "[MASK]": config.mask_token_prob,
+        "a random token": config.random_token_prob,
+        "the token itself": config.keep_token_prob,
+    }
     rows = [
         (name, f"{count:,}", f"{share(count, number):.1%}", f"{expected:.0%}")
-        for (name, expected), count in zip(STAND_INS.items(), tally.stand_ins, strict=True)
+        for (name, expected), count in zip(intended.items(), tally.stand_ins, strict=True)
     ]
     heads = ("in a masked place stands", "counted", "share", "meant")
     return Section(

@@ -4,7 +4,7 @@ Drawn again from the seed they must come out as stored. And, without any trust i
 number, their places and what stands there must be as the rules say:
 
     k of a row             exactly max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded))
-    [MASK], random, kept   80 %, 10 %, 10 % of M masked tokens, within the bounds of chance
+    [MASK], random, kept   their fractions of M masked tokens, within the bounds of chance
     places                 each eighth of the rows holds its share of them, within the same bounds
 
 A count X of M things that each happen with probability p has the mean M p and the variance
@@ -62,7 +62,7 @@ def check_masks(
         budget = np.minimum(count_predictions(slab.input_ids.lengths, rules), counts)
         hidden = np.zeros(len(may_hide), dtype=bool)
         hidden[slab.flat_positions()] = True
-        if config.whole_word:
+        if config.masking == "whole-words":
             _audit_words(originals, faults, may_hide, hidden, budget, rules, start)
         else:
             wrong = slab.masked_lm_positions.lengths != budget
@@ -77,7 +77,7 @@ def check_masks(
         )
         what = "rows with masks other than the config and the seed draw"
         faults.note(_differs(slab, again), what, first=start)
-    _judge(tally, faults, rules)
+    _judge(tally, faults, config, len(rules.replacement_ids))
 
 
 def _audit_specials(
@@ -148,18 +148,18 @@ def _count_stand_ins(
     tally.kept += int(keep.sum())
 
 
-def _judge(tally: _Tally, faults: Findings, rules: MaskRules) -> None:
+def _judge(tally: _Tally, faults: Findings, config: DataConfig, num_replacements: int) -> None:
     """The counts against their bounds."""
     if not tally.masked:
         return
     # A random word is the token itself now and then.
-    lucky = rules.random_rate * tally.replaceable / len(rules.replacement_ids)
+    lucky = config.random_token_prob * tally.replaceable / num_replacements
     expected = {
-        "[MASK]": (tally.hidden, rules.mask_rate * tally.masked),
-        "kept": (tally.kept, (1 - rules.mask_rate - rules.random_rate) * tally.masked + lucky),
+        "[MASK]": (tally.hidden, config.mask_token_prob * tally.masked),
+        "kept": (tally.kept, config.keep_token_prob * tally.masked + lucky),
         "a random word": (
             tally.masked - tally.hidden - tally.kept,
-            rules.random_rate * tally.masked - lucky,
+            config.random_token_prob * tally.masked - lucky,
         ),
     }
     for what, (count, mean) in expected.items():

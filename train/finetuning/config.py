@@ -1,16 +1,22 @@
-"""How a classifier is fine-tuned; without torch, so that a command line can show it at once."""
+"""The fine-tuning config; free of torch, so that `--help` answers at once."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from model.config import Pooling
+from pipeline.common.config_checks import (
+    check_at_least,
+    check_between,
+    check_choices,
+    check_positive,
+)
 from pipeline.common.config_options import option
 from train.config import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """The choices of `clozeline finetune`; the classifier's folder keeps them."""
+    """The options of `clozeline finetune`; kept in the classifier's folder."""
 
     text: str = option("text", "Column (or JSON key) of the text.")
     text_pair: str | None = option(
@@ -52,22 +58,19 @@ class FinetuneConfig:
     seed: int = option(0, "Random seed of the classifier's initial weights, dropout and row order.")
 
     def __post_init__(self) -> None:
-        _between("batch_size", self.batch_size, 1, 1 << 20)
-        _between("epochs", self.epochs, 1, 10_000)
-        _between("seed", self.seed, 0, (1 << 63) - 1)
-        _between("test_share", self.test_share, 0.001, 0.9)
-        _between("warmup", self.warmup, 0, 0.99)
-        _between("dropout", self.dropout, 0, 0.99)
-        _between("max_seq_length", self.max_seq_length or 8, 8, 65_535)
+        check_between("batch_size", self.batch_size, 1, 1 << 20)
+        check_between("epochs", self.epochs, 1, 10_000)
+        check_between("seed", self.seed, 0, (1 << 63) - 1)
+        check_between("test_share", self.test_share, 0.001, 0.9)
+        check_between("warmup", self.warmup, 0, 0.99)
+        check_between("dropout", self.dropout, 0, 0.99)
+        check_between("max_seq_length", self.max_seq_length or 8, 8, 65_535)
         for size in (*self.label_efficiency, *filter(None, [self.max_examples])):
-            _between("a number of examples", size, 2, 1 << 40)
+            check_between("number of examples", size, 2, 1 << 40)
         for name in ("clip", "weight_decay"):
-            _between(name, getattr(self, name), 0, float("inf"))
-        if self.learning_rate <= 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; give more than 0.")
-        if self.precision not in get_args(Precision):
-            known = ", ".join(get_args(Precision))
-            raise ValueError(f"precision is {self.precision!r}; it is one of {known}.")
+            check_at_least(name, getattr(self, name), 0)
+        check_positive("learning_rate", self.learning_rate)
+        check_choices(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON stores them."""
@@ -77,8 +80,3 @@ class FinetuneConfig:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`."""
         return cls(**{**values, "label_efficiency": tuple(values["label_efficiency"])})
-
-
-def _between(name: str, found: float, low: float, high: float) -> None:
-    if not low <= found <= high:
-        raise ValueError(f"{name} is {found}; it lies between {low} and {high}.")

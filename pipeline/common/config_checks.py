@@ -1,0 +1,58 @@
+"""Checks of config values. Each raises a ValueError that says what was found and what is allowed.
+
+check_between("validation", 0.9, 0.0, 0.5)  ->  validation is 0.9; it must be 0.0 to 0.5.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Literal, get_args, get_origin, get_type_hints
+
+
+def check_between(name: str, found: float, low: float, high: float) -> None:
+    """Both bounds are allowed; NaN is not."""
+    if not low <= found <= high:
+        raise ValueError(f"{name} is {found}; it must be {low} to {high}.")
+
+
+def check_at_least(name: str, found: float, low: float) -> None:
+    """The bound is allowed; infinity and NaN are not."""
+    if not low <= found < math.inf:
+        raise ValueError(f"{name} is {found}; it must be {low} or more{_finite(found)}.")
+
+
+def check_positive(name: str, found: float) -> None:
+    """Zero, infinity and NaN are not allowed."""
+    if not 0 < found < math.inf:
+        raise ValueError(f"{name} is {found}; it must be more than 0{_finite(found)}.")
+
+
+def check_fraction(name: str, found: float) -> None:
+    """In [0, 1)."""
+    if not 0 <= found < 1:
+        raise ValueError(f"{name} is {found}; it must be at least 0 and below 1.")
+
+
+def check_choices(config: object) -> None:
+    """A word must be one of those of the field's `Literal`, which may stand beside other types."""
+    for name, hint in get_type_hints(type(config)).items():
+        found = getattr(config, name)
+        literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
+        words = [word for literal in literals for word in get_args(literal)]
+        is_word = isinstance(found, str) or hint in literals
+        if words and is_word and found not in words:
+            raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
+
+
+def check_field_names(config_class: type, stored: Iterable[str]) -> None:
+    """For a dataclass that may have been stored by another version of this code."""
+    expected, stored = {field.name for field in fields(config_class)}, set(stored)
+    if stored != expected:
+        unknown, missing = sorted(stored - expected), sorted(expected - stored)
+        found = [f"unknown {', '.join(unknown)}"] if unknown else []
+        found += [f"missing {', '.join(missing)}"] if missing else []
+        raise ValueError(f"written by another version of Clozeline: {'; '.join(found)}")
+
+
+def _finite(found: float) -> str:
+    return "" if math.isfinite(found) else " and finite"

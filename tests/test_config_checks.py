@@ -1,0 +1,66 @@
+"""Checks of config values: what passes, and what the error says."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from pipeline.common.config_checks import (
+    check_at_least,
+    check_between,
+    check_choices,
+    check_field_names,
+    check_fraction,
+    check_positive,
+)
+
+
+@dataclass(frozen=True)
+class Meal:
+    dish: Literal["soup", "salad"] = "soup"
+    guests: int = 2
+    spice: Literal["mild", "hot"] | None = None
+    minutes: float | Literal["auto"] = "auto"
+
+
+@pytest.mark.parametrize(
+    ("check", "bounds", "good", "bad", "message"),
+    [
+        (check_between, (1, 3), (1, 2, 3), (0, 4, math.nan), "it must be 1 to 3"),
+        (check_at_least, (1,), (1, 1 << 70), (0, -math.inf), "it must be 1 or more"),
+        (check_at_least, (0,), (0, 2.5), (math.nan, math.inf), "it must be 0 or more and finite"),
+        (check_positive, (), (1e-9, 3), (0, -1), "it must be more than 0"),
+        (check_positive, (), (), (math.nan, math.inf), "it must be more than 0 and finite"),
+        (check_fraction, (), (0, 0.999), (1, -0.1, math.nan), "it must be at least 0 and below 1"),
+    ],
+)
+def test_numbers_outside_the_bounds_are_refused(check, bounds, good, bad, message):
+    for value in good:
+        check("size", value, *bounds)
+    for value in bad:
+        with pytest.raises(ValueError, match=rf"^size is {value}; {message}"):
+            check("size", value, *bounds)
+
+
+def test_a_choice_must_be_in_the_literal():
+    check_choices(Meal("salad"))
+    check_choices(Meal(spice="hot", minutes=5))
+    with pytest.raises(ValueError, match=r"^dish is 'pie'; it must be one of soup, salad\.$"):
+        check_choices(Meal("pie"))
+    with pytest.raises(ValueError, match=r"^dish is None; it must be one of soup, salad\.$"):
+        check_choices(Meal(None))
+    with pytest.raises(ValueError, match=r"^spice is 'icy'; it must be one of mild, hot\.$"):
+        check_choices(Meal(spice="icy"))
+    with pytest.raises(ValueError, match=r"^minutes is 'long'; it must be one of auto\.$"):
+        check_choices(Meal(minutes="long"))
+
+
+def test_stored_fields_must_be_those_of_the_class():
+    check_field_names(Meal, vars(Meal()))
+    with pytest.raises(ValueError, match=r"another version of Clozeline: unknown drink$"):
+        check_field_names(Meal, {**vars(Meal()), "drink": "tea"})
+    with pytest.raises(
+        ValueError, match=r"another version of Clozeline: missing dish, guests, minutes, spice$"
+    ):
+        check_field_names(Meal, {})
