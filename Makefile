@@ -1,11 +1,15 @@
-# One target a stage. `make help` lists them; a second `make` redoes only what changed.
+# A target for each stage; `make help` lists them. A second `make` redoes only what changed.
+
+# Your own values, kept between calls: SOURCE := "data/*.parquet"
+-include clozeline.mk
 
 PYTHON  ?= python3
-VENV    := .venv
+VENV    ?= .venv
+MINIMA  ?= .venv-minima
 BIN     := $(VENV)/bin
 READY   := $(VENV)/ready
 
-# Where things go, and from what; each can be given: make pretrain SOURCE="data/*.parquet"
+# Inputs, folders and sizes; each can be set: make pretrain SOURCE='"data/*.parquet"' PRESET=bert-mini
 WORK    ?= work
 SOURCE  ?= "sample:articles?size=50MB" "sample:reviews?rows=20000"
 TRAIN   ?= "sample:reviews?rows=8000&start=1000000"
@@ -16,31 +20,45 @@ LENGTH  ?= 64
 PRESET  ?= nano
 STEPS   ?= 1000
 WORKERS ?= 0
-# Options of a Beam runner, as in RUNNER="--runner=FlinkRunner --flink_master=host:8081"
+# Options of a Beam runner, such as RUNNER="--runner=FlinkRunner --flink_master=host:8081"
 RUNNER  ?=
 RUN     ?= $(WORK)/run
+# OVERWRITE=1 replaces a folder that was built from other values.
+OVERWRITE ?=
 
-.DELETE_ON_ERROR:
+TOKENIZER  := $(WORK)/tokenizer
+SHARDS     := $(WORK)/shards
+CLASSIFIER := $(RUN)-classifier
+EXPORTED   := $(RUN)-huggingface
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help:  ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
-# --- setting up -----------------------------------------------------------------------------------
+# --- set-up ---------------------------------------------------------------------------------------
+
+INSTALL := pip install --quiet --disable-pip-version-check
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	    || { echo "Clozeline needs Python 3.11 or newer; give one: make PYTHON=python3.12 ..." >&2; exit 2; }
+	    || { echo "Clozeline needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/$(INSTALL) -r requirements.lock
+	$(BIN)/$(INSTALL) --no-deps -e .
+	@touch $@
+
+$(MINIMA)/ready: requirements-min.lock pyproject.toml
+	$(PYTHON) -m venv $(MINIMA)
+	$(MINIMA)/bin/$(INSTALL) -r requirements-min.lock
+	$(MINIMA)/bin/$(INSTALL) --no-deps -e .
 	@touch $@
 
 .PHONY: setup
-setup: $(READY)  ## a virtual environment in .venv with all that is pinned in requirements.lock
+setup: $(READY)  ## a virtual environment in .venv with everything pinned in requirements.lock
 
-# --- the whole road -------------------------------------------------------------------------------
+# --- the demo -------------------------------------------------------------------------------------
 
 .PHONY: demo
 demo: $(READY)  ## text to a sentiment classifier on the built-in sample, offline, a few minutes
@@ -48,30 +66,60 @@ demo: $(READY)  ## text to a sentiment classifier on the built-in sample, offlin
 
 # --- one stage each -------------------------------------------------------------------------------
 
+# FOLDER.values records the variables that FOLDER was built from. When they change the stage runs
+# again, and its command says what differs or, with OVERWRITE=1, replaces the folder.
+values = $(foreach name,$(1),$(name)=$($(name)))
+recorded = $(shell cat $(1).values 2>/dev/null)
+is_same = $(and $(findstring <$(1)>,<$(2)>),$(findstring <$(2)>,<$(1)>))
+differs = $(if $(1),$(if $(is_same),,$(3)))
+if_changed = $(call differs,$(call recorded,$(1)),$(call values,$(2)),$(1).differs)
+record = @printf '%s\n' "$$VALUES" > $(@D).values && touch -c $@
+replace := $(if $(OVERWRITE),--overwrite)
+
+%.differs:
+	@echo "$* was built with $$(cat $*.values)" >&2
+	@echo "now it is        $$VALUES$(if $(OVERWRITE),, (OVERWRITE=1 replaces $*))" >&2
+
 .PHONY: tokenizer shards pretrain finetune evaluate export wikipedia
-tokenizer: $(WORK)/tokenizer/tokenizer.json  ## learn a vocabulary of VOCAB pieces from SOURCE
-$(WORK)/tokenizer/tokenizer.json: | $(READY)
-	$(BIN)/clozeline tokenizer $(SOURCE) --vocab-size $(VOCAB) --out $(@D)
+tokenizer: $(TOKENIZER)/tokenizer.json  ## learn a vocabulary of VOCAB tokens from SOURCE
+$(TOKENIZER)/tokenizer.json: export VALUES = $(call values,SOURCE VOCAB)
+$(TOKENIZER)/tokenizer.json: $(call if_changed,$(TOKENIZER),SOURCE VOCAB) | $(READY)
+	$(BIN)/clozeline tokenizer $(SOURCE) --vocab-size $(VOCAB) --out $(@D) $(replace)
+	$(record)
 
-shards: $(WORK)/shards/manifest.json  ## SOURCE to shards of LENGTH tokens, on WORKERS or RUNNER
-$(WORK)/shards/manifest.json: $(WORK)/tokenizer/tokenizer.json
-	$(BIN)/clozeline shards $(SOURCE) --tokenizer $(WORK)/tokenizer --out $(@D) \
+shards: $(SHARDS)/manifest.json  ## SOURCE to shards of LENGTH tokens, on WORKERS or RUNNER
+$(SHARDS)/manifest.json: export VALUES = $(call values,SOURCE LENGTH)
+$(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS),SOURCE LENGTH)
+	$(BIN)/clozeline shards $(SOURCE) --tokenizer $(TOKENIZER) --out $(@D) $(replace) \
 	    --max-seq-length $(LENGTH) --workers $(WORKERS) $(if $(RUNNER),-- $(RUNNER))
+	$(record)
 
-pretrain: $(RUN)/summary.json  ## PRESET for STEPS steps; goes on where it was stopped
-$(RUN)/summary.json: $(WORK)/shards/manifest.json
-	$(BIN)/clozeline pretrain $(WORK)/shards --out $(RUN) --preset $(PRESET) --max-steps $(STEPS) --resume
+pretrain: $(RUN)/summary.json  ## PRESET for STEPS steps in RUN; resumes where it stopped
+$(RUN)/summary.json: export VALUES = $(call values,PRESET STEPS)
+$(RUN)/summary.json: $(SHARDS)/manifest.json $(call if_changed,$(RUN),PRESET STEPS)
+	$(BIN)/clozeline pretrain $(SHARDS) --out $(RUN) --resume $(replace) \
+	    --preset $(PRESET) --max-steps $(STEPS)
+	$(record)
 
-finetune: $(WORK)/classifier/report.json  ## RUN to a classifier of the texts in TRAIN
-$(WORK)/classifier/report.json: $(RUN)/summary.json
-	$(BIN)/clozeline finetune $(RUN) $(TRAIN) --test $(TEST) $(TEXT) --out $(@D)
+finetune: $(CLASSIFIER)/report.json  ## RUN to a classifier of the texts in TRAIN, scored on TEST
+$(CLASSIFIER)/report.json: export VALUES = $(call values,TRAIN TEST TEXT)
+$(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),TRAIN TEST TEXT)
+	$(BIN)/clozeline finetune $(RUN) $(TRAIN) --test $(TEST) $(TEXT) --out $(@D) $(replace)
+	$(record)
 
 evaluate: $(RUN)/summary.json  ## RUN on the held-out examples
-	$(BIN)/clozeline evaluate $(RUN) $(WORK)/shards
+	$(BIN)/clozeline evaluate $(RUN) $(SHARDS)
 
-export: $(WORK)/huggingface/config.json  ## RUN to a folder that transformers reads (PRESET bert-*)
-$(WORK)/huggingface/config.json: $(RUN)/summary.json
-	$(BIN)/clozeline export $(RUN) --out $(@D)
+# Known before hours of training: transformers has no other BERT.
+EXPORTABLE := bert-tiny bert-mini bert-small bert-medium bert-base bert-large
+export: $(if $(filter $(PRESET),$(EXPORTABLE)),$(EXPORTED)/config.json,not-exportable)  ## RUN to a folder that transformers reads (PRESET bert-*)
+$(EXPORTED)/config.json: $(RUN)/summary.json
+	$(BIN)/clozeline export $(RUN) --out $(@D) $(replace)
+	@touch $@
+
+not-exportable:
+	@echo "transformers has no model like $(PRESET); train one of $(EXPORTABLE):" \
+	    "make export PRESET=bert-mini RUN=$(WORK)/bert-mini" >&2; exit 2
 
 wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
 	$(MAKE) shards WORK=$(WORK)/wikipedia VOCAB=30522 LENGTH=128 \
@@ -79,27 +127,35 @@ wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
 
 # --- development ----------------------------------------------------------------------------------
 
-# Two at a time: many tests wait for processes that they started. Those of a file share what they set up.
-PARALLEL := -n 2 --dist loadfile
+# Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
+PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all lint types check bench clean
+.PHONY: test test-all test-minima lint types check bench clean distclean
 test: $(READY)  ## the tests, without the slow ones
-	$(BIN)/python -m pytest -q -m "not slow and not gpu" $(PARALLEL)
+	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
 test-all: $(READY)  ## all tests
-	$(BIN)/python -m pytest -q $(PARALLEL)
+	$(BIN)/python $(PYTEST)
 
-lint: $(READY)  ## style
+test-minima: $(MINIMA)/ready  ## the tests with the oldest dependencies that pyproject.toml allows; slow
+	$(MINIMA)/bin/python $(PYTEST) -m "not slow and not gpu"
+
+lint: $(READY)  ## code style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)  ## types
+types: $(READY)  ## type checks
 	$(BIN)/mypy
 
-check: lint types test  ## what CI runs
+check: lint types test  ## lint, types and tests: what CI runs
+	@echo "lint, types and tests passed"
 
 bench: $(READY)  ## speed, as ratios to the usual libraries
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 
-clean:  ## remove the virtual environment and everything that was made
-	rm -rf $(VENV) $(WORK) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+clean:  ## remove caches; shards, runs and models stay
+	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find pipeline model train tests -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the virtual environments, too
+	rm -rf $(VENV) $(MINIMA)

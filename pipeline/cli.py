@@ -33,6 +33,7 @@ FOLDER = PathOrUrl()
     type=click.IntRange(min=1),
     help="Text to learn from at most.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace an existing tokenizer.")
 def tokenizer(sources: tuple[str, ...], out: Path, vocab: Path | None, **options: Any) -> None:
     """Learn (or adopt) WordPiece, and the parameters of Punkt.
 

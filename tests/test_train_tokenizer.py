@@ -107,7 +107,7 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path, corpus, no_punkt
     (tmp_path / "out").mkdir()
     make(tmp_path / "out", corpus, vocab_size=200)  # an empty one is fine
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
-    with pytest.raises(InputError, match="out exists already; remove it or give another --out"):
+    with pytest.raises(InputError, match="out exists already; give another --out, or --overwrite"):
         make(tmp_path / "out", corpus, vocab_size=300)
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
     with pytest.raises(InputError, match="exists already"):
@@ -119,3 +119,15 @@ def test_a_vocabulary_that_is_not_berts_leaves_no_folder(tmp_path, corpus, no_pu
     with pytest.raises(InputError, match=r"bad\.txt.*lacks \[MASK\]"):
         make(tmp_path / "out", corpus, vocab=tmp_path / "bad.txt")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_is_replaced_on_request_and_nothing_else_is(tmp_path, corpus, vocabulary):
+    out, other = tmp_path / "out", tmp_path / "other"
+    make(out, corpus, vocab=vocabulary)
+    made, _ = make(out, corpus, vocab=vocabulary, cased=True, overwrite=True)
+    assert load_tokenizer(out).digest == made.digest
+    other.mkdir()
+    (other / "thesis.txt").write_text("all of it")
+    with pytest.raises(InputError, match="other is not a tokenizer; --overwrite replaces only"):
+        make(other, corpus, vocab=vocabulary, overwrite=True)
+    assert [path.name for path in other.iterdir()] == ["thesis.txt"]

@@ -7,10 +7,16 @@ from tqdm import tqdm
 
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
+from pipeline.common.paths import remove_folder
 from pipeline.sources.formats import Block, list_blocks
 from pipeline.sources.read import read_block
 from pipeline.tokenization.sentences import PunktData, find_punkt, train_punkt
-from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, learn_vocabulary
+from pipeline.tokenization.tokenizer import (
+    TOKENIZER_JSON,
+    Tokenizer,
+    adopt_vocabulary,
+    learn_vocabulary,
+)
 
 # NLTK's trainer takes seconds for a megabyte, and its statistics settle early: 8 MB of Wikipedia
 # came no closer to the published English parameters than 1 MB.
@@ -28,13 +34,14 @@ def make_tokenizer(
     language: str,
     text_columns: tuple[str, ...],
     max_megabytes: int,
+    overwrite: bool = False,
 ) -> tuple[Tokenizer, str]:
     """Write the tokenizer folder; tells also where Punkt's parameters came from.
 
     Raises InputError for a vocabulary that is not BERT's kind, and where there is nothing to learn
     from.
     """
-    _check_out(out)
+    _check_out(out, overwrite=overwrite)
     limit = max_megabytes * 1_000_000
     if vocab is not None:
         adopt_vocabulary(vocab, cased=cased, punkt=None)  # a bad one is told before the long work
@@ -54,14 +61,19 @@ def make_tokenizer(
         tokenizer = learn_vocabulary(
             texts, vocab_size=vocab_size, cased=cased, punkt=punkt.to_json()
         )
+    if overwrite:
+        remove_folder(out)
     tokenizer.save(out)
     return tokenizer, where
 
 
-def _check_out(out: Path) -> None:
-    """Complain before the work, not after it."""
+def _check_out(out: Path, *, overwrite: bool) -> None:
+    """Fail before the work, not after it."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} exists already; remove it or give another --out.")
+        if not overwrite:
+            raise InputError(f"{out} exists already; give another --out, or --overwrite.")
+        if not (out / TOKENIZER_JSON).exists():
+            raise InputError(f"{out} is not a tokenizer; --overwrite replaces only a tokenizer.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,0 +1,157 @@
+"""The Makefile: stale stages run again, differing values are reported, and nothing deletes data."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from model.config import PRESETS
+from model.huggingface.config import check_expressible
+
+ROOT = Path(__file__).parent.parent
+STAGES = ["tokenizer", "shards", "pretrain", "finetune", "export"]
+#: Small values, kept in the file in which users keep theirs.
+VALUES = """
+SOURCE := "sample:articles?size=60KB" "sample:reviews?rows=60"
+TRAIN := "sample:reviews?rows=40&start=1000"
+TEST := "sample:reviews?rows=20&start=2000"
+VOCAB := 400
+LENGTH := 32
+PRESET := bert-tiny
+STEPS := 2
+WORKERS := 1
+"""
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make(project, *words, code=0):
+    """What make prints."""
+    done = subprocess.run(
+        ["make", *words],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MAKEFLAGS": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
+def planned(project, *words):
+    """The commands of clozeline that make would run, by name."""
+    return re.findall(r"^\.venv/bin/clozeline (\w+)", make(project, "-n", *words), re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A copy of the Makefile, with the environment of the tests and every stage done."""
+    folder = tmp_path_factory.mktemp("make")
+    shutil.copy(ROOT / "Makefile", folder)
+    for name in ("requirements.lock", "pyproject.toml"):
+        (folder / name).touch()
+    (folder / "clozeline.mk").write_text(VALUES)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (folder / ".venv" / "ready").touch()
+    assert planned(folder, "finetune", "export") == STAGES
+    make(folder, "finetune", "export")
+    return folder
+
+
+@pytest.fixture
+def project(original, tmp_path):
+    return shutil.copytree(original, tmp_path / "project", symlinks=True)
+
+
+def contents(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_done_is_not_done_again(project):
+    assert planned(project, "finetune", "export") == []
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ("SOURCE=sample:articles?size=70KB", STAGES),
+        ("VOCAB=500", STAGES),
+        ("LENGTH=64", STAGES[1:]),
+        ("PRESET=bert-mini", STAGES[2:]),
+        ("STEPS=3", STAGES[2:]),
+        ("RUN=work/other", STAGES[2:]),
+        ("TRAIN=sample:reviews?rows=50", ["finetune"]),
+        ("WORK=elsewhere", STAGES),
+        ("WORKERS=2", []),
+    ],
+)
+def test_a_changed_value_reaches_the_stages_that_depend_on_it(project, change, stages):
+    assert planned(project, "finetune", "export", change) == stages
+
+
+def test_a_command_says_what_differs_and_leaves_the_folder(project):
+    before = contents(project / "work")
+    said = make(project, "pretrain", "PRESET=bert-mini", code=2)
+    assert "work/run was built with PRESET=bert-tiny STEPS=2\n" in said
+    assert "PRESET=bert-mini STEPS=2 (OVERWRITE=1 replaces work/run)" in said
+    assert "num_hidden_layers 2" in said or "hidden_size" in said
+    assert contents(project / "work") == before
+    assert planned(project, "finetune", "export") == [], "the old values are still those of the run"
+
+
+def test_overwrite_replaces_what_differs_and_what_depends_on_it(project):
+    make(project, "shards", "VOCAB=500", "OVERWRITE=1")
+    vocabulary = (project / "work" / "shards" / "tokenizer" / "vocab.txt").read_text()
+    assert len(vocabulary.splitlines()) == 500
+    assert planned(project, "shards", "VOCAB=500") == []
+    assert planned(project, "pretrain", "VOCAB=500") == ["pretrain"]
+
+
+def test_more_steps_continue_the_run(project):
+    said = make(project, "pretrain", "STEPS=3")
+    assert "step 3 of 3" in said
+    steps = (project / "work" / "run" / "metrics.jsonl").read_text()
+    assert '"step": 1,' in steps, "the run was not started again"
+
+
+def test_clean_and_distclean_leave_the_work(project):
+    work = contents(project / "work")
+    names = ("pipeline", "model", "train", "tests")
+    caches = [project / name / "__pycache__" for name in names] + [project / ".mypy_cache"]
+    for folder in (*caches, project / ".venv-minima"):
+        folder.mkdir(parents=True)
+    make(project, "clean")
+    assert not any(cache.exists() for cache in caches)
+    assert (project / ".venv" / "ready").exists()
+    make(project, "distclean")
+    assert not list(project.glob(".venv*"))
+    assert Path(sys.executable).exists(), "a link to an environment was followed"
+    assert contents(project / "work") == work
+    assert (project / "clozeline.mk").exists()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_export_refuses_at_once_what_transformers_cannot_express(project, preset):
+    try:
+        check_expressible(PRESETS[preset])
+    except ValueError:
+        said = make(project, "export", f"PRESET={preset}", "RUN=work/new", code=2)
+        assert f"transformers has no model like {preset}; train one of bert-tiny" in said
+    else:
+        new = planned(project, "export", f"PRESET={preset}", "RUN=work/new")
+        assert new == ["pretrain", "export"]
+
+
+def test_an_export_is_what_transformers_reads(project):
+    assert (project / "work" / "run-huggingface" / "model.safetensors").exists()
+
+
+def test_help_lists_every_target(project):
+    targets = [line.split()[0] for line in make(project, "help").splitlines()]
+    assert targets[0] == "help"
+    assert {*STAGES, "demo", "test-minima", "check", "clean", "distclean"} <= set(targets)

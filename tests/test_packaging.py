@@ -1,0 +1,55 @@
+"""The wheel: every sub-package and data file of the checkout is in it, and nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("pipeline", "model", "train")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, since a build leaves files beside the sources."""
+    source, out = (tmp_path_factory.mktemp(name) for name in ("source", "wheel"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run(
+        [*pip, "--no-build-isolation", "--wheel-dir", str(out), str(source)], check=True
+    )
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_every_file_of_the_packages(wheel):
+    packed = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert packed == {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_an_installed_clozeline_needs_no_checkout(wheel, tmp_path):
+    """Text that is generated from package data, in a process that sees only the wheel's files."""
+    ZipFile(wheel).extractall(tmp_path)
+    (entry_points,) = tmp_path.glob("*.dist-info/entry_points.txt")
+    assert "clozeline = train.cli:main" in entry_points.read_text()
+    command = ["tokenizer", "sample:articles?size=20KB", "sample:reviews?rows=20"]
+    subprocess.run(
+        [sys.executable, "-m", "train", *command, "--vocab-size", "300", "--out", "tokenizer"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=True,
+    )
+    assert len((tmp_path / "tokenizer" / "vocab.txt").read_text().splitlines()) == 300
