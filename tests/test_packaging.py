@@ -23,9 +23,7 @@ def wheel(tmp_path_factory):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run(
-        [*pip, "--no-build-isolation", "--wheel-dir", str(out), str(source)], check=True
-    )
+    subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", str(out), str(source)], check=True)
     (built,) = out.glob("*.whl")
     return built
 
