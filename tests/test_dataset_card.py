@@ -103,7 +103,7 @@ def test_a_split_without_rows_is_left_out(train, validation, tmp_path):
     assert columns == {split: columns_of(folder, split) for split in splits}
 
 
-def test_a_folder_made_again_gives_its_new_rows(tmp_path):
+def test_a_rebuilt_folder_gives_its_new_rows(tmp_path):
     """`datasets` keeps what it read by the head of the card: that must differ."""
     found = []
     for seed in (0, 1):
@@ -116,7 +116,7 @@ def test_a_folder_made_again_gives_its_new_rows(tmp_path):
     assert found[0] != found[1]
 
 
-def test_the_head_says_what_the_hub_asks(data_set):
+def test_the_head_has_what_the_hub_requires(data_set):
     make_card(data_set)
     facts = head(data_set)
     assert facts["license"] == "unknown"
@@ -153,7 +153,7 @@ def manifest_of(rows: int) -> Manifest:
     return Manifest(config=SMALL, tokenizer_digest="", vocab_size=100, shards=[shard])
 
 
-def test_the_card_says_what_is_there_and_how_it_was_made(data_set):
+def test_the_card_says_what_the_data_set_holds_and_how_it_was_built(data_set):
     job = {"sources": ["/home/ann/wiki/a-*.parquet", "hf://wikimedia/wikipedia?name=20231101.lg"]}
     (data_set / "job.json").write_text(json.dumps(job))
     manifest = replace(
@@ -169,8 +169,8 @@ def test_the_card_says_what_is_there_and_how_it_was_made(data_set):
     assert "short_document | 6,789" in rows
     assert manifest.dataset_digest in card
     assert manifest.tokenizer_digest in card
-    choices = re.search(r"```json\n(.*?)```", card, re.DOTALL)[1]
-    assert json.loads(choices) == manifest.config.to_dict()
+    options = re.search(r"```json\n(.*?)```", card, re.DOTALL)[1]
+    assert json.loads(options) == manifest.config.to_dict()
     assert "    a-*.parquet\n    hf://wikimedia/wikipedia?name=20231101.lg\n" in card
     assert "/home/ann" not in card
 
@@ -198,7 +198,7 @@ def test_every_column_and_its_type_stand_in_the_card(data_set):
         ("hf://wikimedia/wikipedia?name=20231101.en", "hf://wikimedia/wikipedia?name=20231101.en"),
     ],
 )
-def test_a_source_tells_nothing_of_the_machine_it_was_on(source, name):
+def test_the_name_of_a_source_reveals_nothing_of_its_machine(source, name):
     assert source_name(source) == name
 
 

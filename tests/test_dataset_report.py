@@ -20,11 +20,19 @@ from pipeline.common.paths import path_of
 from pipeline.dataset.manifest import read_manifest, write_manifest
 from pipeline.dataset.shards import read_shard
 from pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
-from pipeline.report.dataset_report import REPORT, page_of, write_report
+from pipeline.report.dataset_report import page_of, write_report
 from pipeline.report.dataset_summary import summarize_dataset
-from pipeline.report.html import Page, Section, Table, page_html, printable
+from pipeline.report.html import (
+    REPORT,
+    Page,
+    Section,
+    Table,
+    make_sections,
+    page_html,
+    printable,
+)
 from pipeline.report.inspect import inspect_dataset
-from pipeline.report.row_statistics import PARTS, RowStatistics, tally
+from pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
@@ -118,21 +126,21 @@ def data_set(small_folder: Path, tmp_path: Path) -> Path:
 # --- the numbers ----------------------------------------------------------------------------------
 
 
-def test_a_pair_is_counted_to_the_letter():
+def test_a_pair_is_counted_token_by_token():
     shown = example(
         "[CLS] the [MASK] sat on the [UNK] . [SEP] it dog ran [SEP]",
         hidden={2: "cat", 10: "slept", 11: "ran"},
         length_a=9,
         label=1,
     )
-    counted = tally(shown, 16, TOKENIZER)
+    counted = count_rows(shown, 16, TOKENIZER)
     assert np.flatnonzero(counted.lengths).tolist() == [13]
     assert np.flatnonzero(counted.lengths_a).tolist() == [7]
     assert np.flatnonzero(counted.lengths_b).tolist() == [3]
     assert np.flatnonzero(counted.maskable_at).tolist() == [1, 2, 3, 4, 5, 7, 9, 10, 11]
     assert np.flatnonzero(counted.masked_at).tolist() == [2, 10, 11]
     assert np.flatnonzero(counted.masked_along).tolist() == [3, 15, 16]  # 20 * 2 // 13, ...
-    assert counted.stand_ins.tolist() == [1, 1, 1]
+    assert counted.shown_as.tolist() == [1, 1, 1]
     assert counted.labels.tolist() == [0, 0, 1]
     assert counted.unknown.tolist() == [1]
     assert (counted.rows, counted.tokens, counted.random_share) == (1, 13, 1.0)
@@ -143,9 +151,9 @@ def test_the_counts_of_parts_add_up_to_those_of_the_whole(small_folder):
     entry = read_manifest(small_folder).shards[1]
     examples = read_shard(small_folder / entry.name)
     parts = [examples.take(np.arange(start, stop)) for start, stop in ((0, 0), (0, 7), (7, 20))]
-    whole, added = tally(examples, 16, TOKENIZER), RowStatistics.of_nothing(16)
+    whole, added = count_rows(examples, 16, TOKENIZER), RowStatistics.empty(16)
     for part in parts:
-        added += tally(part, 16, TOKENIZER)
+        added += count_rows(part, 16, TOKENIZER)
     for field in fields(RowStatistics):
         np.testing.assert_array_equal(getattr(added, field.name), getattr(whole, field.name))
     assert added.maskable_along.shape == (PARTS,)
@@ -178,7 +186,7 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, html):
         assert page.row(split) == [*(f"{kinds[kind]:,}" for kind in (-1, 0, 1)), share]
 
 
-def test_every_shard_has_its_line(small_folder, html):
+def test_every_shard_has_its_row(small_folder, html):
     page = Parsed(html)
     for entry in read_manifest(small_folder).shards:
         examples = read_shard(small_folder / entry.name)
@@ -191,7 +199,7 @@ def test_every_shard_has_its_line(small_folder, html):
         ]
 
 
-def test_the_facts_of_the_manifest_are_on_the_page(data_set):
+def test_the_counts_and_options_of_the_manifest_are_on_the_page(data_set):
     manifest = replace(
         read_manifest(data_set),
         counts={"documents": 12_345, "rejected": 3},
@@ -200,8 +208,8 @@ def test_the_facts_of_the_manifest_are_on_the_page(data_set):
     write_manifest(data_set, manifest)
     text = page_text(data_set)
     page = Parsed(text)
-    for fact in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345"):
-        assert page.text[fact]
+    for value in (manifest.dataset_digest, manifest.tokenizer_digest, "12,345"):
+        assert page.text[value]
     assert page.row("cut_tokens") == ["98,765"]
     assert text.index(">cut_tokens<") < text.index(">short_document<")  # the most first
     assert page.row("max_seq_length") == ["16"]
@@ -218,7 +226,8 @@ def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_f
     for special in SPECIAL_TOKENS:
         del counts[special]
     used, pieces = len(counts), TOKENIZER.vocab_size - len(SPECIAL_TOKENS)
-    assert f"{used} of {pieces} pieces are used ({used / pieces:.1%}) in {counts.total()}" in text
+    rate = f"{used} of the {pieces} tokens of the vocabulary occur ({used / pieces:.1%})"
+    assert f"{rate} among {counts.total()} training tokens" in text
     best = max(counts, key=lambda token: counts[token])
     bars = Parsed(text).text
     assert bars[best]
@@ -232,7 +241,7 @@ def test_some_examples_are_shown_as_inspect_shows_them(small_folder, html):
     assert "\n".join(lines[lines.index("") + 1 :]) in page.text
 
 
-def test_who_was_rejected_and_why(data_set):
+def test_rejected_documents_are_listed_with_their_reasons(data_set):
     lines = [{"where": f"a.xml, page {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
     (data_set / "rejected.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     page = Parsed(page_text(data_set))
@@ -240,7 +249,7 @@ def test_who_was_rejected_and_why(data_set):
     assert page.row("big") == ["9"]
     shown = [row for row in page.rows if row[0].startswith("a.xml")]
     assert shown == [[line["where"], line["reason"]] for line in lines[:10]]
-    assert any("25 rejected; the first 10 are below" in text for text in page.text)
+    assert any("25 rejected; the first 10 are listed" in text for text in page.text)
 
 
 def test_the_times_are_those_of_the_job_or_not_recorded(data_set):
@@ -248,8 +257,8 @@ def test_the_times_are_those_of_the_job_or_not_recorded(data_set):
     job = {"cpu_seconds": 4_321.5, "stages": {"read": 1.5, "tokens": 1_234.5, "pairs": 0}}
     (data_set / "job.json").write_text(json.dumps(job))
     page = Parsed(page_text(data_set))
-    assert page.text["CPU time of the stages: 1,236.0 s, of all workers together."]
-    assert page.row("of all processors") == ["4,321.5 s"]
+    assert page.text["CPU time of the stages: 1,236.0 s, summed over all workers."]
+    assert page.row("CPU time") == ["4,321.5 s"]
     assert page.text["1,234.5 s (100%)"]
     (data_set / "job.json").write_text(json.dumps({"seconds": 3}))  # of an older version
     assert "CPU time of the stages: not recorded." in page_text(data_set)
@@ -293,7 +302,7 @@ def test_the_page_loads_nothing_and_its_ids_are_unique(html):
     assert ("content", policy) in page.attributes
 
 
-def test_every_colour_of_a_picture_is_one_that_the_page_names(html):
+def test_every_colour_of_a_chart_is_a_variable_of_the_page(html):
     used = set()
     for name, value in Parsed(html).attributes:
         if name in ("style", "fill", "stroke"):
@@ -306,7 +315,7 @@ def test_every_colour_of_a_picture_is_one_that_the_page_names(html):
 
 
 @pytest.mark.parametrize(
-    ("train", "validation", "pairs", "pictures"),
+    ("train", "validation", "pairs", "charts"),
     [
         ((20, 0, 9), (5,), "segments", 8),
         ((20,), (0,), "segments", 7),  # no histogram of validation
@@ -315,23 +324,23 @@ def test_every_colour_of_a_picture_is_one_that_the_page_names(html):
         ((1,), (), "none", 5),
     ],
 )
-def test_what_there_is_nothing_of_has_no_picture(train, validation, pairs, pictures, tmp_path):
-    make = {"make": one_stretch} if pairs == "none" else {}
+def test_what_does_not_exist_has_no_chart(train, validation, pairs, charts, tmp_path):
+    make = {"make": one_span} if pairs == "none" else {}
     config = replace(SMALL, pairs=pairs)
     write_data_set(tmp_path, train=train, validation=validation, config=config, **make)
     html = page_text(tmp_path)
-    assert Parsed(html).tags["svg"] == pictures
+    assert Parsed(html).tags["svg"] == charts
     assert ("There are no pairs" in html) == (pairs == "none")
     assert "nan" not in html
 
 
-def one_stretch(rows, *, split, shard, config, of):
+def one_span(rows, *, split, shard, config, of):
     """[CLS] A [SEP]"""
     words = np.random.default_rng(shard).choice(of.replacement_ids, (rows, 9)).tolist()
     return make_examples([[of.cls_id, *row, of.sep_id] for row in words])
 
 
-def test_a_picture_does_not_depend_on_what_was_drawn_before():
+def test_a_chart_does_not_depend_on_what_was_drawn_before():
     def draw():
         points = {"a": ([0, 1], [0.4, 0.5]), "b": ([0], [0.5])}
         labels = {"x_label": "x", "y_label": "y"}
@@ -347,13 +356,24 @@ def test_a_picture_does_not_depend_on_what_was_drawn_before():
     assert len(set(first)) == 4
 
 
-def test_a_long_table_is_folded_and_an_empty_section_is_a_sentence():
+def test_a_section_is_a_function_of_the_summary_that_may_leave_itself_out():
+    def always(summary):
+        return Section(heading=summary, sentence="One.")
+
+    def never(summary):
+        return None
+
+    sections = make_sections([never, always, never, always], "Heading")
+    assert [section.heading for section in sections] == ["Heading", "Heading"]
+
+
+def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence():
     table = Table(heads=("name", "count"), rows=[(f"n{i}", f"{i}") for i in range(40)])
     sections = [
         Section(heading="Long", sentence="One.", tables=[table]),
         Section(heading="Nothing", sentence="Two."),
     ]
-    page = Parsed(page_html(Page(title="<t>", facts=[("a", "1")], sections=sections)))
+    page = Parsed(page_html(Page(title="<t>", figures=[("a", "1")], sections=sections)))
     assert page.tags["details"] == 1
     assert page.text["name: 40 rows"] == 1
     assert page.text["<t>"] == 2
@@ -440,11 +460,11 @@ def test_a_data_set_in_a_store_has_the_same_report(data_set, tmp_path):
         assert (store / name).read_bytes() == (data_set / name).read_bytes()
 
 
-def test_what_a_user_can_mend_is_one_line(data_set, tmp_path, monkeypatch):
+def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
     assert "is no directory" in refused(tmp_path / "nothing")
     assert "is a folder; give --out the name of a file" in refused(data_set, "--out", tmp_path)
     lost = tmp_path / "lost" / "page.html"
-    assert f"{lost} lies in {lost.parent}, which is no folder" in refused(data_set, "--out", lost)
+    assert f"{lost.parent} is not a folder; give --out a file" in refused(data_set, "--out", lost)
     (data_set / "job.json").write_text("{")
     assert "job.json cannot be read" in refused(data_set)
     (data_set / "job.json").unlink()
@@ -462,7 +482,7 @@ def test_rows_that_cannot_be_counted_are_named(data_set):
     write_data_set(other, train=(13, 20, 0, 7, 17), validation=(9, 14), tokenizer=few)
     name = "train-00001-of-00005.arrow"
     shutil.copy(data_set / name, other / name)
-    assert f"{other / name} is not what its manifest says; `clozeline verify" in refused(other)
+    assert f"{other / name} does not match the manifest; `clozeline verify" in refused(other)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

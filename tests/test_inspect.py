@@ -1,4 +1,4 @@
-"""Inspect: what a person sees of an example, to the letter."""
+"""`clozeline inspect`: the literal text that shows an example."""
 
 from itertools import pairwise
 
@@ -39,7 +39,7 @@ def show(shown, width=80):
     return list(show_example(shown, 0, TOKENIZER, name="train-00000-of-00001.arrow", width=width))
 
 
-def test_a_pair_with_its_masks_and_their_answers():
+def test_a_pair_with_its_masks_and_the_original_tokens():
     shown = example(
         "[CLS] the [MASK] sat on the river . [SEP] it [MASK] ##ing , dog ##s ran . [SEP]",
         hidden={2: "cat", 6: "mat", 10: "grow", 13: "dog"},
@@ -50,11 +50,11 @@ def test_a_pair_with_its_masks_and_their_answers():
         "train-00000-of-00001.arrow, row 0: 18 tokens, B follows A",
         "  A        the [1 MASK] sat on the [2 river] .",
         "  B        it [3 MASK]ing , [4 dog]s ran .",
-        "  hidden   1 cat   2 mat (shown as river)   3 grow   4 dog (left as it is)",
+        "  masked   1 cat   2 mat (shown as river)   3 grow   4 dog (kept)",
     ]
 
 
-def test_a_hidden_piece_stays_apart_and_a_cut_word_shows_its_cut():
+def test_a_masked_piece_stays_apart_and_a_cut_word_shows_its_cut():
     shown = example(
         "[CLS] grow ##ing trees ##s [SEP] ##er ran [SEP]",
         hidden={2: "##ed", 4: "##s"},
@@ -68,7 +68,7 @@ def test_a_hidden_piece_stays_apart_and_a_cut_word_shows_its_cut():
     ]
 
 
-def test_a_row_without_b_has_one_stretch_and_long_ones_are_wrapped():
+def test_a_row_without_b_has_one_span_and_long_ones_are_wrapped():
     words = "the cat sat on the mat and the dog ran to the old town near the river"
     shown = example(f"[CLS] {words} [SEP]", hidden={}, length_a=19, label=-1)
     assert show(shown, width=44) == [
@@ -76,7 +76,7 @@ def test_a_row_without_b_has_one_stretch_and_long_ones_are_wrapped():
         "  A        the cat sat on the mat and the",
         "           dog ran to the old town near the",
         "           river",
-        "  hidden",
+        "  masked",
     ]
 
 
@@ -87,7 +87,7 @@ def data_set(tmp_path_factory):
     return folder / "out"
 
 
-def test_a_data_set_is_introduced_by_its_facts(data_set):
+def test_a_data_set_is_introduced_by_a_summary(data_set):
     manifest = read_manifest(data_set)
     train, held_out = manifest.num_examples("train"), manifest.num_examples("validation")
     read = manifest.counts
@@ -98,7 +98,7 @@ def test_a_data_set_is_introduced_by_its_facts(data_set):
         f"from 60 documents, {read['sentences']} sentences, {read['tokens']:,} tokens",
     ]
     assert lines[2:] == [
-        "left out: " + ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
+        "dropped: " + ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
     ]
 
 

@@ -10,13 +10,14 @@ from click.testing import CliRunner
 
 from model.heads import count_parameters
 from pipeline.config import DataConfig
+from pipeline.report.html import REPORT
 from tests.support.small import small_tokenizer
 from tests.support.small_training import TINY
 from train.artifacts.run import RunConfig, write_run, write_summary
 from train.cli import main
 from train.config import PretrainConfig
 from train.monitoring.run_history import RunHistory
-from train.monitoring.run_report import REPORT, page_of
+from train.monitoring.run_report import page_of
 
 LOOK = {"heldout/mlm_loss": 3.25, "heldout/mlm_accuracy": 0.31, "heldout/unigram_loss": 4.5}
 
@@ -82,7 +83,7 @@ def captions(html: str) -> list[str]:
     return re.findall("<figcaption>(.*?)</figcaption>", html)
 
 
-def test_the_page_lies_in_the_run_and_has_a_picture_for_each_kind_of_number(run):
+def test_the_page_is_in_the_run_and_has_a_chart_for_each_metric(run):
     assert report(run).output == f"{run / REPORT}\n"
     assert captions((run / REPORT).read_text()) == [
         *("masked-LM loss", "NSP loss", "masked-LM accuracy", "NSP accuracy"),
@@ -96,19 +97,20 @@ def test_the_page_needs_and_runs_nothing_else(run):
     assert not re.search(r"<script|<link|<img|@import|https?://(?!www\.w3\.org)", html)
 
 
-def test_the_facts_are_those_of_the_run(run):
-    facts = dict(page_of([RunHistory.of(run, "one")]).facts)
-    assert facts["state"] == "complete"
-    assert facts["last step logged"] == "50 of 50"
-    assert facts["held out"] == "3.250"
-    assert facts["unigram, held out"] == "4.500"
-    assert facts["accuracy, held out"] == "31.0%"
-    assert facts["masked-LM loss"] == "3.748"  # the mean of the six lines
-    assert facts["tokens/s, median"] == "1,000"
-    assert facts["parameters"] == f"{count_parameters(TINY):,}"
+def test_the_key_figures_are_those_of_the_run(run):
+    figures = dict(page_of([RunHistory.of(run, "one")]).figures)
+    assert figures["state"] == "complete"
+    assert figures["last logged step"] == "50 of 50"
+    assert figures["masked-LM loss, held out"] == "3.250"
+    assert figures["unigram loss, held out"] == "4.500"
+    assert figures["masked-LM accuracy, held out"] == "31.0%"
+    assert figures["masked-LM loss"] == "3.748"  # the mean of the six lines
+    assert figures["tokens/s, median"] == "1,000"
+    assert "MFU" not in figures  # it was not measured
+    assert figures["parameters"] == f"{count_parameters(TINY):,}"
 
 
-def test_every_choice_stands_on_the_page(run):
+def test_every_setting_is_on_the_page(run):
     html = page(run)
     for name in ("training: learning_rate", "model: hidden_size", "data: max_seq_length"):
         assert f"<td>{name}</td>" in html
@@ -118,13 +120,13 @@ def test_the_same_run_gives_the_same_bytes(run):
     assert page(run) == page(run)
 
 
-def test_mfu_is_drawn_where_it_was_measured(tmp_path):
+def test_mfu_is_drawn_if_it_was_measured(tmp_path):
     html = page(make_run(tmp_path / "gpu", [line(step, mfu=0.4) for step in (1, 2)]))
     assert "MFU" in captions(html)
     assert "<dd>40.0%</dd>" in html
 
 
-def test_warnings_of_health_stand_on_the_page(tmp_path):
+def test_health_warnings_are_on_the_page(tmp_path):
     html = page(make_run(tmp_path / "sick", [line(1), line(2, gradient_norm=0.0)]))
     assert "<td>2</td><td>the gradient norm is 0" in html
 
@@ -145,7 +147,7 @@ def test_a_run_without_a_file_of_metrics_is_drawn_too(tmp_path):
     assert "0 of 50" in page(folder)
 
 
-def test_what_is_no_number_is_left_out(tmp_path):
+def test_a_value_that_is_not_finite_is_left_out(tmp_path):
     html = page(make_run(tmp_path / "nan", [*LINES, line(60, mlm_loss=float("nan"))]))
     assert "mlm_loss is nan" in html
     assert "3.748" in html
@@ -153,21 +155,21 @@ def test_what_is_no_number_is_left_out(tmp_path):
 
 def test_thousands_of_lines_fit_on_a_page(tmp_path):
     html = page(make_run(tmp_path / "long", [line(step) for step in range(1, 3001)]))
-    assert "masked-LM loss, means of 15 lines of metrics" in captions(html)
+    assert "masked-LM loss, means of 15 logged steps" in captions(html)
     assert len(html) < 300_000
 
 
-def test_several_runs_lie_over_each_other_on_the_page_of_the_first(run, tmp_path):
+def test_several_runs_are_plotted_together_on_the_page_of_the_first(run, tmp_path):
     other = make_run(tmp_path / "two", LINES[:3], learning_rate=0.25)
     assert report(run, other).output == f"{run / REPORT}\n"
     html = (run / REPORT).read_text()
     assert "masked-LM loss, held out" in captions(html)
     assert "<td>training: learning_rate</td><td>0.001</td><td>0.25</td>" in html
     assert html.count("training: learning_rate") == 3  # the table of differences, and two configs
-    assert "<td>last step logged</td><td>50</td><td>20</td>" in html
+    assert "<td>last logged step</td><td>50</td><td>20</td>" in html
 
 
-def test_it_is_said_from_which_step_on_the_data_differ(run, tmp_path):
+def test_the_page_names_the_step_from_which_the_data_differ(run, tmp_path):
     names = {"same": {}, "late": {30: "f" * 16}, "early": {1: "f" * 16}}
     made = {
         name: make_run(
@@ -179,13 +181,13 @@ def test_it_is_said_from_which_step_on_the_data_differ(run, tmp_path):
     }  # fmt: skip
     apart = make_run(tmp_path / "apart", [line(7)])
     html = page(run, made["same"], made["late"], made["early"])
-    assert "same: the same data as one in all 6 steps that both logged, the last of them 50" in html
-    assert "late: other data than one from step 30 on (the same up to step 20)." in html
-    assert "early: other data than one from step 1 on" in html
-    assert "apart: no step was logged by one too" in page(run, apart)
+    assert "same: same data as one in all 6 steps that both logged, up to step 50." in html
+    assert "late: different data from one from step 30 on (same up to step 20)." in html
+    assert "early: different data from one from step 1 on (no earlier step in common)" in html
+    assert "apart: has no logged step in common with one, so" in page(run, apart)
 
 
-def test_runs_of_one_name_are_told_apart(run, tmp_path):
+def test_runs_of_the_same_name_are_distinguished(run, tmp_path):
     long = "a-name-as-long-as-they-come-of-a-sweep-"
     twins = [make_run(tmp_path / folder / (long + "one"), LINES) for folder in ("a", "b")]
     other = make_run(tmp_path / "elsewhere" / "one", LINES)
@@ -196,17 +198,17 @@ def test_runs_of_one_name_are_told_apart(run, tmp_path):
     assert "<th>1: " in page(run, run)
 
 
-def test_a_name_is_text_and_no_markup(tmp_path):
+def test_a_name_is_text_and_not_markup(tmp_path):
     html = page(make_run(tmp_path / "<b>$x$", LINES))
     assert "&lt;b&gt;$x$" in html
     assert "<b>" not in html
 
 
-def test_what_a_user_can_mend_is_one_line(run, tmp_path):
+def test_what_a_user_can_fix_is_one_line(run, tmp_path):
     assert "is neither a finished data set" in refused(tmp_path)
     assert "is no directory" in refused(tmp_path / "nothing")
     assert f"{tmp_path} is no run" in refused(run, tmp_path)
-    assert "5 runs were given; a page has room for 4" in refused(*[run] * 5)
+    assert "5 runs are too many for a page; give at most 4" in refused(*[run] * 5)
     assert "is a folder; give --out the name of a file" in refused(run, "--out", tmp_path)
     (run / "metrics.jsonl").write_text("{}\n{}\n")
     assert "line 1 of" in refused(run)

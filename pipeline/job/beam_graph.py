@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.transforms import combiners
 
 from pipeline.common.errors import InputError
 from pipeline.job.steps import JobContext, ShardRecord, Steps, finish_dataset
@@ -33,7 +34,7 @@ def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequen
             | "GroupByBucket" >> beam.GroupByKey()
             | "BuildShard" >> beam.ParDo(BuildShard(context))
             # A default for no shards would be a side input: on Dask, a graph inside a task.
-            | "CollectShards" >> beam.combiners.ToList().without_defaults()
+            | "CollectShards" >> combiners.ToList().without_defaults()
             | "WriteManifest" >> beam.Map(finish_dataset, context=context)
         )
 

@@ -139,7 +139,7 @@ def _size(count: int) -> str:
 
 def _rounded(count: int) -> int:
     """To two digits: an estimate says no more."""
-    step = 10 ** max(len(str(count)) - 2, 0)
+    step = int(10 ** max(len(str(count)) - 2, 0))
     return round(count / step) * step
 
 

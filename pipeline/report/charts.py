@@ -1,8 +1,8 @@
-"""Figures as SVG to put into a page: bars, columns, lines and points, drawn by matplotlib.
+"""Charts as SVG for a page: bars, columns, lines and points, drawn by matplotlib.
 
-The colours in a picture are names (`var(--ink)`), which the page gives for light and for dark; its
-letters are text in the page's own font. Equal values give equal bytes on every machine: no clock,
-no random ids, and no setting of the user's matplotlib.
+Colours are CSS variables (`var(--ink)`), which the page sets for light and for dark mode; labels
+are text in the page's own font. Equal values give equal bytes on every machine: no timestamp, no
+random ids, and no settings of the user's matplotlib.
 """
 
 import io
@@ -24,9 +24,9 @@ Series = Mapping[str, tuple[ArrayLike, ArrayLike]]  # name -> x, y
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 LONGEST_LABEL = 24  # characters
-WIDTH = 5.2  # inches: 374 units of the picture, so that 9 units of font can be read on a phone
+WIDTH = 5.2  # inches: 374 units of the SVG, so that a font of 9 units can be read on a phone
 
-# matplotlib takes no colour that is the name of one: these stand in until the picture is done.
+# matplotlib accepts no CSS variables: these colours are replaced once the chart is drawn.
 INK, FAINT, *SERIES = (f"#0{number}0{number}0{number}" for number in range(1, 7))
 NAMES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {
     colour: f"var(--series-{number})" for number, colour in enumerate(SERIES, start=1)
@@ -34,7 +34,7 @@ NAMES = {INK: "var(--ink)", FAINT: "var(--faint)"} | {
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # a token may be "$"
-    "font.family": "DejaVu Sans",  # comes with matplotlib: what is measured is the same everywhere
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so text has the same size everywhere
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -50,14 +50,14 @@ STYLE: dict[str, Any] = {
 
 
 def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], log: bool) -> str:
-    """A bar to the right for each value, from top to bottom, and its text at its end.
+    """A horizontal bar for each value, from top to bottom, with its text at the end.
 
-    `log` where the values are of several sizes; then they are at least 1.
+    `log` for values of several orders of magnitude, all at least 1.
     """
     with _drawing(name, height=0.5 + 0.22 * len(values)) as (axes, svg):
-        places = np.arange(len(values))
-        axes.barh(places, list(values.values()), height=0.7, color=SERIES[0])
-        axes.set_yticks(places, [_short(printable(label)) for label in values])
+        positions = np.arange(len(values))
+        axes.barh(positions, list(values.values()), height=0.7, color=SERIES[0])
+        axes.set_yticks(positions, [_short(printable(label)) for label in values])
         axes.invert_yaxis()
         axes.tick_params("y", length=0)
         axes.grid(visible=False)
@@ -68,9 +68,9 @@ def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], l
         axes.set_xticks([], minor=False)
         axes.set_xticks([], minor=True)
         axes.spines[["bottom", "left"]].set_visible(False)
-        for place, value, text in zip(places, values.values(), texts, strict=True):
+        for position, value, text in zip(positions, values.values(), texts, strict=True):
             axes.annotate(
-                text, (value, place), (4, 0), textcoords="offset points", va="center", fontsize=8
+                text, (value, position), (4, 0), textcoords="offset points", va="center", fontsize=8
             )
     return svg()
 
@@ -84,7 +84,7 @@ def draw_columns(
     y_label: str,
     log: bool = False,
 ) -> str:
-    """A column between each two edges; N heights, N + 1 edges; the heights are shares."""
+    """A histogram of N columns between N + 1 edges; the heights are fractions."""
     edges = np.asarray(edges)
     with _drawing(name, height=2.3) as (axes, svg):
         axes.bar(
@@ -109,9 +109,9 @@ def draw_lines(
     steps: bool = False,
     from_zero: bool = True,
 ) -> str:
-    """A line for each series, at most four; `steps` for values that hold up to the next x.
+    """A line for each series, at most four; `steps` for values that hold until the next x.
 
-    `from_zero`: the values begin at 0, and not at the lowest of them.
+    `from_zero`: the y axis starts at 0 instead of the lowest value.
     """
     with _drawing(name, height=2.3) as (axes, svg):
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
@@ -132,7 +132,7 @@ def draw_lines(
 def draw_points(
     name: str, series: Series, *, band: tuple[float, float], x_label: str, y_label: str
 ) -> str:
-    """A point for each value (a share), and the band where they are expected."""
+    """A point for each value (a fraction), and the band where they are expected."""
     from matplotlib.ticker import MaxNLocator
 
     with _drawing(name, height=2.3) as (axes, svg):
@@ -154,7 +154,7 @@ def _short(label: str) -> str:
 
 @contextmanager
 def _drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[], str]]]:
-    """Axes to draw on, and what gives the picture once the block is left."""
+    """Axes to draw on, and a function that returns the SVG once the block has ended."""
     import warnings
 
     import matplotlib.style
@@ -163,15 +163,15 @@ def _drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[],
     file = io.BytesIO()
     style = matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}])
     with style, warnings.catch_warnings():
-        # Only the page's reader needs a font with the letters of every token.
+        # The reader's browser has the fonts for the letters of every token.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
-        yield figure.add_subplot(), lambda: _for_a_page(file.getvalue())
+        yield figure.add_subplot(), lambda: _clean_svg(file.getvalue())
         figure.savefig(file, format="svg", transparent=True)
 
 
 def _legend(axes: "Axes", number: int) -> None:
-    """Above the axes, where no line can be; none is needed for one series."""
+    """Above the axes, where no line can be; one series needs none."""
     if number > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
 
@@ -180,7 +180,7 @@ def _whole_powers(values: ArrayLike) -> tuple[float, float]:
     """The powers of ten around the values above 0: ticks that can be labelled."""
     above = np.asarray(values, dtype=np.float64)
     above = np.log10(above[above > 0])
-    # The smallest one is still seen.
+    # The smallest value is still visible.
     return 10.0 ** np.floor(above.min() - 0.1), 10.0 ** np.ceil(above.max())
 
 
@@ -199,8 +199,8 @@ def _label(axes: "Axes", x_label: str, y_label: str, *, percent: bool) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{100 * x:.6g}%"))
 
 
-def _for_a_page(svg: bytes) -> str:
-    """The picture without what a page has no use for: size, metadata, ids that nothing names."""
+def _clean_svg(svg: bytes) -> str:
+    """The SVG without size, metadata and unused ids, and with the page's colours."""
     for prefix, uri in (("", SVG), ("xlink", XLINK)):
         ElementTree.register_namespace(prefix, uri)
     root = ElementTree.fromstring(svg)

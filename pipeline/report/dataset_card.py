@@ -1,8 +1,7 @@
-"""The card of a data set for the Hugging Face Hub: README.md with a head of YAML.
+"""The card of a data set for the Hugging Face Hub: README.md with a YAML head.
 
-The head names the files of each split, so that `datasets.load_dataset(FOLDER)` opens them. The card
-ends in a line with a digest of what is above it: by that a card that was edited is told from one
-that may be written again.
+The head lists the files of each split, so that `datasets.load_dataset(FOLDER)` opens them. The last
+line is a digest of the text above it, by which an edited card is recognized and kept.
 """
 
 import hashlib
@@ -21,14 +20,14 @@ from pipeline.report.html import fill_template
 
 CARD = "README.md"
 SIGNATURE = re.compile(r"(.*)<!-- clozeline report ([0-9a-f]{64}) -->\n", re.DOTALL)
-# As the Hub spells them: below which number of examples.
+# The Hub's size categories, by the number of examples below which they apply.
 SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M"}
 SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1B<n<10B"}
 SIZES |= {10**11: "10B<n<100B", 10**12: "100B<n<1T"}
 
 
 def write_card(folder: Path, manifest: Manifest, job: dict[str, Any]) -> bool:
-    """Write the card, unless there is one that was edited by hand; whether it was written."""
+    """Write the card and return True; keep one that was edited by hand and return False."""
     path = folder / CARD
     if _is_edited(path):
         return False
@@ -38,7 +37,7 @@ def write_card(folder: Path, manifest: Manifest, job: dict[str, Any]) -> bool:
 
 
 def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
-    """The whole card, signed; `job` is job.json, for the names of the sources."""
+    """The whole card with its digest; `job` is job.json, for the names of the sources."""
     splits = [split for split in (TRAIN, VALIDATION) if manifest.num_examples(split)]
     title = f"{manifest.num_examples(TRAIN):,} examples to pretrain BERT"
     text = fill_template(
@@ -49,7 +48,7 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
         version=version("clozeline"),
         manifest=manifest,
         config=manifest.config,
-        choices=json.dumps(manifest.config.to_dict(), indent=2),
+        options=json.dumps(manifest.config.to_dict(), indent=2),
         splits=[_split(manifest, split) for split in splits],
         sources=[source_name(source) for source in job.get("sources", ())],
         id_type=str(id_type(manifest.vocab_size)),
@@ -58,7 +57,7 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
 
 
 def source_name(source: str) -> str:
-    """What may be told of a source in public: no folder of somebody's machine, no password.
+    """The part of a source that can be published: no local folder, no password.
 
     "/home/ann/wiki/a-*.parquet" -> "a-*.parquet";  "hf://wikimedia/wikipedia?name=x" stays
     """
@@ -74,10 +73,10 @@ def _front_matter(manifest: Manifest, splits: list[str], title: str) -> str:
     suffix = SUFFIXES[manifest.config.format]
     config = {
         "config_name": "default",
-        # Not for a reader: `datasets` keeps what it has read under a digest of this head, and
-        # would give the old rows of a folder whose shards were made again.
+        # `datasets` caches what it has read under a digest of this head, and would return the old
+        # rows of a folder whose shards were rebuilt.
         "description": f"dataset digest {manifest.dataset_digest}",
-        # A split without rows is left out, for `datasets` refuses it.
+        # `datasets` refuses a split without rows.
         "data_files": [{"split": split, "path": f"{split}-*{suffix}"} for split in splits],
     }
     data = DatasetCardData(
@@ -106,7 +105,7 @@ def _split(manifest: Manifest, split: str) -> dict[str, Any]:
 
 
 def _is_edited(path: Path) -> bool:
-    """Whether there is a README.md that is not as `card_text` gave it."""
+    """Whether there is a README.md that differs from what `card_text` returned."""
     if not path.exists():
         return False
     signed = SIGNATURE.fullmatch(path.read_text(encoding="utf-8", errors="replace"))

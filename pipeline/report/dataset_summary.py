@@ -1,4 +1,4 @@
-"""What is known of a finished data set, as plain data: what its report and its card tell."""
+"""A finished data set as plain data: what its report and its card show."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ EXAMPLES_SHOWN = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ShardSummary:
-    """What a report says of one shard."""
+    """One shard of a report."""
 
     entry: ShardEntry
     tokens: int
@@ -28,31 +28,31 @@ class ShardSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetSummary:
-    """A data set, its rows counted."""
+    """A data set and the statistics of its rows."""
 
     manifest: Manifest
     tokenizer: Tokenizer
-    splits: dict[str, RowStatistics]  # `train` and `validation`, also where there are no rows
+    splits: dict[str, RowStatistics]  # `train` and `validation`, even without rows
     shards: list[ShardSummary]
-    job: dict[str, Any]  # job.json; empty where there is none
+    job: dict[str, Any]  # job.json; empty if there is none
     rejected: list[dict[str, str]]  # "where", "reason"
     examples: str  # as `inspect` shows them
 
     @property
     def all_rows(self) -> RowStatistics:
-        """Those of both splits."""
+        """The statistics of both splits."""
         return self.splits[TRAIN] + self.splits[VALIDATION]
 
 
 def summarize_dataset(folder: Path) -> DatasetSummary:
     """Read the whole data set, a record batch at a time.
 
-    Raises InputError where there is none, or where a file of it cannot be read.
+    Raises InputError if the folder is not a data set, or a file of it cannot be read.
     """
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     width = manifest.config.max_seq_length
-    splits = {split: RowStatistics.of_nothing(width) for split in (TRAIN, VALIDATION)}
+    splits = {split: RowStatistics.empty(width) for split in (TRAIN, VALIDATION)}
     shards = []
     for entry in manifest.shards:
         counted = shard_statistics(folder / entry.name, entry, width, tokenizer)
@@ -78,7 +78,7 @@ def summarize_dataset(folder: Path) -> DatasetSummary:
 
 
 def read_job(folder: Path) -> dict[str, Any]:
-    """How the job went; empty where that is not known."""
+    """The contents of job.json; empty if there is none."""
     path = folder / JOB
     if not path.exists():
         return {}
@@ -96,4 +96,4 @@ def _rejected(folder: Path) -> Iterator[dict[str, str]]:
 
 def _examples(folder: Path) -> str:
     lines = inspect_dataset(folder, number=EXAMPLES_SHOWN, seed=0, width=60)
-    return "\n".join(lines).partition("\n\n")[2]  # what comes first is in the report already
+    return "\n".join(lines).partition("\n\n")[2]  # without the summary at the top

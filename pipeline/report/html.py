@@ -1,22 +1,34 @@
-"""A page of facts and pictures: one HTML file that needs nothing beside it.
+"""A page of tables and charts: one HTML file that needs nothing beside it.
 
-A page is a title, some facts, and sections of a heading, a sentence, pictures and tables. Text is
-escaped wherever it comes from; only pictures, which `pictures` made, are taken as they are.
+    summary of a data set or a run  ->  sections, one function each  ->  Page  ->  report.html
+
+Text is escaped wherever it comes from; only charts, which `charts.py` draws, are inserted as they
+are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import is_local, whole_file
+
+REPORT = "report.html"
+LIBRARIES = ("jinja2", "matplotlib")  # of every page
+
+Summary = TypeVar("Summary")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Rows of texts under their heads. The first column is to the left, numbers to the right."""
+    """Rows of text under their heads; the first column is left-aligned."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    of_numbers: bool = True  # from the second column on
+    is_numeric: bool = True  # the other columns are right-aligned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,31 +41,60 @@ class Chart:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One question about the data, and its answer."""
+    """One question about the data or the run, and its answer."""
 
     heading: str
     sentence: str
-    pictures: Sequence[Chart] = ()
+    charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-    text: str = ""  # shown as it is, line by line
+    preformatted: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """All that is on one page."""
+    """A title, key figures (name, value) and sections."""
 
     title: str
-    facts: Sequence[tuple[str, str]]  # what, how much
+    figures: Sequence[tuple[str, str]]
     sections: Sequence[Section]
 
 
+def check_report(out: Path | None, libraries: Iterable[str] = LIBRARIES) -> None:
+    """Check beforehand that a page can be drawn, and written to `out` if that is given.
+
+    Raises InputError if a library is missing, or `out` cannot be a file.
+    """
+    if missing := [name for name in libraries if find_spec(name) is None]:
+        raise InputError(f"a report needs {', '.join(missing)}: pip install 'clozeline[pipeline]'.")
+    if out is None or not is_local(out):  # a store has no folders
+        return
+    if out.is_dir():
+        raise InputError(f"{out} is a folder; give --out the name of a file.")
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent} is not a folder; give --out a file in an existing folder.")
+
+
+def make_sections(
+    functions: Iterable[Callable[[Summary], Section | None]], summary: Summary
+) -> list[Section]:
+    """The sections of a page in order; a function returns None if it has nothing to show."""
+    sections = (function(summary) for function in functions)
+    return [section for section in sections if section is not None]
+
+
+def write_page(path: Path, page: Page) -> None:
+    """Write the page as HTML; equal pages give equal bytes."""
+    with whole_file(path) as file:
+        file.write(page_html(page).encode())
+
+
 def page_html(page: Page) -> str:
-    """The page as HTML; equal pages are equal texts."""
+    """The page as HTML."""
     return fill_template("page.html.jinja", escape=True, page=page)
 
 
 def printable(text: str) -> str:
-    """The text, with what has no shape (control characters and the like) as an escape.
+    """The text with unprintable characters (control characters and the like) escaped.
 
     "tab\t, \u202eleft"  ->  "tab\\t, \\u202eleft"
     """
@@ -63,7 +104,7 @@ def printable(text: str) -> str:
 
 
 def fill_template(name: str, *, escape: bool, **values: Any) -> str:
-    """A template of this package with the values put in, escaped for HTML if asked for."""
+    """A template of this package filled with the values, escaped for HTML if `escape`."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(

@@ -3,7 +3,7 @@
 train-00000-of-00004.arrow, row 12: 27 tokens, B follows A
   A        the [1 MASK] sat on the [2 river] .
   B        it was asleep .
-  hidden   1 cat   2 mat (shown as river)
+  masked   1 cat   2 mat (shown as river)
 """
 
 import textwrap
@@ -24,16 +24,16 @@ INDENT = " " * 11
 
 
 def inspect_dataset(folder: Path, *, number: int, seed: int, width: int) -> Iterator[str]:
-    """The facts of the data set, then `number` examples drawn with `seed`, as lines of text."""
+    """A summary of the data set, then `number` random examples, as lines of text."""
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
-    yield from _facts(manifest)
+    yield from _summary(manifest)
     shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
-    draws = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
-    for draw in draws:
-        shard = shards[int(uniform_below(draw[0], len(shards)))]
+    bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
+    for for_shard, for_row in bits:
+        shard = shards[int(uniform_below(for_shard, len(shards)))]
         examples = read_shard(folder / shard.name)
-        row = int(uniform_below(draw[1], len(examples)))
+        row = int(uniform_below(for_row, len(examples)))
         yield ""
         yield from show_example(examples, row, tokenizer, name=shard.name, width=width)
 
@@ -41,26 +41,26 @@ def inspect_dataset(folder: Path, *, number: int, seed: int, width: int) -> Iter
 def show_example(
     examples: Examples, row: int, tokenizer: Tokenizer, *, name: str, width: int
 ) -> Iterator[str]:
-    """One row: A and B apart, what is hidden numbered, and the answers below."""
+    """One row: A and B, masked tokens numbered, and the original tokens below."""
     example = examples.take(np.array([row]))
     ids = example.input_ids.values
-    words = [tokenizer.tokens[token] for token in ids]
-    answers = []
+    tokens = [tokenizer.tokens[token] for token in ids]
+    originals = []
     masked = zip(example.masked_lm_positions.values, example.masked_lm_labels.values, strict=True)
     for number, (position, label) in enumerate(masked, start=1):
-        shown, hidden = words[position], tokenizer.tokens[label]
-        words[position] = f"[{number} {shown.strip('[]')}]"
-        answers.append(f"{number} {hidden}{_how(ids[position], label, tokenizer)}")
+        shown, original = tokens[position], tokenizer.tokens[label]
+        tokens[position] = f"[{number} {shown.strip('[]')}]"
+        originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
     kind = KINDS[int(example.next_sentence_label[0])]
     length_a = int(example.length_a[0])
     yield f"{name}, row {row}: {len(ids)} tokens, {kind}"
-    yield from _paragraph("A", _sentence(words[1 : length_a - 1]), width)
+    yield from _paragraph("A", _join(tokens[1 : length_a - 1]), width)
     if length_a < len(ids):
-        yield from _paragraph("B", _sentence(words[length_a:-1]), width)
-    yield from _paragraph("hidden", "   ".join(answers), width)
+        yield from _paragraph("B", _join(tokens[length_a:-1]), width)
+    yield from _paragraph("masked", "   ".join(originals), width)
 
 
-def _facts(manifest: Manifest) -> Iterator[str]:
+def _summary(manifest: Manifest) -> Iterator[str]:
     config = manifest.config
     read = manifest.counts
     yield (
@@ -73,20 +73,20 @@ def _facts(manifest: Manifest) -> Iterator[str]:
         f"{read.get('tokens', 0):,} tokens"
     )
     if manifest.dropped:
-        left_out = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
-        yield f"left out: {left_out}"
+        dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
+        yield f"dropped: {dropped}"
 
 
-def _how(shown: int, label: int, tokenizer: Tokenizer) -> str:
+def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:
     if shown == tokenizer.mask_id:
         return ""
-    return " (left as it is)" if shown == label else f" (shown as {tokenizer.tokens[shown]})"
+    return " (kept)" if shown == label else f" (shown as {tokenizer.tokens[shown]})"
 
 
-def _sentence(words: list[str]) -> str:
-    """Pieces joined to words; one that begins the stretch, or is numbered, still shows its ##."""
-    first, *others = words
-    return first + "".join(w[2:] if w.startswith("##") else f" {w}" for w in others)
+def _join(tokens: list[str]) -> str:
+    """Pieces joined to words; a first piece and a numbered one keep their ##."""
+    first, *others = tokens
+    return first + "".join(t[2:] if t.startswith("##") else f" {t}" for t in others)
 
 
 def _paragraph(label: str, text: str, width: int) -> list[str]:

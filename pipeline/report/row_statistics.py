@@ -1,6 +1,6 @@
-"""What the rows of a data set hold, counted a record batch at a time.
+"""Statistics of the rows of a data set, counted one record batch at a time.
 
-Counts add up: a shard's are the sum of its batches', a split's the sum of its shards'.
+They add up: a shard's are the sum of its batches', a split's the sum of its shards'.
 """
 
 from dataclasses import dataclass, fields
@@ -24,32 +24,32 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class RowStatistics:
-    """Rows by what they hold; S = max_seq_length, all int64."""
+    """Counts over rows; S = max_seq_length, all int64."""
 
-    #: Rows of so many tokens, [CLS] and [SEP] counted, [S + 1].
+    #: Rows by number of tokens, [CLS] and [SEP] included, [S + 1].
     lengths: Counts
-    #: Rows whose A, and whose B, has so many tokens; marks not counted, a row without B not either.
+    #: Rows by tokens of A, and of B if they have one, special tokens excluded, [S + 1].
     lengths_a: Counts
     lengths_b: Counts
-    #: Tokens that may be masked, and those that are, by position, [S].
+    #: Tokens that may be masked, and masked tokens, by position, [S].
     maskable_at: Counts
     masked_at: Counts
-    #: The same by part of the row, [PARTS].
+    #: The same by relative position in the row, [PARTS].
     maskable_along: Counts
     masked_along: Counts
-    #: What stands in a masked place: [MASK], another token, the token itself, [3].
-    stand_ins: Counts
-    #: Rows without a B, with a B that follows, with a random one, [3].
+    #: Masked tokens that are shown as [MASK], as another token, as themselves, [3].
+    shown_as: Counts
+    #: Rows without B, with a B that follows A, with a random B, [3].
     labels: Counts
     #: Tokens that are [UNK] before masking, [1].
     unknown: Counts
 
     @classmethod
-    def of_nothing(cls, width: int) -> Self:
-        """The counts of no rows; `width` is S."""
+    def empty(cls, width: int) -> Self:
+        """Statistics of no rows; `width` is S."""
         sizes = {"lengths": width + 1, "lengths_a": width + 1, "lengths_b": width + 1}
         sizes |= {"maskable_at": width, "masked_at": width, "unknown": 1}
-        sizes |= {"maskable_along": PARTS, "masked_along": PARTS, "stand_ins": 3, "labels": 3}
+        sizes |= {"maskable_along": PARTS, "masked_along": PARTS, "shown_as": 3, "labels": 3}
         return cls(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
 
     def __add__(self, other: Self) -> Self:
@@ -59,50 +59,50 @@ class RowStatistics:
 
     @property
     def rows(self) -> int:
-        """How many."""
+        """The number of rows."""
         return int(self.lengths.sum())
 
     @property
     def tokens(self) -> int:
-        """In all rows, [CLS] and [SEP] counted."""
+        """Tokens of all rows, [CLS] and [SEP] included."""
         return int(self.lengths @ np.arange(len(self.lengths)))
 
     @property
     def fill_rate(self) -> float:
-        """The share of real tokens in a batch of rows that are padded to S; 0 without rows."""
-        return share(self.tokens, self.rows * (len(self.lengths) - 1))
+        """The fraction of real tokens in a batch padded to S; 0 without rows."""
+        return fraction(self.tokens, self.rows * (len(self.lengths) - 1))
 
     @property
     def random_share(self) -> float:
-        """Of the rows with a B, those whose B is random; 0 where no row has one."""
-        return share(self.labels[2], self.labels[1] + self.labels[2])
+        """The fraction of random Bs among the rows with a B; 0 if no row has one."""
+        return fraction(self.labels[2], self.labels[1] + self.labels[2])
 
 
-def share(part: float, whole: float) -> float:
-    """0 of nothing is 0."""
+def fraction(part: float, whole: float) -> float:
+    """part / whole, and 0 for an empty whole."""
     return float(part) / float(whole) if whole else 0.0
 
 
 def shard_statistics(
     path: Path, entry: ShardEntry, width: int, tokenizer: Tokenizer
 ) -> RowStatistics:
-    """Count the rows of a shard; `width` is S.
+    """The statistics of a shard; `width` is S.
 
-    Raises InputError for a shard that cannot be read, or is not what its manifest says.
+    Raises InputError for a shard that cannot be read or does not match the manifest.
     """
-    total = RowStatistics.of_nothing(width)
+    total = RowStatistics.empty(width)
     for batch in read_batches(path):
         examples = from_record_batch(batch)
         if not _fits(examples, width, tokenizer):
-            raise _unsound(path)
-        total += tally(examples, width, tokenizer)
+            raise _mismatch(path)
+        total += count_rows(examples, width, tokenizer)
     if total.rows != entry.rows:
-        raise _unsound(path)
+        raise _mismatch(path)
     return total
 
 
-def tally(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStatistics:
-    """Count a record batch of rows that fit the width and the vocabulary."""
+def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStatistics:
+    """The statistics of rows that fit the width and the vocabulary."""
     lengths = examples.input_ids.lengths
     length_a = examples.length_a.astype(np.int64)
     has_b = examples.next_sentence_label != NO_PAIR
@@ -119,13 +119,13 @@ def tally(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStatistics
         masked_at=_count(position[hidden], width),
         maskable_along=_count(part[maskable], PARTS),
         masked_along=_count(part[hidden], PARTS),
-        stand_ins=_stand_ins(examples, hidden, tokenizer),
+        shown_as=_shown_as(examples, hidden, tokenizer),
         labels=_count(examples.next_sentence_label.astype(np.int64) - NO_PAIR, 3),
         unknown=np.array([(original == tokenizer.unk_id).sum()]),
     )
 
 
-def _stand_ins(examples: Examples, hidden: Counts, tokenizer: Tokenizer) -> Counts:
+def _shown_as(examples: Examples, hidden: Counts, tokenizer: Tokenizer) -> Counts:
     shown, labels = examples.input_ids.values[hidden], examples.masked_lm_labels.values
     is_mask, is_kept = shown == tokenizer.mask_id, shown == labels
     return np.array([is_mask.sum(), (~is_mask & ~is_kept).sum(), is_kept.sum()])
@@ -136,7 +136,7 @@ def _count(values: Counts, length: int) -> Counts:
 
 
 def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
-    """Whether counting is possible at all; whether the rows are right is `verify`'s question."""
+    """Whether the rows can be counted at all; whether they are right is for `verify` to say."""
     lengths, positions = examples.input_ids.lengths, examples.masked_lm_positions
     length_a, label = examples.length_a.astype(np.int64), examples.next_sentence_label
     ids = (examples.input_ids.values, examples.masked_lm_labels.values)
@@ -151,8 +151,7 @@ def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
     )
 
 
-def _unsound(path: Path) -> InputError:
+def _mismatch(path: Path) -> InputError:
     return InputError(
-        f"{path} is not what its manifest says; `clozeline verify {path.parent}` tells what is "
-        "wrong."
+        f"{path} does not match the manifest; `clozeline verify {path.parent}` lists what is wrong."
     )

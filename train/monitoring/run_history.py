@@ -1,4 +1,4 @@
-"""A run as its folder tells it: its config, its lines of metrics, and what it reached."""
+"""A training run read from its folder: its config and its logged metrics."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +19,7 @@ Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps, values
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run as its folder tells it."""
+    """A run of any state: complete, still training or killed."""
 
     name: str
     config: RunConfig
@@ -28,32 +28,29 @@ class RunHistory:
 
     @classmethod
     def of(cls, run: Path, name: str) -> "RunHistory":
-        """Raises InputError where the folder is no run, or a file of it cannot be read.
-
-        A run that is under way, or was killed, is a run as far as it got.
-        """
+        """Raises InputError if the folder is not a run, or a file of it cannot be read."""
         return cls(name, read_run(run), read_metrics(run), (run / SUMMARY).exists())
 
     @property
     def step(self) -> int:
-        """The last one that was logged."""
+        """The last logged step."""
         return max((line["step"] for line in self.lines), default=0)
 
     def points(self, name: str) -> Points:
-        """All finite values of that name."""
+        """The steps and values of a metric where it is finite."""
         found = [(line["step"], line[name]) for line in self.lines if name in line]
         columns = np.array(found, dtype=np.float64).reshape(-1, 2)
         columns = columns[np.isfinite(columns[:, 1])]
         return columns[:, 0], columns[:, 1]
 
     def last(self, name: str, number: int = 10) -> float | None:
-        """The mean of the newest values, one in a line being noisy; None where there are none."""
+        """The mean of the newest values of a metric, as one is noisy; None if there are none."""
         values = self.points(name)[1]
         return float(values[-number:].mean()) if len(values) else None
 
     @cached_property
     def warnings(self) -> list[HealthWarning]:
-        """What `health` sees in the lines."""
+        """The health warnings that the logged metrics give rise to."""
         training = self.config.training
         return find_warnings(
             self.lines,
@@ -62,8 +59,8 @@ class RunHistory:
             total_steps=None if training.budget else training.max_steps,
         )
 
-    def choices(self) -> dict[str, str]:
-        """All that decides the run, by name, as text."""
+    def settings(self) -> dict[str, str]:
+        """Everything that determines the run, by name, as text."""
         parts = self.config.to_dict()
         flat = {
             f"{part}: {name.rstrip('_')}": _value(value)
