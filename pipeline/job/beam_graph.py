@@ -3,15 +3,18 @@
 import argparse
 import socket
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Final
 from urllib.parse import urlsplit
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.transforms import combiners
 
 from pipeline.common.errors import InputError
+from pipeline.job.beam_workers import loopback_only
 from pipeline.job.steps import JobContext, ShardRecord, Steps, finish_dataset
 from pipeline.job.token_cache import CacheSlice
 from pipeline.sources.formats import Block
@@ -25,7 +28,9 @@ def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequen
     Raises InputError for an unknown option or runner, a runner that is not installed, and an
     address that does not accept connections. What a step or the runner raises passes through.
     """
-    with _pipeline(list(beam_args)) as root:
+    pipeline = _pipeline(list(beam_args))
+    is_local = isinstance(pipeline.runner, FnApiRunner)
+    with loopback_only() if is_local else nullcontext(), pipeline as root:
         _ = (
             root
             | "ListBlocks" >> beam.Create(blocks)

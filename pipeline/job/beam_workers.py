@@ -1,0 +1,112 @@
+"""Worker processes of Beam's local runner: started without a shell, watched, on loopback only.
+
+Beam 2.77 starts a worker with `shell=True` and an unquoted `sys.executable`, waits for ever if it
+dies, and binds its unauthenticated servers to all interfaces. Importing this module registers a
+worker handler without the first two; `loopback_only` closes the third.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc
+from apache_beam.portability import python_urns
+from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
+from apache_beam.runners.portability.fn_api_runner.worker_handlers import (
+    GrpcWorkerHandler,
+    WorkerHandler,
+)
+from google.protobuf import json_format, text_format
+
+WORKER: Final = "apache_beam.runners.worker.sdk_worker_main"
+SECONDS_BETWEEN_CHECKS: Final = 0.2
+SECONDS_TO_EXIT: Final = 10.0
+
+
+@WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)
+class LocalWorker(GrpcWorkerHandler):  # type: ignore[misc]  # Beam has no types
+    """One worker process; if it dies, everything it was asked to do fails at once."""
+
+    def __init__(self, command: bytes, state: Any, provision_info: Any, grpc_server: Any) -> None:
+        super().__init__(state, provision_info, grpc_server)  # `command` is for a shell
+        self._is_stopping = threading.Event()
+
+    def start_worker(self) -> None:
+        """Start the process; it connects to the control server by itself."""
+        options = self.provision_info.provision_info.pipeline_options
+        control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
+        environment = os.environ | {
+            "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
+            "LOGGING_API_SERVICE_DESCRIPTOR": text_format.MessageToString(
+                self.logging_api_service_descriptor()
+            ),
+            "PIPELINE_OPTIONS": json_format.MessageToJson(options),
+            "WORKER_ID": self.worker_id,
+        }
+        self._process = subprocess.Popen([sys.executable, "-m", WORKER], env=environment)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def stop_worker(self) -> None:
+        """The control connection is closed, so the process ends; kill it if it does not."""
+        self._is_stopping.set()
+        try:
+            self._process.wait(SECONDS_TO_EXIT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def close(self) -> None:
+        """An exit from now on is expected."""
+        self._is_stopping.set()
+        super().close()
+
+    def _watch(self) -> None:
+        code = self._process.wait()
+        message = f"a worker process exited unexpectedly ({_exit_reason(code)})"
+        while not self._is_stopping.wait(SECONDS_BETWEEN_CHECKS):
+            # Again and again: the runner may ask for something more before it sees the failure.
+            for request, future in list(self.control_conn._futures_by_id.items()):
+                if not future.is_done():
+                    answer = beam_fn_api_pb2.InstructionResponse
+                    future.set(answer(instruction_id=request, error=message))
+
+
+def _exit_reason(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+@contextmanager
+def loopback_only() -> Iterator[None]:
+    """Bind the gRPC servers that Beam starts inside to 127.0.0.1.
+
+    Beam's servers carry pickles without authentication, and it offers no option for the address.
+    """
+    make_server = grpc.server
+
+    def server(*args: Any, **kwargs: Any) -> _LoopbackServer:
+        return _LoopbackServer(make_server(*args, **kwargs))
+
+    grpc.server = server
+    try:
+        yield
+    finally:
+        grpc.server = make_server
+
+
+class _LoopbackServer:
+    """A gRPC server whose ports are open to this machine only."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
+
+    def add_insecure_port(self, address: str) -> int:
+        """Bind the port of `address` on the loopback interface; return the port bound."""
+        port: int = self._server.add_insecure_port(f"127.0.0.1:{address.rpartition(':')[2]}")
+        return port
