@@ -28,7 +28,7 @@ SECONDS_TO_EXIT: Final = 10.0
 
 
 @WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)
-class LocalWorker(GrpcWorkerHandler):  # type: ignore[misc]  # Beam has no types
+class LocalWorker(GrpcWorkerHandler):
     """One worker process; if it dies, everything it was asked to do fails at once."""
 
     def __init__(self, command: bytes, state: Any, provision_info: Any, grpc_server: Any) -> None:
