@@ -24,7 +24,7 @@ from train.artifacts.checkpoint import (
 )
 from train.data.loader import Loader
 from train.engine.distributed import World, is_main_process, is_restart, join_world
-from train.pretraining.stop_and_budget import MOST_STEPS
+from train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
@@ -111,11 +111,10 @@ def test_two_processes_train_as_one_does_on_unpadded_batches_of_like_length(runs
     assert_same_training(numbers(runs / "forms"), numbers(runs / "forms-one"))
 
 
-def test_processes_that_would_skip_different_shards_all_refuse(runs):
+def test_ranks_that_would_skip_different_shards_all_refuse(runs):
     said = [(runs / f"skips.refused.{rank}").read_text() for rank in (0, 1)]
-    assert "process 0 skips no shard, and another process others" in said[0]
-    assert "process 1 skips train-00001-of-00005.arrow, process 0 no shard" in said[1]
-    assert all("all have to read the same shards" in each for each in said)
+    assert "rank 0 skips no shard. All ranks must read the same shards" in said[0]
+    assert "rank 0 skips no shard, rank 1 skips train-00001-of-00005.arrow." in said[1]
 
 
 def test_one_that_accumulates_trains_as_one_that_does_not(runs, folder, tmp_path):
@@ -164,14 +163,14 @@ def test_only_one_of_two_processes_writes(runs):
 def test_what_is_refused_is_said_once_and_ends_all(runs):
     said = [(runs / f"ddp.refused.{rank}").read_text() for rank in (0, 1)]
     assert said[0].startswith("InputError ")
-    assert "which is beyond --max-steps 3" in said[0]
+    assert "step 50, beyond --max-steps 3" in said[0]
     assert said[1] == "SystemExit 2"
 
 
-def test_what_one_of_two_processes_is_told_both_do(runs):
+def test_a_stop_request_to_one_of_two_processes_stops_both(runs):
     """They agree within so many steps; else this test would not end."""
     state = read_state(latest_checkpoint(runs / "stopped"))
-    assert 5 <= state.step <= 5 + 2 * MOST_STEPS
+    assert 5 <= state.step <= 5 + 2 * MAX_STEPS_BETWEEN_SYNCS
     assert state.next_position == 8 * state.step
     assert not (runs / "stopped" / "summary.json").exists()
 

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from pipeline.common.errors import InputError
 from train.monitoring.health import Health
-from train.monitoring.metrics import MetricsLog, StepTimer, read_metrics
+from train.monitoring.metrics import MetricsLog, read_metrics
 
 
 def write(run: Path, steps, *, after=0, health=None, **values) -> None:
@@ -172,14 +172,3 @@ def test_other_processes_write_nothing_and_say_nothing(tmp_path, capsys):
         log.advance()
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr().err == ""
-
-
-def test_the_stopwatch_tells_what_was_since_the_last_look():
-    watch = StepTimer()
-    watch.tokens += 30
-    with watch.waiting():
-        sum(range(1000))
-    seconds, waited, tokens = watch.look()
-    assert 0 < waited <= seconds
-    assert tokens == 30
-    assert watch.look()[1:] == (0.0, 0)

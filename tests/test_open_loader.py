@@ -93,13 +93,13 @@ def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, tmp_path
     assert len(list_checkpoints(tmp_path)) == 1
 
 
-def test_a_batch_that_grows_has_no_bins():
+def test_a_growing_batch_cannot_have_length_bins():
     with pytest.raises(ValueError, match="Use one of the two"):
         PretrainConfig(length_bins=3, batch_ramp=0.5)
 
 
 @pytest.mark.parametrize("micro", [None, 2])
-def test_a_look_takes_no_more_rows_at_once_than_training_does(micro, tmp_path):
+def test_an_evaluation_takes_no_more_rows_at_once_than_training_does(micro, tmp_path):
     shards = write_data_set(tmp_path / "shards", train=(20,), validation=(9,))
     rows = []
     hook = register_module_forward_hook(
@@ -132,12 +132,12 @@ def test_a_damaged_validation_shard_costs_nothing_of_what_was_trained(tmp_path):
     assert read_state(latest_checkpoint(tmp_path / "run")).step == 3
 
 
-def test_a_batch_of_more_than_there_is_is_told_of(tmp_path, capsys):
+def test_a_batch_larger_than_the_data_set_is_a_warning(tmp_path, capsys):
     shards = write_data_set(tmp_path / "shards", train=(5,))
     train(shards, tmp_path / "run", max_steps=1)
-    assert "a batch of 8 examples is more than all of the 5 there are" in capsys.readouterr().err
+    assert "a batch of 8 examples is larger than the data set (5)" in capsys.readouterr().err
     train(shards, tmp_path / "small", max_steps=1, batch_size=5)
-    assert "more than all" not in capsys.readouterr().err
+    assert "larger than" not in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -159,22 +159,24 @@ def test_a_shard_that_changed_ends_training_by_name_when_it_is_checked(harmed, t
     assert "train-00001-of-00003.arrow is damaged (its sha256 is not" in refused.output
 
 
-def test_what_is_skipped_is_counted_and_stays_skipped(harmed, tmp_path, capsys):
+def test_skipped_shards_are_counted_and_stay_skipped(harmed, tmp_path, capsys):
     options = {"check_shards": True, "skip_bad_shards": True}
     run = tmp_path / "run"
     train(harmed, run, max_steps=4, **options)
     warning = capsys.readouterr().err
-    said = "warning: 1 of 3 shards are skipped, and with them 20 of 40 training examples."
+    said = "warning: 1 of 3 shards are skipped, with 20 of 40 training examples."
     assert said in warning
     assert "train-00001-of-00003.arrow is damaged" in warning
     assert read_state(latest_checkpoint(run)).skipped_shards == ["train-00001-of-00003.arrow"]
     train(harmed, run, resume=True, max_steps=8, **options)
     assert read_state(latest_checkpoint(run)).skipped_shards == ["train-00001-of-00003.arrow"]
-    with pytest.raises(InputError, match="no shard would be skipped, in the life before train-000"):
+    with pytest.raises(
+        InputError, match="no shard would be skipped, the checkpoint skips train-00"
+    ):
         train(harmed, run, resume=True)  # unchecked, it is a shard like the others
 
 
-def test_a_growing_batch_goes_on_without_the_skipped_shard(harmed, tmp_path):
+def test_a_growing_batch_reads_on_without_the_skipped_shard(harmed, tmp_path):
     """The second size reads on where the first one ended, without the shard that was skipped."""
     options = {"check_shards": True, "skip_bad_shards": True, "batch_size": 16}
     train(harmed, tmp_path / "run", batch_ramp=0.9, **options)

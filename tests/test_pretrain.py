@@ -1,4 +1,4 @@
-"""What a run leaves behind, what it goes on from, and what it refuses; all in this process."""
+"""What a run writes, what it resumes from, and what it refuses; all in this process."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ from train.engine.schedule import learning_rate_at
 
 @pytest.fixture(scope="module")
 def finished(small_folder, tmp_path_factory):
-    """A run of 12 steps with checkpoints at 4, 8 and 12 and looks at 6 and 12."""
+    """A run of 12 steps with checkpoints at 4, 8 and 12, evaluated at 6 and 12."""
     out = tmp_path_factory.mktemp("finished")
     train(small_folder, out, eval_every=6)
     return out
@@ -42,7 +42,7 @@ def finished(small_folder, tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    """A copy to do things to."""
+    """A copy to change."""
     return shutil.copytree(finished, tmp_path / "run")
 
 
@@ -50,10 +50,10 @@ def steps(run):
     return [read_state(folder).step for folder in list_checkpoints(run)]
 
 
-# --- what it leaves behind
+# --- what it writes
 
 
-def test_a_run_leaves_its_configs_checkpoints_metrics_and_summary(finished):
+def test_a_run_writes_its_configs_checkpoints_metrics_and_summary(finished):
     names = ["checkpoints", "metrics.jsonl", "run.json", "summary.json", "tensorboard", "tokenizer"]
     assert sorted(path.name for path in finished.iterdir()) == names
     assert steps(finished) == [4, 8, 12]
@@ -62,7 +62,7 @@ def test_a_run_leaves_its_configs_checkpoints_metrics_and_summary(finished):
     assert tokenizer.digest == small_tokenizer().digest
 
 
-def test_every_step_has_one_line_and_every_look_another(finished):
+def test_every_step_has_one_line_and_every_evaluation_another(finished):
     lines = numbers(finished)
     assert [line["step"] for line in lines if "mlm_loss" in line] == list(range(1, 13))
     assert [line["step"] for line in lines if "heldout/mlm_loss" in line] == [6, 12]
@@ -79,11 +79,11 @@ def test_the_metrics_are_of_the_data_and_the_schedule(finished, small_folder):
     assert [line["learning_rate"] for line in lines] == rates
 
 
-def test_the_state_says_where_the_data_stands(finished):
+def test_the_state_has_the_position_in_the_data_and_the_held_out_loss(finished):
     states = [read_state(folder) for folder in list_checkpoints(finished)]
     assert [state.next_position for state in states] == [32, 64, 96]
-    looks = {line["step"]: line for line in numbers(finished) if "heldout/mlm_loss" in line}
-    last = looks[12]["heldout/mlm_loss"] + looks[12]["heldout/nsp_loss"]
+    heldout = {line["step"]: line for line in numbers(finished) if "heldout/mlm_loss" in line}
+    last = heldout[12]["heldout/mlm_loss"] + heldout[12]["heldout/nsp_loss"]
     assert [state.heldout_loss for state in states] == [None, None, last]  # of its own weights
 
 
@@ -97,11 +97,11 @@ def test_the_newest_checkpoints_are_kept_and_the_best(small_folder, tmp_path):
         if "heldout/mlm_loss" in line
     }
     best = min(losses, key=losses.__getitem__)
-    assert best != 12, "the best is the last: this test shows nothing"
+    assert best != 12, "the best checkpoint is the last one, so this test shows nothing"
     assert steps(tmp_path) == [best, 12]
 
 
-def test_without_held_out_shards_there_is_nothing_to_look_at(tmp_path):
+def test_without_held_out_shards_nothing_is_evaluated(tmp_path):
     shards = write_data_set(tmp_path / "shards", train=(20,))
     outcome = train(shards, tmp_path / "run", max_steps=2)
     assert outcome.is_complete
@@ -143,10 +143,10 @@ def test_a_finished_run_is_left_alone(run, small_folder):
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"batch_size": 4}, "a run at step 12 of another config (batch_size 8 there, 4 now). "),
-        ({"max_steps": 20}, "a run at step 12 of another config (max_steps 12 there, 20 now). "),
+        ({"batch_size": 4}, "a run at step 12 with another config (batch_size 8 there, 4 now). "),
+        ({"max_steps": 20}, "a run at step 12 with another config (max_steps 12 there, 20 now). "),
         ({"seed": 1}, "reads the data in the order of seed 0, not of 1; "),
-        ({"model": replace(TINY, hidden_size=64)}, "of another model, data set or tokenizer "
+        ({"model": replace(TINY, hidden_size=64)}, "with another model, data set or tokenizer "
          "(hidden_size 32 there, 64 now). "),
     ],
 )  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_finished_run_of_another_config_is_refused(changes, complaint, run, sm
 
 def test_an_unfinished_run_wants_to_be_resumed_or_overwritten(run, small_folder):
     go_back(run, 8)
-    with pytest.raises(InputError, match=r"holds a run at step 8\. Give --resume to go on, --over"):
+    with pytest.raises(InputError, match=r"holds a run at step 8\. Give --resume to cont"):
         train(small_folder, run, eval_every=6)
 
 
@@ -183,7 +183,7 @@ def test_a_checkpoint_that_was_put_in_from_another_data_set_is_refused(run, smal
     shards = write_data_set(tmp_path / "shards", train=(20,))
     train(shards, tmp_path / "other", max_steps=16, save_every=0)
     shutil.copytree(latest_checkpoint(tmp_path / "other"), run / "checkpoints" / "step-00000016")
-    with pytest.raises(InputError, match="of another model, data set or tokenizer"):
+    with pytest.raises(InputError, match="with another model, data set or tokenizer"):
         train(small_folder, run, max_steps=20, resume=True)
 
 
@@ -222,15 +222,15 @@ def test_a_finished_run_can_be_made_longer(run, small_folder):
 
 
 def test_a_run_cannot_be_made_shorter_than_it_is(run, small_folder):
-    complaint = r"holds a run at step 12, which is beyond --max-steps 5; give at least 12, or anot"
+    complaint = r"holds a run at step 12, beyond --max-steps 5; give at least 12, or another --out"
     with pytest.raises(InputError, match=complaint):
         train(small_folder, run, resume=True, max_steps=5)
 
 
-def test_by_default_each_checkpoint_is_looked_at(small_folder, tmp_path):
+def test_by_default_each_checkpoint_is_evaluated(small_folder, tmp_path):
     train(small_folder, tmp_path, eval_every=None)
-    looks = [line["step"] for line in numbers(tmp_path) if "heldout/mlm_loss" in line]
-    assert looks == [4, 8, 12]
+    evaluated = [line["step"] for line in numbers(tmp_path) if "heldout/mlm_loss" in line]
+    assert evaluated == [4, 8, 12]
     losses = [read_state(folder).heldout_loss for folder in list_checkpoints(tmp_path)]
     assert len({*losses} - {None}) == 3
 
@@ -256,11 +256,11 @@ def test_while_the_batch_grows_the_data_are_read_in_the_same_order(small_folder,
     assert_same_run(run, tmp_path / "whole")
 
 
-# --- by the clock
+# --- with a time budget
 
 
-def test_a_run_by_the_clock_makes_steps_until_its_time_is_up(small_folder, tmp_path):
-    """Ended by whoever is faster: nothing here depends on how fast."""
+def test_a_run_with_a_time_budget_trains_until_it_is_spent(small_folder, tmp_path):
+    """Nothing here depends on how fast the machine is."""
     outcome = train(small_folder, tmp_path, for_="1s", max_steps=1, save_every=0)
     state = read_state(latest_checkpoint(tmp_path))
     assert outcome.is_complete
@@ -272,7 +272,7 @@ def test_a_run_by_the_clock_makes_steps_until_its_time_is_up(small_folder, tmp_p
     assert not train(small_folder, tmp_path, for_="1s", max_steps=1, save_every=0).is_new
 
 
-def test_a_resumed_run_by_the_clock_has_what_is_left_of_its_time(small_folder, tmp_path):
+def test_a_resumed_run_has_what_is_left_of_its_time_budget(small_folder, tmp_path):
     train(small_folder, tmp_path, for_="1s", save_every=0)
     before = read_state(latest_checkpoint(tmp_path))
     train(small_folder, tmp_path, for_="1.5s", save_every=0, resume=True)
@@ -335,13 +335,13 @@ def test_the_command_takes_the_model_of_the_other_run(finished, small_folder, tm
     assert read_run(tmp_path / "a").model == STILL
     result = invoke(longer_folder(tmp_path / "long"), "--out", tmp_path / "b", *start)
     assert result.exit_code == 2
-    assert "has examples of 32 tokens, and the model reads 16 at most" in result.stderr
+    assert "has examples of 32 tokens, but the model reads at most 16" in result.stderr
     result = invoke(small_folder, "--out", tmp_path / "c", *start, "--preset", "bert-tiny")
     assert "(max_position_embeddings 16 there, 512 now" not in result.stderr.splitlines()[0]
     assert "another model or tokenizer (" in result.stderr
 
 
-def test_there_may_be_nothing_to_resume(small_folder, tmp_path):
+def test_resume_without_a_checkpoint_starts_a_new_run(small_folder, tmp_path):
     assert train(small_folder, tmp_path / "new", resume=True, max_steps=1).is_complete
 
 
@@ -362,7 +362,7 @@ def invoke(*arguments):
         (("--preset", "bert-mini"), "another model, data set or tokenizer (hidden_size 32 there"),
     ],
 )
-def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
+def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
     options, complaint, finished, small_folder
 ):
     result = invoke(small_folder, "--out", finished, *options)
@@ -373,21 +373,21 @@ def test_what_the_user_can_mend_is_one_line_and_exit_code_2(
     assert "Traceback" not in result.stderr
 
 
-def test_a_file_is_no_folder_for_a_run(small_folder, tmp_path):
+def test_a_file_is_refused_as_the_folder_of_a_run(small_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="file is a file; give the run a folder"):
         train(small_folder, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_without_a_manifest_is_no_data_set(tmp_path):
+def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path):
     result = invoke(tmp_path, "--out", tmp_path / "run")
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
     assert "has no manifest.json" in result.stderr
 
 
-def test_the_last_line_says_where_the_run_stands(small_folder, tmp_path):
+def test_the_last_line_has_the_step_and_the_folder(small_folder, tmp_path):
     line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-tiny", "--max-steps", 1)
     first, second = invoke(*line), invoke(*line)
     assert (first.exit_code, second.exit_code) == (0, 0)

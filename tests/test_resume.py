@@ -1,8 +1,8 @@
-"""A run that was stopped, killed or short of disk goes on as if nothing had happened.
+"""A run that was stopped, killed or out of disk resumes as if nothing had happened.
 
-"As if nothing had happened" is meant literally: every number of every step, and the bytes of the
-last checkpoint. Dropout is on, the learning rate changes with each step, and the 12 steps cross
-into the second epoch, which has masks of its own.
+That is meant literally: every number of every step, and the bytes of the last checkpoint. Dropout
+is on, the learning rate changes with each step, and the 12 steps cross into the second epoch, which
+has masks of its own.
 """
 
 import os
@@ -12,7 +12,9 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
+from itertools import islice, pairwise
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -38,7 +40,7 @@ ENDLESS = {"schedule": "constant", "warmup": 0.0, "save_every": 5, "max_steps": 
 
 @pytest.fixture(scope="module")
 def whole(small_folder, tmp_path_factory):
-    """The uninterrupted run of 12 steps: checkpoints at 4, 8, 12, looks at 6 and 12."""
+    """The uninterrupted run of 12 steps: checkpoints at 4, 8, 12, evaluated at 6 and 12."""
     out = tmp_path_factory.mktemp("whole")
     train(small_folder, out, model=preset_of(small_folder), eval_every=6)
     return out
@@ -46,7 +48,7 @@ def whole(small_folder, tmp_path_factory):
 
 @pytest.fixture
 def run(whole, tmp_path):
-    """A copy to do things to."""
+    """A copy to change."""
     return shutil.copytree(whole, tmp_path / "run")
 
 
@@ -54,7 +56,7 @@ def finish(shards, run):
     return train(shards, run, model=preset_of(shards), eval_every=6, resume=True)
 
 
-def assert_goes_on_as_one_run(shards, run, tmp_path):
+def assert_continues_as_one_run(shards, run, tmp_path):
     """Three more steps in this process; against a run that was never interrupted."""
     steps = numbers(run)[-1]["step"] + 3
     for out, resume in ((run, True), (tmp_path / "undisturbed", False)):
@@ -71,7 +73,35 @@ def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, small_folde
     assert_same_run(run, whole)
 
 
-def test_a_checkpoint_that_was_being_written_is_none(run, whole, small_folder):
+def test_a_line_of_metrics_includes_the_steps_before_the_checkpoint(small_folder, tmp_path):
+    """Lines at 1, 5 and 10, a checkpoint at 8: the mean at 10 is that of steps 6 to 10."""
+    options = {"model": preset_of(small_folder), "log_every": 5}
+    train(small_folder, tmp_path / "whole", **options)
+    run = go_back(shutil.copytree(tmp_path / "whole", tmp_path / "run"), 8)
+    train(small_folder, run, resume=True, **options)
+    assert_same_run(run, tmp_path / "whole")
+
+
+def test_a_logged_loss_is_the_mean_since_the_line_before(whole, small_folder, tmp_path):
+    """The same run with one line for each step."""
+    train(small_folder, tmp_path, model=preset_of(small_folder), log_every=4, eval_every=6)
+    every_step = {line["step"]: line for line in numbers(whole) if "mlm_loss" in line}
+    lines = [line for line in numbers(tmp_path) if "mlm_loss" in line]
+    assert [line["step"] for line in lines] == [1, 4, 8, 12]
+    steps = {line["step"]: every_step[line["step"]] for line in lines}
+    assert lines[0] == steps[1]
+    batches = islice(Loader(small_folder, batch_size=8, seed=0), 12)
+    masked = [batch.num_predictions for batch in batches]
+    for before, line in pairwise(lines):
+        since = range(before["step"] + 1, line["step"] + 1)
+        losses = [every_step[step]["mlm_loss"] for step in since]
+        weights = [masked[step - 1] for step in since]
+        assert line["mlm_loss"] == pytest.approx(np.average(losses, weights=weights), rel=1e-12)
+        for name in ("mlm_accuracy", "nsp_accuracy", "data_digest", "gradient_norm"):
+            assert line[name] == steps[line["step"]][name]
+
+
+def test_a_half_written_checkpoint_is_ignored_and_removed(run, whole, small_folder):
     newest = latest_checkpoint(go_back(run, 8))
     (newest / "state.json").unlink()
     newest.rename(newest.with_name(".step-00000008.ab12.partial"))
@@ -89,12 +119,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(
     finish(small_folder, run)
     said = capsys.readouterr().err.splitlines()[0]
     assert f"{newest / name} cannot be read" in said
-    assert "set aside as damaged-step-00000008, and training goes on from step 4." in said
+    assert "set aside as damaged-step-00000008; training resumes from step 4." in said
     assert_same_run(run, whole)
     assert (newest.parent / "damaged-step-00000008").is_dir()
 
 
-def test_where_no_checkpoint_is_whole_nothing_is_begun_anew(run, small_folder):
+def test_where_no_checkpoint_is_intact_no_new_run_is_started(run, small_folder):
     for folder in list_checkpoints(run):
         (folder / "optimizer.safetensors").write_bytes(b"")
     before = sorted(run.rglob("*"))
@@ -102,13 +132,13 @@ def test_where_no_checkpoint_is_whole_nothing_is_begun_anew(run, small_folder):
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
-    assert f"No checkpoint of {run} is whole" in result.stderr
+    assert f"{run} has no intact checkpoint" in result.stderr
     assert sorted(run.rglob("*")) == before
 
 
 @contextmanager
-def told_to_stop_in(forward, *, training):
-    """SIGTERM to this process in the middle of so many-th forward pass of the whole model."""
+def stop_requested_in(forward, *, training):
+    """SIGTERM to this process in the middle of the N-th forward pass of the whole model."""
     passes = 0
 
     def count(module, *_):
@@ -124,21 +154,21 @@ def told_to_stop_in(forward, *, training):
         hook.remove()
 
 
-def test_told_to_stop_during_a_step_it_ends_that_step_and_saves(run, whole, small_folder):
+def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, whole, small_folder):
     go_back(run, 4)
-    with told_to_stop_in(2, training=True):
+    with stop_requested_in(2, training=True):
         outcome = finish(small_folder, run)
     assert (outcome.step, outcome.is_complete) == (6, False)
     assert read_state(latest_checkpoint(run)).step == 6
     assert not (run / "summary.json").exists()
-    assert [line["step"] for line in numbers(run)] == [1, 2, 3, 4, 5, 6]  # the look is left out
+    assert [line["step"] for line in numbers(run)] == [1, 2, 3, 4, 5, 6]  # and no evaluation
     finish(small_folder, go_back(run, 4))
     assert_same_run(run, whole)
 
 
-def test_told_to_stop_during_a_look_it_does_not_wait_for_its_end(small_folder, tmp_path):
+def test_a_stop_request_during_an_evaluation_does_not_wait_for_its_end(small_folder, tmp_path):
     options = {"model": preset_of(small_folder), "batch_size": 1, "eval_every": 6}
-    with told_to_stop_in(3, training=False):
+    with stop_requested_in(3, training=False):
         outcome = train(small_folder, tmp_path, **options)
     assert (outcome.step, outcome.is_complete, outcome.heldout) == (6, False, None)
     assert read_state(latest_checkpoint(tmp_path)).heldout_loss is None
@@ -146,8 +176,8 @@ def test_told_to_stop_during_a_look_it_does_not_wait_for_its_end(small_folder, t
     assert train(small_folder, tmp_path, resume=True, **options).is_complete
 
 
-def test_told_to_stop_in_the_last_look_it_looks_again_when_it_is_resumed(run, whole, small_folder):
-    with told_to_stop_in(1, training=False):
+def test_stopped_in_the_last_evaluation_it_evaluates_again_when_resumed(run, whole, small_folder):
+    with stop_requested_in(1, training=False):
         outcome = finish(small_folder, go_back(run, 8))
     assert (outcome.step, outcome.is_complete) == (12, False)
     assert finish(small_folder, run).heldout is not None
@@ -155,7 +185,7 @@ def test_told_to_stop_in_the_last_look_it_looks_again_when_it_is_resumed(run, wh
 
 
 @pytest.mark.parametrize("batch_size", [4, 19])
-def test_another_batch_size_goes_on_at_the_very_next_example(batch_size, run, small_folder):
+def test_another_batch_size_resumes_at_the_very_next_example(batch_size, run, small_folder):
     train(small_folder, go_back(run, 8), model=preset_of(small_folder), resume=True, max_steps=9,
           batch_size=batch_size)  # fmt: skip
     assert read_state(latest_checkpoint(run)).next_position == 64 + batch_size
@@ -170,7 +200,7 @@ def test_another_seed_would_read_other_data_and_is_refused(run, small_folder):
         train(small_folder, go_back(run, 8), model=preset_of(small_folder), resume=True, seed=5)
 
 
-# --- processes that end before their time
+# --- killed processes
 
 
 def start(*line):
@@ -192,7 +222,7 @@ def interrupt(process, how, *, at, run):
         while lines_of(run) < at:
             with suppress(subprocess.TimeoutExpired):
                 ended = process.wait(timeout=0.005)
-                pytest.fail(f"it ended with {ended} before it could be interrupted")
+                pytest.fail(f"it ended with exit code {ended} before it could be interrupted")
     finally:
         os.killpg(process.pid, how)
         printed, _ = process.communicate()
@@ -242,7 +272,7 @@ def test_killed_between_two_steps_it_repeats_the_steps_since_its_checkpoint(
         process = start(*command_line(small_folder, run, "--resume", **ENDLESS))
         interrupt(process, signal.SIGKILL, at=at, run=run)
         assert process.returncode == -signal.SIGKILL
-    assert_goes_on_as_one_run(small_folder, run, tmp_path)
+    assert_continues_as_one_run(small_folder, run, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +290,7 @@ def test_asked_to_stop_it_saves_where_it_stands(how, small_folder, tmp_path):
     )
     assert numbers(run)[-1]["step"] == step
     assert not (run / "summary.json").exists()
-    assert_goes_on_as_one_run(small_folder, run, tmp_path)
+    assert_continues_as_one_run(small_folder, run, tmp_path)
 
 
 def test_a_full_disk_is_one_line_and_costs_no_checkpoint(run, whole, small_folder):

@@ -1,39 +1,42 @@
-"""What one process alone agrees on with itself; several do in test_distributed."""
+"""How one process notices a stop request and counts time; test_distributed has several."""
 
 import os
 import signal
 
+import pytest
 import torch
 
 from train.engine.distributed import World
-from train.pretraining.stop_and_budget import Pace, stop_requests
+from train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
 
 ALONE = World(0, 1, torch.device("cpu"))
 
 
-def test_alone_every_step_hears_of_a_request_and_it_stays():
-    pace = Pace(ALONE)
-    pace.step(is_asked=False)
-    assert not pace.is_stopped
-    pace.step(is_asked=True)
-    assert pace.is_stopped
-    pace.step(is_asked=False)
-    assert pace.is_stopped
+def test_a_single_process_notices_a_request_at_the_next_step_and_stays_stopped():
+    control = StopAndBudget(ALONE)
+    control.after_step()
+    assert not control.is_stopped
+    control.after_step(stop=True)
+    assert control.is_stopped
+    control.after_step()
+    assert control.is_stopped
 
 
-def test_the_clock_goes_on_from_the_seconds_of_earlier_lives_and_stands_between_steps():
-    pace = Pace(ALONE, elapsed=100.0)
-    assert pace.elapsed == 100.0
-    pace.step(is_asked=False)
-    first = pace.elapsed
-    pace.step(is_asked=False)
-    assert 100.0 < first < pace.elapsed
+def test_time_continues_from_earlier_processes_and_only_changes_between_steps():
+    control = StopAndBudget(ALONE, elapsed=100.0)
+    assert control.elapsed == 100.0
+    control.after_step()
+    first = control.elapsed
+    control.after_step()
+    assert 100.0 < first < control.elapsed
 
 
-def test_a_signal_is_a_request_and_afterwards_what_it_was_before():
-    before = [signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)]
-    with stop_requests() as stop:
-        assert not stop.is_set()
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.is_set()
-    assert [signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)] == before
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_a_signal_is_a_request_inside_the_context_and_handlers_are_restored(kind):
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with StopAndBudget(ALONE) as control:
+        os.kill(os.getpid(), kind)
+        assert not control.is_stopped  # until the step in progress is finished
+        control.after_step()
+        assert control.is_stopped
+    assert [signal.getsignal(each) for each in SIGNALS] == before

@@ -38,7 +38,7 @@ from train.engine.flops import mfu, peak_flops, step_flops
 from train.engine.malloc import disable_malloc_trim
 from train.engine.optim import build_optimizer
 from train.engine.precision import autocast
-from train.monitoring.metrics import StepTimer
+from train.monitoring.running_metrics import StepTimer
 from train.pretraining.step import train_step
 
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -208,9 +208,9 @@ def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> N
     theirs = their_step(config, fixed, "bf16", fused=True)
     waited = spent = read = 0.0
     for turn in range(rounds + 1):
-        watch.look()
+        watch.lap()
         seconds[0].append(timed(ours))
-        turn_spent, turn_waited, turn_tokens = watch.look()
+        turn_spent, turn_waited, turn_tokens = watch.lap()
         seconds[1].append(timed(theirs))
         if turn:  # the first one compiles
             spent, waited, read = spent + turn_spent, waited + turn_waited, read + turn_tokens

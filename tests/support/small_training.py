@@ -12,7 +12,8 @@ from train.artifacts.checkpoint import list_checkpoints
 from train.artifacts.run import model_config
 from train.config import PretrainConfig
 from train.monitoring.metrics import read_metrics
-from train.pretraining.pretrain import Outcome, pretrain
+from train.pretraining.pretrain import pretrain
+from train.pretraining.trainer import Outcome
 
 TINY = preset(
     "bert-tiny",

@@ -44,7 +44,8 @@ class TrainState:
     seed: int  # of the order of the data
     skipped_shards: list[str] = field(default_factory=list)  # the order goes on without them
     heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were looked at
-    elapsed: float = 0.0  # seconds of a run by the clock; such runs alone look at one
+    elapsed: float = 0.0  # seconds, of a run with a time budget
+    running_metrics: list[float] = field(default_factory=list)  # see RunningMetrics.state
 
 
 def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:

@@ -3,9 +3,7 @@
 import io
 import json
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -124,29 +122,6 @@ class _Progress:
     def _print_line(self) -> None:
         self._next_line = self._bar.format_dict["elapsed"] + SECONDS_BETWEEN_LINES
         print(self._bar, file=sys.stderr, flush=True)
-
-
-class StepTimer:
-    """Time and real tokens since the last look."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-        self._waited = 0.0
-        self.tokens = 0
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Time in which the model has no batch."""
-        start = time.perf_counter()
-        yield
-        self._waited += time.perf_counter() - start
-
-    def look(self) -> tuple[float, float, int]:
-        """Seconds since the last look, seconds of waiting among them, tokens; starts anew."""
-        now = time.perf_counter()
-        seen = now - self._start, self._waited, self.tokens
-        self._start, self._waited, self.tokens = now, 0.0, 0
-        return seen
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What a run reads: its loader, where training stands, and the same shards in every process."""
+"""The loader of a run: at the position to resume from, with the same shards on every rank."""
 
 import sys
 from collections.abc import Iterator
@@ -16,12 +16,11 @@ from train.engine.distributed import World
 def open_loader(
     shards: Path, training: PretrainConfig, state: TrainState, world: World
 ) -> tuple[Loader, TrainState]:
-    """A process's part of the global batches from where the state stands; and the state, in which
-    a new run notes the shards that are skipped.
+    """This process's part of the global batches from the position of `state` on; and the state,
+    in which a new run notes the skipped shards.
 
-    Raises InputError for bad shards, also those to look at held-out examples in that are missing,
-    and where others are skipped than in another process or in an earlier life: the order of the
-    data depends on them.
+    Raises InputError for bad shards, for missing validation shards, and where the skipped shards
+    differ from those of another rank or of the checkpoint: the order of the data depends on them.
     """
     loader = Loader(
         shards,
@@ -38,16 +37,16 @@ def open_loader(
     )
     loader.load_state_dict(loader.state_dict(state.next_position))
     if loader.shards.manifest.num_examples("validation"):
-        ShardSet(shards, "validation")  # now, and not at the first look at them
+        ShardSet(shards, "validation")  # fails now, and not at the first evaluation
     skipped = sorted(loader.shards.skipped)
-    _check_same_for_all(skipped, world)
+    _check_same_on_all_ranks(skipped, world)
     if state.step == 0:
         state = replace(state, skipped_shards=skipped)
     if state.skipped_shards != skipped:
         raise InputError(
-            f"{shards}: {_listed(skipped)} would be skipped, in the life before "
-            f"{_listed(state.skipped_shards)}, and the order of the data depends on it. Put the "
-            "shards back as they were, or give another --out with --start-from."
+            f"{shards}: {_listed(skipped)} would be skipped, the checkpoint skips "
+            f"{_listed(state.skipped_shards)}, and the order of the data depends on it. Restore "
+            "the shards, or give another --out with --start-from."
         )
     if world.is_main:
         for warning in _warnings(loader.shards, training.batch_size):
@@ -55,17 +54,14 @@ def open_loader(
     return loader, state
 
 
-def _check_same_for_all(skipped: list[str], world: World) -> None:
-    broadcast_from_main = world.broadcast_from_main(lambda: skipped)
-    if not world.any(skipped != broadcast_from_main):
+def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:
+    on_main = world.broadcast_from_main(lambda: skipped)
+    if not world.any(skipped != on_main):
         return
-    said = (
-        f"process {world.rank} skips {_listed(skipped)}, process 0 {_listed(broadcast_from_main)}"
-    )
-    if world.is_main:
-        said = f"process 0 skips {_listed(skipped)}, and another process others"
+    here = "" if world.is_main else f", rank {world.rank} skips {_listed(skipped)}"
     raise InputError(
-        f"{said}; all have to read the same shards. Copy them anew to where they differ."
+        f"ranks disagree about unreadable shards: rank 0 skips {_listed(on_main)}{here}. All "
+        "ranks must read the same shards; copy them again where they differ."
     )
 
 
@@ -74,14 +70,14 @@ def _warnings(shards: ShardSet, batch_size: int) -> Iterator[str]:
         total = sum(entry.rows for entry in shards.entries)
         reasons = " ".join(shards.skipped.values())
         yield (
-            f"{len(shards.skipped)} of {len(shards.entries)} shards are skipped, and with them "
+            f"{len(shards.skipped)} of {len(shards.entries)} shards are skipped, with "
             f"{shards.lost_rows:,} of {total:,} training examples. {reasons}"
         )
     examples = sum(shards.shard_rows)
     if batch_size > examples:
         yield (
-            f"a batch of {batch_size:,} examples is more than all of the {examples:,} there are; "
-            "each step reads some of them again."
+            f"a batch of {batch_size:,} examples is larger than the data set ({examples:,}): every "
+            "step repeats some of them."
         )
 
 

@@ -1,4 +1,4 @@
-"""Where a life begins: at nothing, at a checkpoint of its own run, or at the weights of another."""
+"""Where training starts: from nothing, a checkpoint of its own run, or the weights of another."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -19,18 +19,18 @@ from train.pretraining.initial_weights import check_initial
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
-    """Where training stands before the first step of a life."""
+class ResumePoint:
+    """The state of training before the first step of this process."""
 
     state: TrainState
-    checkpoint: Path | None = None  # where the weights come from; None: from the seed
-    init: Path | None = None  # or from this Hugging Face folder
-    has_moments: bool = True  # that fit, in this checkpoint
+    checkpoint: Path | None = None  # has the weights; None: they come from `init` or the seed
+    init: Path | None = None  # a Hugging Face folder
+    has_moments: bool = True  # the checkpoint's moments fit the optimizer
     is_complete: bool = False  # there is nothing left to do
     started_from: str | None = None  # see RunConfig
 
 
-def find_start(
+def find_resume_point(
     out: Path,
     config: RunConfig,
     *,
@@ -39,15 +39,16 @@ def find_start(
     overwrite: bool = False,
     start_from: Path | None = None,
     init: Path | None = None,
-) -> Start:
-    """Look at what is in `out`; its own checkpoints come before those of another run or folder.
+) -> ResumePoint:
+    """The newest checkpoint in `out`, else what a new run starts from.
 
-    With `overwrite` it has none. `start_from` is a run, and `init` a Hugging Face folder, whose
-    tokenizer `shards` must have.
+    With `overwrite`, checkpoints in `out` do not count. A new run starts from another run
+    (`start_from`), a Hugging Face folder (`init`), whose tokenizer `shards` must have, or from
+    the seed.
 
-    A damaged checkpoint is set aside, said so on standard error, and the one before it is taken:
-    training repeats some steps and comes to the same. Raises InputError rather than spoil what is
-    there.
+    A damaged checkpoint is set aside with a warning on standard error and the one before it is
+    taken: some steps are repeated, with the same result. Raises InputError instead of spoiling a
+    run that is there.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give the run a folder of its own.")
@@ -58,52 +59,54 @@ def find_start(
         if found := _newest_whole(out):
             checkpoint, state = found
             _check_same(out, config, there, state)
-            _check_asked_for(out, config, there, state, resume=resume)
+            _check_may_continue(out, config, there, state, resume=resume)
             over = is_over(config.training, state.step, state.elapsed)
-            return Start(
+            return ResumePoint(
                 state=state,
                 checkpoint=checkpoint,
                 is_complete=over and (out / SUMMARY).exists(),
                 started_from=there.started_from,
             )
     if start_from:
-        return _other_start(start_from, config)
+        return _from_other_run(start_from, config)
     if init:
         digest = check_initial(init, config.model, shards)
-        return Start(state=_fresh(config), init=init, started_from=digest)
-    return Start(state=_fresh(config))
+        return ResumePoint(state=_first_state(config), init=init, started_from=digest)
+    return ResumePoint(state=_first_state(config))
 
 
 def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:
     checkpoints = list_checkpoints(out)
-    damages: list[InputError] = []
+    errors: list[InputError] = []
     for checkpoint in reversed(checkpoints):
         try:
             state = check_checkpoint(checkpoint)
         except InputError as error:
-            damages.append(error)
+            errors.append(error)
             continue
-        for damaged, damage in zip(reversed(checkpoints), damages, strict=False):
+        for damaged, reason in zip(reversed(checkpoints), errors, strict=False):
             aside = set_aside(damaged)
             print(
-                f"warning: {damage} It is set aside as {aside.name}, and training goes on from "
-                f"step {state.step}.",
+                f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
+                f"{state.step}.",
                 file=sys.stderr,
             )
         return checkpoint, state
-    if damages:
-        raise InputError(f"No checkpoint of {out} is whole. {damages[0]} --overwrite starts anew.")
-    return None  # it was stopped before its first checkpoint: nothing is lost
+    if errors:
+        raise InputError(
+            f"{out} has no intact checkpoint. {errors[0]} --overwrite starts a new run."
+        )
+    return None  # stopped before its first checkpoint: nothing is lost
 
 
 def _check_same(out: Path, config: RunConfig, there: RunConfig, state: TrainState) -> None:
-    """Raises InputError where going on would not be the same run."""
-    there = replace(  # what the checkpoint says counts, not what stands beside it
+    """Raises InputError where continuing would not be the same run."""
+    there = replace(  # the checkpoint decides, not the run.json beside it
         there, dataset_digest=state.dataset_digest, tokenizer_digest=state.tokenizer_digest
     )
     if fatal := config.differences(there, "model", "dataset_digest", "tokenizer_digest"):
         raise InputError(
-            f"{out} holds a run of another model, data set or tokenizer ({'; '.join(fatal)}). "
+            f"{out} holds a run with another model, data set or tokenizer ({'; '.join(fatal)}). "
             "Give another --out, or --overwrite."
         )
     if state.seed != config.training.seed:
@@ -127,18 +130,19 @@ def _check_bins(out: Path, training: PretrainConfig, there: PretrainConfig) -> N
         if ours != theirs:
             raise InputError(
                 f"{out} reads the data in the order of {name} {theirs}, not of {ours}; give that "
-                "one, or another --out. Without length bins any batch size goes on."
+                "one, or another --out. Without length bins the batch size may change."
             )
 
 
-def _check_asked_for(
+def _check_may_continue(
     out: Path, config: RunConfig, there: RunConfig, state: TrainState, *, resume: bool
 ) -> None:
+    """Raises InputError where `--resume` is missing, or the run is longer than the config's."""
     training = config.training
     if training.budget is None and state.step > training.max_steps:
         raise InputError(
-            f"{out} holds a run at step {state.step}, which is beyond --max-steps "
-            f"{training.max_steps}; give at least {state.step}, or another --out."
+            f"{out} holds a run at step {state.step}, beyond --max-steps {training.max_steps}; "
+            f"give at least {state.step}, or another --out."
         )
     changed = config.differences(there, "training")
     is_finished = is_over(there.training, state.step, state.elapsed)
@@ -146,30 +150,30 @@ def _check_asked_for(
         return
     raise InputError(
         f"{out} holds a run at step {state.step}"
-        + (f" of another config ({'; '.join(changed)})" if changed else "")
-        + ". Give --resume to go on, --overwrite to start anew, or another --out."
+        + (f" with another config ({'; '.join(changed)})" if changed else "")
+        + ". Give --resume to continue it, --overwrite to replace it, or another --out."
     )
 
 
-def _other_start(other: Path, config: RunConfig) -> Start:
-    """Weights and moments of another run; the data and the schedule from their beginning.
+def _from_other_run(other: Path, config: RunConfig) -> ResumePoint:
+    """The weights and moments of another run; data and schedule start from their beginning.
 
-    Raises InputError where the model or the tokenizer is another one.
+    Raises InputError where it has another model or tokenizer.
     """
     there = read_run(other)
     checkpoints = list_checkpoints(other)
     if not checkpoints:
-        raise InputError(f"{other} has no checkpoint yet to start from; finish it first.")
+        raise InputError(f"{other} has no checkpoint to start from yet; finish that run first.")
     check_checkpoint(checkpoints[-1])
     if fatal := _without_dropout(config).differences(
         _without_dropout(there), "tokenizer_digest", "model"
     ):
         raise InputError(
             f"{other} has another model or tokenizer ({'; '.join(fatal)}), so its weights do not "
-            "fit; give the --preset and shards of the tokenizer that it was trained with."
+            "fit; use its --preset, and shards built with its tokenizer."
         )
-    return Start(
-        state=_fresh(config),
+    return ResumePoint(
+        state=_first_state(config),
         checkpoint=checkpoints[-1],
         has_moments=there.training.optimizer == config.training.optimizer,
         started_from=weights_digest(checkpoints[-1]),
@@ -177,12 +181,12 @@ def _other_start(other: Path, config: RunConfig) -> Start:
 
 
 def _without_dropout(config: RunConfig) -> RunConfig:
-    """It is no part of the weights: a run may have another than the one it starts from."""
+    """Dropout is not part of the weights: a run may change the one of the run it starts from."""
     model = replace(config.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return replace(config, model=model)
 
 
-def _fresh(config: RunConfig) -> TrainState:
+def _first_state(config: RunConfig) -> TrainState:
     return TrainState(
         step=0,
         next_position=0,

@@ -1,25 +1,26 @@
-"""What all processes have to agree on between two steps: whether to stop, and what time it is."""
+"""What all processes agree on between two steps: whether to stop, and how much time has passed."""
 
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any, Self
 
 import torch
 
 from train.engine.distributed import World
 
-AGREE_EVERY = 0.5  # seconds
-MOST_STEPS = 100  # without agreeing
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SYNC_SECONDS = 0.5
+MAX_STEPS_BETWEEN_SYNCS = 100
 
 
-class Pace:
-    """The seconds of the run so far by rank 0's clock, and whether any process was told to stop.
+class StopAndBudget:
+    """Stop requests to any process, and the seconds of the run by rank 0's clock; a context.
 
-    To agree costs a message between the processes and a wait for the GPU, so it is done twice a
-    second and not at every step; in between the time stands still. Rank 0 says after how many steps
-    to agree again, so that all ask at the same step.
+    Inside the context SIGTERM and SIGINT are stop requests: the step in progress is finished first.
+    Processes agree twice a second instead of at every step, because agreeing costs a collective and
+    a wait for the GPU; `elapsed` and `is_stopped` change only then. Rank 0 decides how many steps
+    there are until the next time, so that all processes agree at the same step.
     """
 
     def __init__(self, world: World, *, elapsed: float = 0.0) -> None:
@@ -27,41 +28,36 @@ class Pace:
         self.is_stopped = False
         self._world = world
         self._start = time.monotonic() - elapsed
-        self._steps, self._next = 0, 1
+        self._steps, self._next_sync = 0, 1
+        self._requested = threading.Event()
+        self._handlers: dict[signal.Signals, Any] = {}  # as they were before
 
-    def step(self, *, is_asked: bool) -> None:
-        """A step is done; `is_asked`: this process was told to stop."""
-        self._steps += 1
-        if self._steps >= self._next:
-            self.agree(is_asked=is_asked)
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other one receives signals
+            for kind in SIGNALS:
+                self._handlers[kind] = signal.signal(kind, lambda *_: self._requested.set())
+        return self
 
-    def agree(self, *, is_asked: bool) -> None:
-        """Ask all of the others, which ask now too."""
-        now = time.monotonic() - self._start
-        if self._world.size == 1:
-            self.elapsed, self.is_stopped = now, self.is_stopped or is_asked
-            return
-        steps = AGREE_EVERY * self._steps / max(now - self.elapsed, 1e-9)
-        said = [now, float(min(max(int(steps), 1), MOST_STEPS))] if self._world.is_main else [0, 0]
-        answer = torch.tensor(
-            [*said, float(is_asked)], dtype=torch.float64, device=self._world.device
-        )
-        self.elapsed, steps, asked = self._world.sum(answer).tolist()
-        self.is_stopped = self.is_stopped or asked > 0
-        self._steps, self._next = 0, int(steps)
-
-
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Set by SIGTERM or SIGINT; the step in progress is finished first."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals reach the main thread only
-        return
-    kinds = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(kind, lambda *_: stop.set()) for kind in kinds]
-    try:
-        yield stop
-    finally:
-        for kind, handler in zip(kinds, before, strict=True):
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._handlers.items():
             signal.signal(kind, handler)
+
+    def after_step(self, *, stop: bool = False) -> None:
+        """Call after every step; `stop`: this process has a reason of its own to stop."""
+        self._steps += 1
+        if self._steps >= self._next_sync:
+            self.sync(stop=stop)
+
+    def sync(self, *, stop: bool = False) -> None:
+        """Agree with all other processes, which call this too."""
+        now, stop = time.monotonic() - self._start, stop or self._requested.is_set()
+        if self._world.size == 1:
+            self.elapsed, self.is_stopped = now, self.is_stopped or stop
+            return
+        steps = SYNC_SECONDS * self._steps / max(now - self.elapsed, 1e-9)
+        steps = min(max(int(steps), 1), MAX_STEPS_BETWEEN_SYNCS)
+        from_main = [now, steps] if self._world.is_main else [0, 0]
+        sums = torch.tensor([*from_main, stop], dtype=torch.float64, device=self._world.device)
+        self.elapsed, steps, stops = self._world.sum(sums).tolist()
+        self.is_stopped = self.is_stopped or stops > 0
+        self._steps, self._next_sync = 0, int(steps)

@@ -1,0 +1,110 @@
+"""The numbers of a line of metrics, collected over the steps since the line before."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from train.data.batch import LoadedBatch, digest_text
+from train.engine.distributed import World
+from train.engine.flops import mfu
+
+
+class StepTimer:
+    """Seconds and real tokens since the last lap."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+        self._waited = 0.0
+        self.tokens = 0
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in which the model has no batch."""
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    def lap(self) -> tuple[float, float, int]:
+        """Seconds since the last lap, seconds of waiting among them, and tokens; starts anew."""
+        now = time.perf_counter()
+        lap = now - self._start, self._waited, self.tokens
+        self._start, self._waited, self.tokens = now, 0.0, 0
+        return lap
+
+
+class RunningMetrics:
+    """Loss sums, counts, seconds and FLOPs since the last line of metrics.
+
+        running = RunningMetrics(world, peak_flops=None)
+        with running.timer.waiting():
+            loaded = next(batches)
+        running.add(loaded, losses, flops=2e9)            # every step; does not wait for the GPU
+        totals = world.sum(running.sums(loaded, hits))    # every line: its only collective
+        running.line(loaded, totals)  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
+
+    Losses are means over all masked tokens and pairs since the last line. Accuracies and the data
+    digest are those of its last batch alone. `carried` is the `state` of an earlier process.
+    """
+
+    def __init__(
+        self, world: World, *, peak_flops: float | None, carried: Sequence[float] = ()
+    ) -> None:
+        mlm, nsp, predictions, pairs = carried or (0.0, 0.0, 0.0, 0.0)
+        self.timer = StepTimer()
+        self._world, self._peak_flops = world, peak_flops
+        # Each process has its part of the loss sums; an earlier process left them added up.
+        losses = [mlm, nsp] if world.is_main else [0.0, 0.0]
+        self._losses = torch.tensor(losses, dtype=torch.float64, device=world.device)
+        self._predictions, self._pairs = int(predictions), int(pairs)  # of the global batches
+        self._flops = 0.0
+
+    def add(self, loaded: LoadedBatch[Any], losses: Tensor, *, flops: float) -> None:
+        """Add a step: its batch, this process's sums of both losses [2], and everybody's FLOPs."""
+        self._losses += losses
+        self._predictions += loaded.num_predictions
+        self._pairs += loaded.num_pairs
+        self._flops += flops
+        self.timer.tokens += loaded.num_tokens
+
+    def sums(self, loaded: LoadedBatch[Any], hits: Tensor) -> Tensor:
+        """This process's terms of the sums that a line needs, float64 [6].
+
+        `loaded` is the last batch, and `hits` [2] the masked tokens and the pairs that were
+        predicted right in this process's part of it.
+        """
+        digest = divmod(loaded.digest % 2**64, 2**32)  # two halves, which float64 adds exactly
+        halves = torch.tensor(digest, dtype=torch.float64, device=self._losses.device)
+        return torch.cat([self._losses, hits.double(), halves])
+
+    def line(self, loaded: LoadedBatch[Any], totals: Tensor) -> dict[str, Any]:
+        """The line of metrics, from the `sums` of all processes; starts anew."""
+        mlm, nsp, token_hits, pair_hits, high, low = totals.tolist()
+        seconds, waited, tokens = self.timer.lap()
+        line = {
+            "mlm_loss": mlm / max(self._predictions, 1),
+            "mlm_accuracy": token_hits / max(loaded.num_predictions, 1),
+            "tokens_per_second": round(tokens / seconds, 1),
+            "data_wait": round(waited / seconds, 4),
+            "data_digest": digest_text(int(high) << 32, int(low)),
+        }
+        devices = self._world.size
+        used = mfu(self._flops, seconds=seconds, peak=self._peak_flops, devices=devices)
+        if used is not None:
+            line["mfu"] = round(used, 4)
+        if self._pairs:
+            line["nsp_loss"] = nsp / self._pairs
+        if loaded.num_pairs:
+            line["nsp_accuracy"] = pair_hits / loaded.num_pairs
+            line["nsp_pairs"] = loaded.num_pairs
+        self._losses.zero_()
+        self._predictions, self._pairs, self._flops = 0, 0, 0.0
+        return line
+
+    def state(self) -> list[float]:
+        """Loss sums and counts since the last line, for a checkpoint; all processes call it."""
+        losses = self._world.sum(self._losses.clone()).tolist()
+        return [*losses, float(self._predictions), float(self._pairs)]

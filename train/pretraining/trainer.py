@@ -1,0 +1,263 @@
+"""The training loop of one process: load, step, log, evaluate, save, stop."""
+
+import math
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.config import BertConfig
+from model.heads import BertForPretraining, start_decoder_at_unigram
+from pipeline.common.errors import DivergedError, InputError
+from pipeline.dataset.manifest import Manifest, read_manifest
+from train.artifacts.checkpoint import load_moments, load_weights
+from train.artifacts.checkpoint_writer import CheckpointWriter
+from train.artifacts.run import RunConfig, write_summary
+from train.artifacts.snapshot import restore_moments, take_snapshot
+from train.data.batch import LoadedBatch
+from train.data.loader import evaluation_batches
+from train.engine.distributed import World, parallelize
+from train.engine.flops import peak_flops, step_flops
+from train.engine.malloc import disable_malloc_trim
+from train.engine.optim import build_optimizer, set_learning_rate
+from train.engine.precision import seed_dropout
+from train.engine.schedule import batch_size_at, is_over, learning_rate_at
+from train.monitoring.health import Health, unigram_entropy
+from train.monitoring.metrics import MetricsLog
+from train.monitoring.running_metrics import RunningMetrics
+from train.pretraining.evaluate import Evaluation, evaluate
+from train.pretraining.initial_weights import load_initial
+from train.pretraining.open_loader import open_loader
+from train.pretraining.resume import ResumePoint
+from train.pretraining.step import train_step
+from train.pretraining.stop_and_budget import StopAndBudget
+
+STOP_CHECK_EVERY = 8  # evaluation batches
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call of `pretrain` ended."""
+
+    step: int
+    is_new: bool  # False: the run was already complete
+    is_complete: bool  # False: it stopped on request and saved a checkpoint
+    heldout: Evaluation | None
+
+
+class Trainer:
+    """The training of one process, from a resume point to the last step or a stop request."""
+
+    def __init__(
+        self, shards: Path, out: Path, config: RunConfig, world: World, start: ResumePoint
+    ) -> None:
+        training = config.training
+        self.shards, self.out, self.training, self.world = shards, out, training, world
+        self.manifest = read_manifest(shards)
+        self.loader, self.state = open_loader(shards, training, start.state, world)
+        self.saved_step = self.state.step
+        self.heldout: Evaluation | None = None
+        self.model = _initialize_model(config.model, self.manifest, training.seed, start)
+        disable_malloc_trim()
+        is_cuda = world.device.type == "cuda"
+        self.parallel_model = parallelize(
+            self.model,
+            world,
+            parallel=training.parallel,
+            compile=is_cuda if training.compile is None else training.compile,
+        )
+        self.optimizer = build_optimizer(self.model, training)
+        if start.checkpoint and start.has_moments:
+            restore_moments(self.model, self.optimizer, load_moments(start.checkpoint))
+        self.running = RunningMetrics(
+            world, peak_flops=peak_flops(world.device), carried=self.state.running_metrics
+        )
+        self.writer = CheckpointWriter(out, keep=training.keep)
+        self.control = StopAndBudget(world, elapsed=self.state.elapsed)
+        total_steps = None if training.budget else training.max_steps
+        self.log = MetricsLog(
+            out,
+            start_step=self.state.step,
+            max_steps=total_steps,
+            writes=world.is_main,
+            health=Health(
+                unigram_loss=unigram_entropy(self.manifest.token_counts),
+                batch_size=training.batch_size,
+                total_steps=total_steps,
+            ),
+        )
+
+    def train(self) -> Outcome:
+        """Train until the last step, the end of the time budget, or a stop request."""
+        training, control = self.training, self.control
+        self.model.train()
+        with control, self.writer, self.log, closing(self._batches()) as batches:
+            while not (self._is_over() or control.is_stopped):
+                step = self.state.step + 1
+                with self.running.timer.waiting():
+                    loaded = next(batches)
+
+                is_logged = step == 1 or step % training.log_every == 0
+                sums, norm = self._step(step, loaded, count_hits=is_logged)
+                self.running.add(loaded, sums[:2], flops=self._flops(loaded))
+                self.state = replace(
+                    self.state, step=step, next_position=loaded.next_position, heldout_loss=None
+                )
+
+                if is_logged:
+                    totals = self.world.sum(self.running.sums(loaded, sums[2:]))
+                    self._log(self.running.line(loaded, totals), norm)
+                self.log.advance()
+
+                control.after_step(stop=self.writer.has_failed)
+                if self._evaluates() and not control.is_stopped:  # a stop request does not wait
+                    self._evaluate()
+                if self._saves() or control.is_stopped:
+                    self._save()
+
+            if self._is_over() and self.heldout is None and not control.is_stopped:
+                self._evaluate()  # the process before was stopped during its last evaluation
+            self.world.broadcast_from_main(self.writer.wait)
+        is_complete = self._is_over() and not control.is_stopped
+        if is_complete and self.world.is_main:
+            heldout = self.heldout.to_dict() if self.heldout else None
+            write_summary(self.out, self.state.step, heldout)
+        return Outcome(self.state.step, True, is_complete, self.heldout)
+
+    def _is_over(self) -> bool:
+        return is_over(self.training, self.state.step, self.control.elapsed)
+
+    def _evaluates(self) -> bool:
+        every = self.training.eval_every
+        return self._saves() if every is None else self._is_over() or self._is_due(every)
+
+    def _saves(self) -> bool:
+        return self._is_over() or self._is_due(self.training.save_every)
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and self.state.step % every == 0
+
+    def _batches(self) -> Generator[LoadedBatch]:
+        """Batches from the loader's position on, each of the size that the ramp gives its step."""
+        while True:
+            size = self._batch_size()
+            self.loader.set_batch_size(size)
+            with closing(iter(self.loader)) as batches:
+                while size == self._batch_size():
+                    yield next(batches)
+
+    def _batch_size(self) -> int:
+        return batch_size_at(self.training, self.state.step + 1, self.control.elapsed)
+
+    def _step(self, step: int, loaded: LoadedBatch, *, count_hits: bool) -> tuple[Tensor, Tensor]:
+        training, world = self.training, self.world
+        seed_dropout(training.seed, step, world.rank)
+        rate = learning_rate_at(training, step, self.control.elapsed)
+        set_learning_rate(self.optimizer, rate)
+        return train_step(
+            self.parallel_model,
+            self.optimizer,
+            loaded,
+            world=world,
+            accumulation=training.accumulation(world.size, len(loaded.batch) * world.size),
+            precision=training.precision,
+            clip=training.clip,
+            count_hits=count_hits,
+        )
+
+    def _flops(self, loaded: LoadedBatch) -> float:
+        """FLOPs of a step, over all processes."""
+        batch, rows = loaded.batch, len(loaded.batch) * self.world.size
+        if self.training.unpadded:
+            tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows
+        else:
+            tokens, predictions = batch.input_ids.shape[1], batch.masked_lm_positions.shape[1]
+        return step_flops(
+            self.model.config, batch_size=rows, seq_len=tokens, predictions=predictions
+        )
+
+    def _log(self, line: dict[str, Any], norm: Tensor) -> None:
+        """Write a line of metrics. Raises DivergedError where a loss or the norm is not finite."""
+        line |= {
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "gradient_norm": norm.item(),
+        }
+        for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
+            if not math.isfinite(line.get(name, 0.0)):
+                raise DivergedError(
+                    f"{name} is {line[name]} after step {self.state.step}. Resume from the newest "
+                    "checkpoint: add --resume and a smaller --learning-rate."
+                )
+        self.log.write(self.state.step, line)
+
+    def _evaluate(self) -> None:
+        """Measure the model on held-out examples, if there are any and nobody asks to stop."""
+        if not self.manifest.num_examples("validation"):
+            return
+        training, world = self.training, self.world
+        rows = training.micro_batch_size or training.batch_size // world.size  # these fit in memory
+        batches = evaluation_batches(
+            self.shards,
+            batch_size=rows * world.size,
+            rank=world.rank,
+            world_size=world.size,
+            limit=training.eval_examples or None,
+        )
+        try:
+            heldout = evaluate(
+                self.model,
+                self._until_stopped(batches),
+                token_counts=self.manifest.token_counts,
+                world=world,
+                precision=training.precision,
+            )
+        except InputError:  # a bad validation shard: keep what was trained
+            self._save()
+            raise
+        if self.control.is_stopped:
+            return
+        self.heldout = heldout
+        self.state = replace(self.state, heldout_loss=heldout.loss)
+        values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
+        self.log.write(self.state.step, values)
+
+    def _until_stopped(self, batches: Iterable[LoadedBatch]) -> Iterator[LoadedBatch]:
+        """The batches until a stop request; all processes stop at the same batch."""
+        remaining = iter(batches)
+        while some := list(islice(remaining, STOP_CHECK_EVERY)):
+            yield from some
+            self.control.sync()
+            if self.control.is_stopped:
+                return
+
+    def _save(self) -> None:
+        """Write a checkpoint in the background, unless this step has one."""
+        if self.state.step == self.saved_step:
+            return
+        self.saved_step = self.state.step
+        self.world.broadcast_from_main(self.writer.wait)
+        self.state = replace(self.state, running_metrics=self.running.state())
+        if self.training.budget:
+            self.state = replace(self.state, elapsed=self.control.elapsed)
+        snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
+        if self.world.is_main:
+            self.writer.save(snapshot, self.state)
+
+
+def _initialize_model(
+    config: BertConfig, manifest: Manifest, seed: int, start: ResumePoint
+) -> BertForPretraining:
+    """The model with the weights that training starts from, on the CPU."""
+    model = BertForPretraining(config, seed=seed)
+    if config.head_bias:
+        start_decoder_at_unigram(model, torch.tensor(manifest.token_counts))
+    if start.checkpoint:
+        model.load_state_dict(load_weights(start.checkpoint))
+    elif start.init:
+        load_initial(model, start.init)
+    return model
