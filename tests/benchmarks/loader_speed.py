@@ -3,11 +3,11 @@
     python tests/benchmarks/loader_speed.py [EXAMPLES]
 
 A batch is ids, types, mask, positions, labels and next-sentence labels of examples of up to 128
-tokens. Epoch 1 of the loader, with stored and with redrawn masks, no workers and the prefetch
-thread, from Arrow and WebDataset shards; beside `datasets` (map style and iterable, torch format,
-columns stored padded) under a torch `DataLoader`, and `webdataset` with a member for each example.
-The others read fewer examples, for they take long. One thread each, in turns; the median of three
-runs, with the processor time of all threads; freed memory is kept, as `pretrain` keeps it.
+tokens. The loader reads epoch 1, with stored and with redrawn masks, without workers and with the
+prefetch thread, from Arrow and WebDataset shards. It is compared with `datasets` (map style and
+iterable, torch format, columns stored padded) under a torch `DataLoader`, and with `webdataset`,
+one member per example. These read fewer examples because they are slow. One thread each, in turns;
+the median of three repetitions, CPU time of all threads; malloc trimming is off, as in `pretrain`.
 """
 
 import io
@@ -33,14 +33,14 @@ from train.engine.malloc import disable_malloc_trim
 
 BATCH = 256
 SHARD_ROWS = 125_000
-FEW = 40 * BATCH  # examples for the others
+FEW = 40 * BATCH  # examples for the slow libraries
 CONFIG = DataConfig(max_seq_length=128)
 
 Source = Callable[[], Iterable[object]]
 
 
 def seconds_per_million(source: Source, examples: int) -> float:
-    """Of one run over so many examples, the first slabs not counted."""
+    """CPU seconds of one pass over `examples`, without the first slabs."""
     warm_up, steps = 2 * SLAB_ROWS // BATCH, examples // BATCH
     iterator = iter(source())
     for _ in islice(iterator, warm_up):
@@ -51,7 +51,7 @@ def seconds_per_million(source: Source, examples: int) -> float:
 
 
 def ours(folder: Path, examples: int) -> dict[str, Source]:
-    """The loader on both formats, from the beginning of epoch 1."""
+    """The loader on both formats, from the start of epoch 1."""
     shards, rest = divmod(examples, SHARD_ROWS)
     rows = (*(SHARD_ROWS,) * shards, *((rest,) if rest else ()))
     sources: dict[str, Source] = {}
@@ -66,14 +66,14 @@ def ours(folder: Path, examples: int) -> dict[str, Source]:
 
 
 def epoch_one(folder: Path, examples: int, *, remask: bool) -> Loader:
-    """The loader at the beginning of epoch 1, where masks are redrawn first."""
+    """The loader at the start of epoch 1, where masks are redrawn first."""
     loader = Loader(folder, batch_size=BATCH, seed=0, remask=remask)
     loader.load_state_dict(loader.state_dict(examples))
     return loader
 
 
 def padded_columns(folder: Path, examples: int) -> dict[str, np.ndarray]:
-    """What people store for other loaders: every column at its full width."""
+    """What is usually stored for other loaders: every column at its full width."""
     loader = Loader(folder, batch_size=BATCH, seed=0)
     parts = [loaded.batch.tensors() for loaded in islice(loader, examples // BATCH)]
     names = [name for name in parts[0] if not name.endswith("weights")]
@@ -81,7 +81,7 @@ def padded_columns(folder: Path, examples: int) -> dict[str, np.ndarray]:
 
 
 def others(columns: dict[str, np.ndarray], folder: Path) -> dict[str, Source]:
-    """The same examples in what other loaders read."""
+    """The same examples in the formats of other loaders."""
     import datasets
 
     made = datasets.Dataset.from_dict({name: list(column) for name, column in columns.items()})

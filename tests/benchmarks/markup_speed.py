@@ -1,7 +1,7 @@
-"""CPU speed and text of our markup stripping, beside mwparserfromhell's `strip_code`.
+"""CPU speed and output of markup stripping, compared with mwparserfromhell's `strip_code`.
 
-    markup_speed.py             speed, and how many paragraphs both give
-    markup_speed.py --show 3    with examples of what differs
+    markup_speed.py             speed, and how many paragraphs are the same
+    markup_speed.py --show 3    with examples of the differences
     markup_speed.py --worst     seconds of the worst pages within the budget
 
 The pages are the articles of the English slice in CLOZELINE_DATA; `--worst` needs no data.
@@ -35,14 +35,14 @@ def main() -> None:
     if options.worst:
         print_worst()
     elif "CLOZELINE_DATA" not in os.environ:
-        print("CLOZELINE_DATA is not set: no dump here")
+        print("CLOZELINE_DATA is not set: there is no dump to read")
     else:
         path = Path(os.environ["CLOZELINE_DATA"]) / DUMP
         print_text(print_speed(path), options.show)
 
 
 def print_speed(path: Path) -> list[tuple[str, str]]:
-    """A line for each step of the road from page to text; the pages as (markup, our text)."""
+    """A line for each step from page to text; returns the pages as (markup, our text)."""
     with bz2.open(path) as stream:
         pages, reading = timed(lambda: list(read_pages(stream)))
     markup = [page.text for page in pages if not page.redirect and page.namespace == 0]
@@ -73,16 +73,16 @@ def timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def print_text(pages: list[tuple[str, str]], show: int) -> None:
-    """A row after each class of differences is out of theirs, then what remains."""
+    """A row per class of differences removed from the output of strip_code, then the rest."""
     rows, remains = comparisons(pages)
-    print("\nparagraphs, with these differences taken out of theirs one after another")
-    print(f"{'':40}{'ours':>8}{'theirs':>8}{'same':>8}{'of ours':>9}{'of theirs':>10}")
+    print("\nparagraphs, as these differences are removed from strip_code's one by one")
+    print(f"{'':40}{'ours':>8}{'strip':>8}{'same':>8}{'of ours':>9}{'of strip':>10}")
     for row in rows:
         shares = f"{row.same / row.ours:9.1%}{row.same / row.theirs:10.1%}"
         print(f"{row.name:40}{row.ours:8,}{row.theirs:8,}{row.same:8,}{shares}")
         for example in row.examples[:: max(len(row.examples) // max(show, 1), 1)][:show]:
             print(f"    {example}")
-    print(f"\nof theirs {remains.total():,} remain")
+    print(f"\n{remains.total():,} differing paragraphs of strip_code remain")
     for name, count in remains.most_common():
         kind, _, example = name.partition(": ")
         if not example:
@@ -94,7 +94,7 @@ def print_text(pages: list[tuple[str, str]], show: int) -> None:
 
 
 def print_worst() -> None:
-    """The slowest of the hostile pages, each as large as the budget lets it be."""
+    """The slowest of the hostile pages, each as large as the budget allows."""
     found = sorted(worst_seconds(), reverse=True)
     print(f"{len(found)} hostile pages within the budget, of at most {MAX_BYTES:,} bytes; CPU s:")
     for seconds, size, unit in found[:10]:
@@ -110,7 +110,7 @@ def worst_seconds() -> Iterator[tuple[float, int, str]]:
 
 
 def read_and_strip(markup: str) -> str:
-    """A page on its whole way, from the dump's XML on."""
+    """A page through all steps, starting from the dump's XML."""
     escaped = markup.replace("&", "&amp;").replace("<", "&lt;")
     xml = f"<page><title>A</title><revision><text>{escaped}</text></revision></page>"
     (page,) = read_pages(io.BytesIO(xml.encode()))

@@ -1,10 +1,10 @@
-"""The most memory that `clozeline shards` holds at once, whatever the size of the text.
+"""Peak memory of `clozeline shards` for several sizes of text.
 
-    python tests/benchmarks/memory_use.py [SIZE ...]      (250MB 1GB 4GB, if not given)
+    python tests/benchmarks/memory_use.py [SIZE ...]      (default: 250MB 1GB 4GB)
 
-Articles of `sample:`, two workers, shards of one size. Memory is the sum of the proportional set
-sizes of all processes of the job, read some times a second. BERT's vocabulary and, in one more
-line, 250 MB of Wikipedia where CLOZELINE_DATA is set; else a vocabulary learned from the sample.
+Articles of `sample:`, two workers, shards of equal size. Memory is the sum of the proportional set
+sizes of all processes of the job, sampled several times a second. Where CLOZELINE_DATA is set the
+vocabulary is BERT's and 250 MB of Wikipedia are measured too; else it is learned from the sample.
 """
 
 import os
@@ -27,7 +27,7 @@ WORKERS = 2
 
 
 def main() -> None:
-    """A line a size, with the ratio to the first."""
+    """One line per size, with the ratio to the first."""
     sources = [f"sample:articles?size={size}" for size in sys.argv[1:] or ("250MB", "1GB", "4GB")]
     if DATA:
         sources.append(f"{DATA}/wikipedia/train-*.parquet")
@@ -41,7 +41,7 @@ def main() -> None:
         for number, source in enumerate(sources):
             megabytes = sum(block.text_bytes for block in list_blocks([source])) / 1e6
             out = Path(scratch, str(number))
-            seconds, peak = watch(source, "--tokenizer", tokenizer, "--out", out)
+            seconds, peak = run_job(source, "--tokenizer", tokenizer, "--out", out)
             first = first or peak
             speed = megabytes / seconds
             print(
@@ -51,8 +51,8 @@ def main() -> None:
             )
 
 
-def watch(*arguments: object) -> tuple[float, int]:
-    """The seconds that the job took, and the most bytes that its processes held at once."""
+def run_job(*arguments: object) -> tuple[float, int]:
+    """Seconds and peak memory, in bytes, of one job."""
     line = [*COMMAND, "shards", *map(str, arguments), "--workers", str(WORKERS)]
     start, peak = time.monotonic(), 0
     with tempfile.TemporaryFile() as messages:
@@ -69,13 +69,13 @@ def watch(*arguments: object) -> tuple[float, int]:
 
 
 def tree_memory(pid: int) -> int:
-    """Bytes of a process and of all below it, a page that several share counted once."""
+    """Bytes of a process and its descendants; shared pages count once."""
     total = 0
     try:
         job = psutil.Process(pid)
         for process in (job, *job.children(recursive=True)):
             total += process.memory_full_info().pss
-    except psutil.NoSuchProcess:  # it ended while we looked; the next look counts the others
+    except psutil.NoSuchProcess:  # it ended during the sample; the next one counts the others
         return 0
     return total
 

@@ -1,12 +1,12 @@
-"""Text to shards: CPU seconds and MB per second and core, beside the usual libraries.
+"""Text to shards: CPU seconds and MB per second and core, compared with the usual libraries.
 
-    python tests/benchmarks/pipeline_speed.py [MEGABYTES ...]      (60 and 250, if not given)
+    python tests/benchmarks/pipeline_speed.py [MEGABYTES ...]      (default: 60 250)
 
 Wikipedia, BERT's vocabulary and NLTK's parameters where CLOZELINE_DATA is set, else articles of
-`sample:` and what is learned from them. A MB is a million bytes of UTF-8. The reference chain is
-slow, so it sees the beginning of the text only. Ours is the steps of one worker, called in this
-process without Beam, with nothing remembered from before. At the end the last size once more as a
-command, with all start-up, by one worker and by two. Everything else has one thread.
+`sample:` and a tokenizer learned from them. A MB is a million bytes of UTF-8. The reference chain
+is slow, so it gets only the start of the text. Our side is the steps of one worker, called in this
+process without Beam and with empty caches. At the end the largest size is built by the command
+itself, start-up included, with one worker and with two. Everything else has one thread.
 """
 
 import os
@@ -40,21 +40,21 @@ from tests.support.reference_chain import ReferenceChain, nltk_splitter
 from tests.support.small_jobs import clozeline_ok
 
 REFERENCE_MB = 8.0
-STRAW_MAN = 0.5  # MB/s: a slower chain is none to compare with
-SAMPLE_ROWS = 1000  # to a row group
+STRAW_MAN = 0.5  # MB/s: a slower chain would not be a fair comparison
+SAMPLE_ROWS = 1000  # per row group
 CONFIG = DataConfig()
 Result = TypeVar("Result")
 
 
 def main() -> None:
-    """A table of the reference and of ours at each size, and one of workers."""
+    """A table of the reference and our pipeline at each size, and one of worker counts."""
     sizes = [float(word) for word in sys.argv[1:]] or [60.0, 250.0]
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         files = text_files(scratch, max(sizes))
         tokenizer = tokenizer_for(files, scratch / "tokenizer")
         source = files[0].parent if DATA else "sample:articles"
-        print(f"{source}, {tokenizer.vocab_size:,} pieces\n")
+        print(f"{source}, {tokenizer.vocab_size:,} tokens\n")
         print(f"{'':34}{'MB':>7}{'CPU s':>9}{'MB/s':>8}{'x chain':>9}")
         reference = print_reference(beginning(files, REFERENCE_MB), tokenizer, scratch)
         for size in sizes:
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def text_files(scratch: Path, megabytes: float) -> list[Path]:
-    """Parquet files of as much text, or of all there is."""
+    """Parquet files with that much text, or with all there is."""
     if DATA:
         return sorted(Path(DATA, "wikipedia").glob("*.parquet"))
     path = scratch / "sample.parquet"
@@ -74,7 +74,7 @@ def text_files(scratch: Path, megabytes: float) -> list[Path]:
 
 
 def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
-    """A folder as `clozeline tokenizer` makes it."""
+    """A tokenizer folder like that of `clozeline tokenizer`."""
     vocab = Path(DATA, "vocab", "bert-base-uncased-vocab.txt") if DATA else None
     tokenizer, _ = make_tokenizer(
         [str(files[0])],
@@ -90,7 +90,7 @@ def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
 
 
 def beginning(files: list[Path], megabytes: float) -> list[Block]:
-    """The first blocks, until they hold nearly so much text."""
+    """The first blocks, up to about that much text."""
     blocks: list[Block] = []
     for block in list_blocks([str(file) for file in files]):
         if sum(b.text_bytes for b in blocks) < 0.95 * megabytes * 1e6:
@@ -126,7 +126,7 @@ def print_reference(blocks: list[Block], tokenizer: Tokenizer, scratch: Path) ->
 
 
 def print_ours(blocks: list[Block], tokenizer: Tokenizer, out: Path, reference: float) -> None:
-    """All of it, then a row a stage."""
+    """The total, then a row per stage."""
     megabytes = size_of(texts_of(blocks))
     stages, seconds = timed(lambda: make_shards(blocks, tokenizer, out))
     print_row(f"clozeline, {megabytes:.0f} MB", megabytes, seconds, reference)
@@ -160,7 +160,7 @@ def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter
 
 
 def print_workers(blocks: list[Block], scratch: Path) -> None:
-    """`clozeline shards` as a process, by one worker and by two."""
+    """`clozeline shards` as a process, with one worker and with two."""
     files = sorted({block.path for block in blocks})
     megabytes = sum(block.text_bytes for block in list_blocks(files)) / 1e6
     title = "clozeline shards, start-up and all"

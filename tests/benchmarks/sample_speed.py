@@ -1,8 +1,8 @@
-"""CPU speed of the built-in sample beside plain `random.choice`, one word at a time.
+"""CPU speed of the built-in sample compared with plain `random.choice`, one word at a time.
 
     python tests/benchmarks/sample_speed.py [MEGABYTES]
 
-Best of three, in CPU seconds of one process; the ratio is what carries to another machine.
+Best of three, in CPU seconds of one process; only the ratio carries over to other machines.
 """
 
 import random
@@ -16,7 +16,7 @@ RUNS = 3
 
 
 def megabytes_per_second(make: Callable[[], list[str]]) -> float:
-    """The best of some runs, in MB of UTF-8 a CPU second."""
+    """The best of several repetitions, in MB of UTF-8 per CPU second."""
     best = 0.0
     for _ in range(RUNS):
         started = time.process_time()
@@ -27,7 +27,7 @@ def megabytes_per_second(make: Callable[[], list[str]]) -> float:
 
 
 def random_words_texts(vocabulary: list[str], size_bytes: int) -> list[str]:
-    """The baseline: words drawn one by one, 250 to a text."""
+    """The baseline: words drawn one by one, 250 per text."""
     choice = random.Random(0).choice
     texts, size = [], 0
     while size < size_bytes:

@@ -1,4 +1,6 @@
-"""CPU speed of NLTK's Punkt and of ours: `python tests/benchmarks/sentences_speed.py`.
+"""CPU speed of sentence splitting, compared with NLTK's Punkt.
+
+    python tests/benchmarks/sentences_speed.py
 
 Real paragraphs where CLOZELINE_DATA is set (Wikipedia, NLTK's English parameters), else articles
 of `pipeline.sources.sample.articles` and parameters learned from them.
@@ -13,11 +15,11 @@ from time import process_time
 from pipeline.tokenization.sentences import PunktData, SentenceSplitter, find_punkt, train_punkt
 from tests.support.reference_chain import nltk_splitter
 
-NLTK_BYTES = 4_000_000  # NLTK is slow: it sees the beginning of what we see
+NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text
 
 
 def main() -> None:
-    """Print a line for NLTK and for ours, new to the text and warmed up, and whether they agree."""
+    """Print the speed of NLTK and of ours, cold and warm, and whether the spans agree."""
     paragraphs, parameters = real_text() if "CLOZELINE_DATA" in os.environ else sample_text()
     theirs, ours = nltk_splitter(parameters), SentenceSplitter(parameters)
     some = beginning(paragraphs, NLTK_BYTES)

@@ -1,9 +1,9 @@
-"""CPU speed of `ColumnTokenizer` beside the library's `encode_batch`, one thread, same real text.
+"""CPU speed of `ColumnTokenizer` compared with `encode_batch`, one thread, same real text.
 
     CLOZELINE_DATA=... python tests/benchmarks/tokens_speed.py [MEGABYTES]
 
-Cold: nothing remembered, the first call. Warm: text not seen before, after as much other text.
-Again: the same text once more, all of it remembered.
+Cold: the first call, with an empty memo. Warm: new text, after as much other text. Again: the same
+text once more, all of it in the memo.
 """
 
 import os
@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 
 def paragraphs(data: Path, wanted_bytes: int) -> list[list[str]]:
-    """Lines of real articles, some CALL_BYTES to a call."""
+    """Lines of real articles, about CALL_BYTES per call."""
     calls, lines, size, total = [], [], 0, 0
     for path in sorted((data / "wikipedia").glob("*.parquet")):
         for text in pq.read_table(path, columns=["text"])["text"].to_pylist():

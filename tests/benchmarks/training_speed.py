@@ -1,16 +1,16 @@
-"""Tokens per second of a whole training step, beside `transformers`, on the same batch.
+"""Tokens per second of a whole training step, compared with `transformers` on the same batch.
 
     python tests/benchmarks/training_speed.py [--rounds N]
     python tests/benchmarks/training_speed.py --device cuda [--rounds N]
 
 A step is forward, backward, clipping and the optimizer. On CPU `transformers` means its
-`BertForPreTraining` as it comes: float32, scores at all positions, torch's AdamW. Each side is a
-process of its own, and the two take turns; what is printed comes from the medians. One row leaves
-out one thing that makes our step fast; the last row gives `transformers` what it can take of them.
+`BertForPreTraining` with its defaults: float32, logits at all positions, torch's AdamW. Each side
+is a process of its own, and the two take turns; medians are printed. Each further row leaves out
+one thing that makes our step fast; the last row gives `transformers` those that it supports.
 
-On CUDA both sides are compiled, in bfloat16, with a fused AdamW; ours reads its batches with the
-loader, and the share of the time in which it waits for them is printed.
-`transformers` has no pre-norm and no untied head: beside `nano` stands a BERT of the same sizes.
+On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
+the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
+pre-norm and no untied head: `nano` is compared with a BERT of the same sizes.
 """
 
 import argparse
@@ -48,7 +48,7 @@ Step = Callable[[], Any]
 
 
 def our_step(config: BertConfig, batch: LoadedBatch, precision: str = "bf16") -> Step:
-    """A step as `clozeline pretrain` does it between two lines of metrics."""
+    """A step of `clozeline pretrain` that logs nothing."""
     model = BertForPretraining(config).train()
     optimizer = build_optimizer(model, PretrainConfig())
     return lambda: one_step(model, optimizer, batch, precision)
@@ -110,7 +110,7 @@ def their_inputs(batch: Batch) -> dict[str, torch.Tensor]:
 
 
 def side(name: str, config: BertConfig, batch: LoadedBatch) -> Step:
-    """The step of a row of the table, in the process that shall do it."""
+    """The step of one row of the table, for its process."""
     if name == "transformers":
         return their_step(config, batch)
     if name == "transformers, bf16, fused AdamW, memory kept":
@@ -132,7 +132,7 @@ ROWS = (
 
 
 def serve(connection: Connection, name: str, preset_name: str, batch: LoadedBatch) -> None:
-    """Do a step for every message, and say how many seconds it took."""
+    """Run a step for every message, and send back its seconds."""
     step = side(name, preset(preset_name), batch)
     while connection.recv():
         start = time.perf_counter()
@@ -143,7 +143,7 @@ def serve(connection: Connection, name: str, preset_name: str, batch: LoadedBatc
 def compare(
     names: tuple[str, str], preset_name: str, batch: LoadedBatch, rounds: int
 ) -> list[float]:
-    """Median seconds of a step of two sides that take turns; two rounds are for warming up."""
+    """Median seconds per step of two sides that take turns; two rounds warm up."""
     context = get_context("spawn")
     ends, seconds = [], [[], []]
     for name in names:
@@ -228,7 +228,7 @@ def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> N
 
 
 def timed(step: Step, steps: int = 10) -> float:
-    """Seconds of one of so many steps in a row, the GPU's work included."""
+    """Seconds per step over several steps, with the GPU's work."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(steps):
