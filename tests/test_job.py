@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pipeline.common.errors import CorruptDataError, InputError, JobFailedError
+from pipeline.common.folder_lock import locked_folder
 from pipeline.dataset.manifest import MANIFEST, read_manifest
 from pipeline.job.job import JobOptions, build_shards, local_runner, sources_digest
 from pipeline.sources.formats import list_blocks
@@ -248,3 +249,8 @@ def test_job_options_that_cannot_be(values):
     [name] = values
     with pytest.raises(ValueError, match=f"{name} is {values[name]}; give"):
         JobOptions(**values)
+
+
+def test_two_jobs_do_not_write_one_folder(tmp_path):
+    with locked_folder(tmp_path / "out"), pytest.raises(InputError, match="in use by process"):
+        shards(tmp_path)

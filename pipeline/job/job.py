@@ -24,6 +24,7 @@ from typing import Any
 from pipeline.common import errors
 from pipeline.common.config_options import option
 from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.folder_lock import locked_folder
 from pipeline.common.paths import whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
@@ -85,11 +86,12 @@ def build_shards(
         return manifest, False
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
-    prepare_folders(context, tokenizer, overwrite=options.overwrite)
-    progress = Progress.of(blocks, context)
-    _run_graph(blocks, context, args, progress)
-    _write_job(progress, sources, args, blocks, started)
-    remove_leftovers(context, keep_cache=keep_cache)
+    with locked_folder(out_dir):
+        prepare_folders(context, tokenizer, overwrite=options.overwrite)
+        progress = Progress.of(blocks, context)
+        _run_graph(blocks, context, args, progress)
+        _write_job(progress, sources, args, blocks, started)
+        remove_leftovers(context, keep_cache=keep_cache)
     return read_manifest(out_dir), True
 
 

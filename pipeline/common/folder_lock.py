@@ -1,0 +1,68 @@
+"""One writer per output folder.
+
+    with locked_folder(Path("work/run")):  # another: "work/run is in use by process 123 on HOST"
+        ...
+
+The lock is the operating system's (flock), so it ends with the process, however that ends: there
+are no stale locks. The file only says who holds it.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import is_local, make_folder
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Create the folder if needed and hold its lock; a URL is not locked.
+
+    Raises InputError, naming the holder, where another process writes into the folder.
+    """
+    if not is_local(folder):
+        yield
+        return
+    make_folder(folder)
+    path = folder / LOCK
+    lock = _acquire(path)
+    try:
+        holder = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%F %T")}
+        os.truncate(lock, 0)
+        os.write(lock, json.dumps(holder).encode())
+        yield
+    finally:
+        path.unlink(missing_ok=True)  # while it is held: see `_acquire`
+        os.close(lock)
+
+
+def _acquire(path: Path) -> int:
+    while True:
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"cannot write to {path.parent}: {error.strerror}.") from error
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise InputError(f"{path.parent} is in use by {_holder(path)}.") from error
+        if path.exists() and os.fstat(lock).st_ino == path.stat().st_ino:
+            return lock
+        os.close(lock)  # its last holder removed the file between our open and our lock
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_bytes())
+        return f"process {holder['pid']} on {holder['host']} since {holder['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
