@@ -101,7 +101,7 @@ BAD_SOURCES = {
     "*.nothing": (None, "matches no file"),
     "table.csv": (b"a,b\n1,2\n", "unknown format"),
     "picture": (b"\x89PNG\r\n\x1a\n\0\0", "unknown format"),
-    "cut.parquet": (b"PAR1 and no more", "no Parquet file that can be read"),
+    "cut.parquet": (b"PAR1 and no more", "is not a readable Parquet file"),
     "empty.txt": (b"", "nothing to read"),
     "blank.txt": (b" \n\n\t\n \n", "no example could be made from 0 documents"),
     "short.txt": (b"One.\n\nTwo.\n", "short_document 2"),

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.common.errors import InputError
-from pipeline.sources.formats import Block, list_blocks
+from pipeline.sources.block import Block
+from pipeline.sources.formats import list_blocks
 from pipeline.sources.sample.articles import count_articles
 
 WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
@@ -76,7 +77,7 @@ def test_formats_are_known_by_name_or_first_bytes(
     ],
 )
 def test_an_unknown_format_is_refused(name: str, data: bytes, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"{name}: unknown format; read are Parquet, .jsonl"):
+    with pytest.raises(InputError, match=f"{name}: unknown format; give Parquet, .jsonl"):
         list_blocks([write(tmp_path / name, data)])
 
 
@@ -177,20 +178,20 @@ def test_parquet_without_the_text_column_names_those_it_has(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 and no footer PAR1"])
 def test_corrupt_parquet_is_named(data: bytes, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"a\.parquet is no Parquet file that can be read"):
+    with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
         list_blocks([write(tmp_path / "a.parquet", data)])
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("sample:essays", "there is sample:articles and sample:reviews, no 'essays'"),
-        ("sample:articles?rows=3", "no option 'rows'; there is size, seed"),
-        ("sample:articles?big", "no option 'big'; there is size, seed"),
+        ("sample:essays", "unknown sample; give sample:articles or sample:reviews"),
+        ("sample:articles?rows=3", "no option 'rows'; the options are size, seed"),
+        ("sample:articles?big", "no option 'big'; the options are size, seed"),
         ("sample:articles?size=huge", "size is bytes, as in size=250MB or size=64KB, not 'huge'"),
         ("sample:reviews?rows=-1", "rows is a whole number, as in rows=5000, not '-1'"),
         ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
-        ("hf://x?config=1", "no option 'config'; there is name, split"),
+        ("hf://x?config=1", "no option 'config'; the options are name, split"),
     ],
 )
 def test_bad_options_list_the_good_ones(source: str, message: str) -> None:

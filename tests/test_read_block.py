@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from pipeline.common.errors import InputError
 from pipeline.sources import text_files as lines
-from pipeline.sources.formats import list_blocks
-from pipeline.sources.read import Documents, read_block
+from pipeline.sources.documents import Documents
+from pipeline.sources.formats import list_blocks, read_block
 from pipeline.sources.sample.articles import make_articles, make_reviews
 
 DATA = os.environ.get("CLOZELINE_DATA")
@@ -44,16 +44,16 @@ def read(
     *,
     columns: tuple[str, ...] = ("text",),
     block_bytes: int = 1 << 20,
-    piece_bytes: int = 1 << 20,
+    chunk_bytes: int = 1 << 20,
 ) -> Documents:
-    """All documents of the sources as one piece."""
+    """All documents of the sources as one chunk."""
     sources = [sources] if isinstance(sources, str) else sources
     whole = Documents()
     for block in list_blocks(sources, block_bytes=block_bytes, text_columns=columns):
-        for piece in read_block(block, text_columns=columns, piece_bytes=piece_bytes):
-            whole.texts += piece.texts
-            whole.rejected += piece.rejected
-            whole.counts += piece.counts
+        for chunk in read_block(block, chunk_bytes=chunk_bytes):
+            whole.texts += chunk.texts
+            whole.rejected += chunk.rejected
+            whole.counts += chunk.counts
     return whole
 
 
@@ -79,10 +79,10 @@ def test_any_size_of_block_and_piece_gives_the_same_documents(
     path = tmp_path / ("wiki_00" if name == "wiki" else f"file.{name}")
     source = write(path, begin + end.join(parts) + last)
     whole = read(source)
-    for block_bytes, piece_bytes in [(1, 1), (2, 100), (7, 3), (100, 1)]:
-        assert read(source, block_bytes=block_bytes, piece_bytes=piece_bytes) == whole
+    for block_bytes, chunk_bytes in [(1, 1), (2, 100), (7, 3), (100, 1)]:
+        assert read(source, block_bytes=block_bytes, chunk_bytes=chunk_bytes) == whole
     packed = write(path.with_name(path.name + ".gz"), gzip.compress(path.read_bytes()))
-    for bad in (unpacked := read(packed, piece_bytes=3)).rejected:
+    for bad in (unpacked := read(packed, chunk_bytes=3)).rejected:
         assert bad.where.startswith(packed)
     assert (unpacked.texts, unpacked.counts) == (whole.texts, whole.counts)
     assert [b.where.replace(".gz", "") for b in unpacked.rejected] == [
@@ -143,14 +143,14 @@ def test_bad_json_lines_are_rejected_by_line(tmp_path: Path) -> None:
         f"a.jsonl:{3 * i + 1}" for i in range(len(bad))
     ]
     assert [reason for _, reason in reasons(found)][:8] == [
-        "no JSON: Expecting property name enclosed in double quotes at character 2",
-        "no JSON object",
-        "no JSON object",
+        "not JSON: Expecting property name enclosed in double quotes at character 2",
+        "not a JSON object",
+        "not a JSON object",
         "no 'text' in the JSON object",
         "'text' is not text",
         "'text' is not text",
-        "no JSON that can be read: it is nested too deep",
-        "no JSON: Extra data at character 15",
+        "JSON that is nested too deep",
+        "not JSON: Extra data at character 15",
     ]
 
 
@@ -234,7 +234,7 @@ def test_of_a_cut_file_what_was_read_is_kept_with_one_rejection(
 ) -> None:
     packed = PACKERS[ending]("".join(line.format(i) for i in range(20_000)).encode())
     source = write(tmp_path / (name + ending), packed[: len(packed) * 2 // 3])
-    found = read(source, piece_bytes=10_000)
+    found = read(source, chunk_bytes=10_000)
     kept = found.texts if name != "a.txt" else found.texts[:-1]  # whose end may be missing
     assert len(kept) > 1000
     assert kept == [text.format(i) for i in range(len(kept))]
@@ -268,7 +268,7 @@ def test_of_a_dump_articles_are_kept_and_the_rest_is_counted(
     encoding: str, ending: str, tmp_path: Path
 ) -> None:
     data = PACKERS.get(ending, bytes)(DUMP.encode(encoding))
-    found = read(write(tmp_path / f"dump.xml{ending}", data), piece_bytes=1)
+    found = read(write(tmp_path / f"dump.xml{ending}", data), chunk_bytes=1)
     assert found.texts == ["A is a letter.", "Ünïcode & more."]
     assert found.counts == Counter(redirect=1, other_namespace=1, empty=1)
     assert reasons(found) == [(f"dump.xml{ending}: Deep", "over the page budget: nesting_depth")]
@@ -316,8 +316,8 @@ def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path: Path) -> None
     table = pa.table({"n": range(100), "text": [*texts[:41], None, *texts[42:]], "t": ["T"] * 100})
     source = str(tmp_path / "a.parquet")
     pq.write_table(table, source, row_group_size=7)
-    for block_bytes, piece_bytes in [(1, 1), (30, 20), (1 << 20, 1 << 20)]:
-        found = read(source, block_bytes=block_bytes, piece_bytes=piece_bytes)
+    for block_bytes, chunk_bytes in [(1, 1), (30, 20), (1 << 20, 1 << 20)]:
+        found = read(source, block_bytes=block_bytes, chunk_bytes=chunk_bytes)
         assert found.texts == texts[:41] + texts[42:]
         assert reasons(found) == [("a.parquet: row 42", "null text")]
     assert read(source, columns=("t", "text")).texts[:2] == ["T\nRow 0.", "T\nRow 1."]
@@ -360,13 +360,13 @@ def test_a_huge_row_group_is_read_in_pieces(tmp_path: Path) -> None:
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": [f"{i:09} " * 100 for i in range(20_000)]}), source)
     (block,) = list_blocks([source], block_bytes=1 << 30)
-    sizes = [sum(map(len, piece.texts)) for piece in read_block(block, piece_bytes=1 << 20)]
+    sizes = [sum(map(len, chunk.texts)) for chunk in read_block(block, chunk_bytes=1 << 20)]
     assert sum(sizes) == 20_000_000
     assert max(sizes) < 3 << 20
 
 
 def test_samples_are_those_of_the_generator() -> None:
-    articles = read("sample:articles?size=100KB&seed=4", block_bytes=30_000, piece_bytes=9000)
+    articles = read("sample:articles?size=100KB&seed=4", block_bytes=30_000, chunk_bytes=9000)
     assert articles.texts == make_articles(4, 0, len(articles.texts))
     reviews = make_reviews(4, 50, 80)
     expected = [f"{t}\n{c}" for t, c in zip(reviews.titles, reviews.contents, strict=True)]
@@ -378,19 +378,18 @@ def test_remote_files_are_read_in_ranges() -> None:
         file.write(b'{"text": "One."}\nbad\n{"text": "Two."}\n')
     found = read("memory://readers/a.jsonl", block_bytes=1)
     assert found.texts == ["One.", "Two."]
-    assert reasons(found) == [("a.jsonl:2", "no JSON: Expecting value at character 1")]
+    assert reasons(found) == [("a.jsonl:2", "not JSON: Expecting value at character 1")]
 
 
 HUB_SCRIPT = """
 import json, sys
 from pipeline.common.errors import InputError
-from pipeline.sources.read import read_block
-from pipeline.sources.formats import list_blocks
+from pipeline.sources.formats import list_blocks, read_block
 from pipeline.sources.labelled_table import read_table
 folder = sys.argv[1]
 blocks = list_blocks([f"hf://{folder}?split=train"], block_bytes=200)
-texts = [text for block in blocks for piece in read_block(block) for text in piece.texts]
-rejected = [b.where for block in blocks for piece in read_block(block) for b in piece.rejected]
+texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
+rejected = [b.where for block in blocks for chunk in read_block(block) for b in chunk.rejected]
 labels = read_table(f"hf://{folder}", ["label"]).column("label").to_pylist()
 try:
     list_blocks([f"hf://{folder}-missing"])

@@ -1,4 +1,4 @@
-"""Blocks and pieces of any size hold the same documents, each once."""
+"""Blocks and chunks of any size hold the same documents, each once."""
 
 import io
 import re
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sources import record_boundaries as pieces
-from pipeline.sources.record_boundaries import cut_pieces
+from pipeline.sources import record_boundaries
+from pipeline.sources.record_boundaries import cut_chunks
 from pipeline.sources.text_files import BOUNDARIES
 
 PARTS = [b"a", b"bc", b" ", b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"<doc ", b"\xff"]
@@ -22,33 +22,35 @@ def starts(data: bytes, boundary: re.Pattern[bytes]) -> set[int]:
 
 @given(FILES, FORMATS, st.integers(1, 50), st.integers(1, 50), st.integers(1, 9))
 def test_blocks_of_any_size_hold_every_byte_once_and_begin_at_documents(
-    data: bytes, format: str, block_bytes: int, piece_bytes: int, step: int
+    data: bytes, format: str, block_bytes: int, chunk_bytes: int, step: int
 ) -> None:
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "STEP", step)  # so that a boundary may be beyond what was read
+        patch.setattr(
+            record_boundaries, "STEP", step
+        )  # boundaries beyond what was read
         for start in range(0, len(data), block_bytes):
             stop = min(start + block_bytes, len(data))
-            cut = cut_pieces(
+            cut = cut_chunks(
                 io.BytesIO(data),
                 BOUNDARIES[format],
                 start=start,
                 stop=stop,
-                piece_bytes=piece_bytes,
+                chunk_bytes=chunk_bytes,
             )
             block = list(cut)
             assert all(start <= offset < stop for offset, _ in block)
             found += block
-    assert b"".join(piece for _, piece in found) == data
+    assert b"".join(chunk for _, chunk in found) == data
     assert [offset for offset, _ in found] == sorted({offset for offset, _ in found})
     assert {offset for offset, _ in found} <= starts(data, BOUNDARIES[format])
-    assert all(data.startswith(piece, offset) for offset, piece in found)
+    assert all(data.startswith(chunk, offset) for offset, chunk in found)
 
 
 @given(FILES, FORMATS)
-def test_the_smallest_pieces_are_single_documents(data: bytes, format: str) -> None:
+def test_the_smallest_chunks_are_single_documents(data: bytes, format: str) -> None:
     boundary = BOUNDARIES[format]
-    cut = cut_pieces(io.BytesIO(data), boundary, piece_bytes=1)
+    cut = cut_chunks(io.BytesIO(data), boundary, chunk_bytes=1)
     assert {offset for offset, _ in cut} == starts(data, boundary)
 
 
@@ -65,8 +67,8 @@ def test_the_smallest_pieces_are_single_documents(data: bytes, format: str) -> N
     ],
 )
 def test_documents_begin_after_these(format: str, data: bytes, expected: list[bytes]) -> None:
-    cut = cut_pieces(io.BytesIO(data), BOUNDARIES[format], piece_bytes=1)
-    assert [piece for _, piece in cut] == expected
+    cut = cut_chunks(io.BytesIO(data), BOUNDARIES[format], chunk_bytes=1)
+    assert [chunk for _, chunk in cut] == expected
 
 
 def test_a_block_inside_a_huge_document_reads_no_further_than_itself() -> None:
@@ -79,8 +81,8 @@ def test_a_block_inside_a_huge_document_reads_no_further_than_itself() -> None:
             return data
 
     stream = Counted(b"x" * 50_000_000)
-    block = cut_pieces(
-        stream, BOUNDARIES["jsonl"], start=1_000_000, stop=2_000_000, piece_bytes=1 << 20
+    block = cut_chunks(
+        stream, BOUNDARIES["jsonl"], start=1_000_000, stop=2_000_000, chunk_bytes=1 << 20
     )
     assert list(block) == []
     assert stream.read_bytes < 4_000_000

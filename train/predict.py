@@ -16,7 +16,7 @@ import torch
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import fix_unicode
 from pipeline.sources.files import bare_name, compression_by_name, damage, find_files, open_unpacked
-from pipeline.sources.source_query import HUB, SAMPLE
+from pipeline.sources.formats import has_scheme
 from train.artifacts.pretrained import kind_of
 from train.engine.distributed import join_world
 from train.finetuning.classifier import Classifier, load_classifier, load_huggingface_classifier
@@ -112,7 +112,7 @@ def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> I
 
 def _is_table(source: str) -> bool:
     extension = bare_name(source).rpartition(".")[2].lower()
-    return source.startswith((HUB, SAMPLE)) or extension in TABLES
+    return has_scheme(source) is not None or extension in TABLES
 
 
 def _lines(source: str) -> Iterator[str]:

@@ -37,3 +37,8 @@ class CheckFailedError(ClozelineError):
 
 class DivergedError(ClozelineError):
     """The loss or the gradient is not finite any more."""
+
+
+def one_line(error: Exception) -> str:
+    """A library's error message on one line, cut to 300 characters."""
+    return " ".join(str(error).split())[:300]

@@ -17,7 +17,7 @@ from pipeline.common.errors import InputError
 from pipeline.job.beam_workers import loopback_only
 from pipeline.job.steps import JobContext, ShardRecord, Steps, finish_dataset
 from pipeline.job.token_cache import CacheSlice
-from pipeline.sources.formats import Block
+from pipeline.sources.block import Block
 
 SECONDS_TO_CONNECT: Final = 5.0
 

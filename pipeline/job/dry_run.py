@@ -20,8 +20,8 @@ from pipeline.dataset.shards import write_shard
 from pipeline.examples.examples import make_examples
 from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import cache_schema, list_slices, read_documents, write_cache_file
-from pipeline.sources.formats import Block
-from pipeline.sources.read import read_block
+from pipeline.sources.block import Block
+from pipeline.sources.formats import read_block
 from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.sentences import PunktData, SentenceSplitter
@@ -52,7 +52,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
     def pieces() -> Iterator[tuple[TokenizedDocuments, Counts]]:
         nonlocal read_bytes
         columns = ColumnTokenizer(tokenizer)
-        for texts in _some_texts(blocks, config.text_columns):
+        for texts in _some_texts(blocks):
             read_bytes += sum(len(text.encode(errors="replace")) for text in texts)
             yield tokenize_documents(
                 texts, splitter=splitter, tokenizer=columns, min_characters=config.min_characters
@@ -110,12 +110,12 @@ def dry_run(
     )
 
 
-def _some_texts(blocks: Sequence[Block], text_columns: tuple[str, ...]) -> Iterator[list[str]]:
+def _some_texts(blocks: Sequence[Block]) -> Iterator[list[str]]:
     """The beginnings of some blocks; where there are few, more of each."""
     chosen = [blocks[i * len(blocks) // PLACES] for i in range(min(PLACES, len(blocks)))]
     for block in dict.fromkeys(chosen):
         size = 0
-        for piece in read_block(block, text_columns=text_columns, piece_bytes=PLACE_BYTES):
+        for piece in read_block(block, chunk_bytes=PLACE_BYTES):
             yield piece.texts
             size += sum(map(len, piece.texts))
             if size >= PLACE_BYTES * PLACES // len(chosen):

@@ -33,7 +33,8 @@ from pipeline.job.job_log import LOG, log_file, logging_to
 from pipeline.job.out_folder import finished_dataset, prepare_folders, remove_leftovers
 from pipeline.job.progress import Progress, show_progress
 from pipeline.job.steps import JobContext
-from pipeline.sources.formats import BLOCK_BYTES, Block, list_blocks
+from pipeline.sources.block import Block
+from pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 CACHE = ".cache"

@@ -17,7 +17,7 @@ from pipeline.common.paths import names_in
 from pipeline.job.memory import tree_memory
 from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import read_counts
-from pipeline.sources.formats import Block
+from pipeline.sources.block import Block
 
 SECONDS_BETWEEN_LOOKS = 1.0
 SECONDS_BETWEEN_LINES = 15.0  # where the output is a log and not a terminal

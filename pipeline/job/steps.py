@@ -47,8 +47,8 @@ from pipeline.job.token_cache import (
     read_documents,
     write_cache_file,
 )
-from pipeline.sources.formats import Block
-from pipeline.sources.read import read_block
+from pipeline.sources.block import Block
+from pipeline.sources.formats import read_block
 from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.sentences import PunktData, SentenceSplitter
@@ -80,7 +80,7 @@ class JobContext:
             self.tokenizer_digest,
             self.buckets,
             self.config.min_characters,
-            self.config.text_columns,
+            block.text_columns,
         )
         return self.cache_dir / name
 
@@ -159,7 +159,7 @@ class Steps:
     def _tokenized(self, block: Block) -> Iterator[tuple[TokenizedDocuments, Counts]]:
         config = self.context.config
         watch = StageTimer()
-        for piece in watch.each("read", read_block(block, text_columns=config.text_columns)):
+        for piece in watch.each("read", read_block(block)):
             documents, counts = tokenize_documents(
                 piece.texts,
                 splitter=self._splitter,

@@ -1,9 +1,11 @@
-"""Files by name: a path, glob or URL to files; a file to a stream of unpacked bytes.
+"""Paths, globs and URLs to files, and files to streams of unpacked bytes.
+
+    "data/*.jsonl.gz"  ->  [File(path="/../data/a.jsonl.gz", size=812, version="812-1763.."), ...]
 
 Everything is opened through fsspec, so that `s3://`, `https://` and `memory://` work like a disk.
-Two kinds of failure are kept apart: the disk or the network fails, which stops the job and names
-the file; or the archive itself is cut or corrupt, which ends the stream early and is told in
-`damage`, since what was read before is worth keeping.
+Two kinds of failure are kept apart. If the disk or the network fails, the job stops and names the
+file. If the archive itself is truncated or corrupt, the stream ends early and `damage` says why,
+since what was read before is worth keeping.
 """
 
 import bz2
@@ -22,13 +24,15 @@ from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.common.errors import InputError
 
-BUFFER = 1 << 20  #: bytes asked of a file at once
-CHUNK = 1 << 16  #: bytes of a packed file, and unpacked, worked on at once
+BUFFER = 1 << 20  #: bytes requested from a file at once
+CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
+#: Bytes of text per 100 bytes of file: an estimate, and a constant.
+UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 # Where the different stores keep what changes with the content; the first one found counts.
-CHANGE_MARKS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
 
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what the unpackers raise
 
@@ -43,7 +47,7 @@ class File:
 
 
 def find_files(sources: Iterable[str]) -> list[File]:
-    """The files that paths, globs and URLs name: those of one glob sorted, none twice.
+    """The files that paths, globs and URLs name: the files of a glob sorted, none twice.
 
     Raises InputError for a missing file, a glob without a match and a folder.
     """
@@ -80,9 +84,9 @@ def _describe(store: Any, path: str) -> File:
     info = store.info(path)
     name = path if isinstance(store, LocalFileSystem) else store.unstrip_protocol(path)
     if info.get("size") is None:
-        raise InputError(f"{name}: its server does not tell its size; download it first")
-    mark = next((info[key] for key in CHANGE_MARKS if info.get(key)), info.get("created", ""))
-    return File(path=name, size=info["size"], version=f"{info['size']}-{mark}")
+        raise InputError(f"{name}: the server does not report its size; download it first")
+    version = next((info[key] for key in VERSION_KEYS if info.get(key)), info.get("created", ""))
+    return File(path=name, size=info["size"], version=f"{info['size']}-{version}")
 
 
 def _base_name(path: str) -> str:
@@ -93,13 +97,13 @@ def _base_name(path: str) -> str:
 
 
 def compression_by_name(path: str) -> str | None:
-    """ "bz2", "gz", "xz", "zst" or None, by the ending."""
+    """ "bz2", "gz", "xz", "zst" or None, by the extension."""
     ending = _base_name(path).rpartition(".")[2].lower()
     return ending if ending in COMPRESSIONS else None
 
 
 def bare_name(path: str) -> str:
-    """The base name without the ending of a compression."""
+    """The base name without the extension of a compression."""
     name = _base_name(path)
     compression = compression_by_name(path)
     return name[: -len(compression) - 1] if compression else name
@@ -110,8 +114,13 @@ def compression_by_magic(head: bytes) -> str | None:
     return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
 
 
+def estimate_unpacked(size: int, compression: str | None, *, text_percent: int = 100) -> int:
+    """Bytes of text in a file of `size` bytes, of whose content `text_percent` is text."""
+    return size * UNPACKED_PERCENT[compression] * text_percent // 10_000
+
+
 class _Raw(io.RawIOBase):
-    """A file whose failures name it and are no OSError: nobody takes them for a cut archive."""
+    """A file whose errors name it and are not OSErrors, so that none passes for a bad archive."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -150,10 +159,10 @@ def open_file(path: str, *, buffer_bytes: int = BUFFER) -> io.BufferedReader:
 
 
 class Unpacked(io.RawIOBase):
-    """The unpacked bytes of a stream. They end early where it is cut or corrupt."""
+    """The unpacked bytes of a stream. They end early if it is truncated or corrupt."""
 
     def __init__(self, packed: io.BufferedReader, compression: str) -> None:
-        self.damage: str | None = None  #: why the stream ended before its time
+        self.damage: str | None = None  #: why the stream ended early
         self._compression = compression
         self._packed = packed
         self._chunks = _unpack(packed, compression)
@@ -168,7 +177,7 @@ class Unpacked(io.RawIOBase):
                 self._rest = memoryview(next(self._chunks))
             except StopIteration:
                 return 0
-            except DAMAGE as error:  # it ends the iterator also
+            except DAMAGE as error:  # this also ends the iterator
                 self.damage = f"truncated or corrupt {self._compression}: {error}"
         size = min(len(buffer), len(self._rest))
         buffer[:size], self._rest = self._rest[:size], self._rest[size:]
@@ -181,7 +190,7 @@ class Unpacked(io.RawIOBase):
 
 
 def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
-    """Chunks of unpacked bytes, small: what a damaged one would have held is lost."""
+    """Chunks of unpacked bytes. Small ones, since the content of a damaged chunk is lost."""
     match compression:
         case "bz2":
             yield from _unpack_streams(packed, bz2.BZ2Decompressor)
@@ -199,10 +208,10 @@ def _unpack_streams(
     packed: io.BufferedReader,
     decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
 ) -> Generator[bytes, None, None]:
-    """Streams in a row, as pbzip2 writes them.
+    """Concatenated streams, as pbzip2 writes them.
 
     The standard library's own files take a damaged stream after a good one for garbage, and end
-    without a word.
+    silently.
     """
     data = packed.read(CHUNK)
     while data:
@@ -227,5 +236,14 @@ def open_unpacked(path: str, compression: str | None) -> io.BufferedReader:
 
 
 def damage(stream: io.BufferedReader) -> str | None:
-    """Why a stream of unpacked bytes ended before its time, once it has; else None."""
+    """Why a stream of unpacked bytes ended early, once it has; else None."""
     return stream.raw.damage if isinstance(stream.raw, Unpacked) else None
+
+
+def read_unpacked(path: str, compression: str | None) -> bytes:
+    """All unpacked bytes of a file. Raises InputError where it is damaged or cannot be read."""
+    with open_unpacked(path, compression) as stream:
+        data = stream.read()
+        if reason := damage(stream):
+            raise InputError(f"{path}: {reason}; download it again")
+    return data

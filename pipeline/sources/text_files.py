@@ -4,8 +4,9 @@
     {"text": "Oslo is cold."}                                Rome ...
                                     Oslo is cold.            </doc>
 
-JSON is read by the standard library: Arrow's reader is faster, but takes two objects on one line,
-or one on two lines, for documents, and what it accepts would depend on where blocks begin.
+A block is a range of bytes and holds the documents that start in it; a compressed file is one
+block. JSON is read by the standard library: Arrow's reader is faster, but takes two objects on one
+line, or one on two lines, for documents, so what it accepts would depend on where blocks begin.
 """
 
 import codecs
@@ -14,19 +15,35 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from pipeline.sources.documents import Documents, Rejected, decode_utf8
-from pipeline.sources.files import BUFFER, damage, open_file, open_unpacked
-from pipeline.sources.formats import Block
-from pipeline.sources.record_boundaries import cut_pieces
+import pyarrow as pa
 
-#: Lines are counted from the beginning of a file up to here, beyond from the beginning of a block:
-#: or each block of a huge file with a bad line in each would read the whole of it.
+from pipeline.common.errors import InputError
+from pipeline.sources.block import Block, cut_evenly
+from pipeline.sources.documents import Documents, Rejected, decode_utf8, fix_unicode
+from pipeline.sources.files import (
+    BUFFER,
+    damage,
+    estimate_unpacked,
+    open_file,
+    open_unpacked,
+    read_unpacked,
+)
+from pipeline.sources.record_boundaries import cut_chunks
+from pipeline.sources.text_columns import check_columns
+
+JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
+PLAIN_TEXT_NAME = r"\.(txt|text)$"
+WIKIEXTRACTOR_NAME = re.compile(r"^wiki_[0-9]+$")  # WikiExtractor --json gives the same names
+
+#: Lines are counted from the beginning of a file up to here, and from the beginning of the block
+#: beyond: otherwise each block of a huge file with a bad line in each would read all before it.
 COUNT_LINES_BYTES = 1 << 30
 
-# What stands between two documents: see pieces.py. A lone "\r" ends a line, that of "\r\n" not.
+# What separates two documents: see record_boundaries. A lone "\r" ends a line, that of "\r\n" not.
 LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
 BOUNDARIES = {
     "jsonl": re.compile(rb"\n[ \t\r\n]*"),
@@ -34,23 +51,57 @@ BOUNDARIES = {
     "wikiextractor": re.compile(rb"\n[ \t\r\n]*(?=<doc )"),
 }
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
-# Of a cut file, what follows the last of these is not a whole document.
+# Of a truncated file, what follows the last of these is not a whole document.
 DOCUMENT_ENDS = {"jsonl": b"\n", "text": b"", "wikiextractor": b"</doc>"}
 
 TITLE = re.compile(r' title="(.*)">\s*$')  # WikiExtractor does not escape quotes in it
 ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
 
 BYTE_ORDER_MARK = codecs.BOM_UTF8
-DECODE_JSON = json.JSONDecoder(strict=False).decode  # a raw tab or NUL in a string is no reason
+DECODE_JSON = json.JSONDecoder(strict=False).decode  # raw tabs and NULs in a string are accepted
 
 
-def _pieces(block: Block, piece_bytes: int) -> Iterator[tuple[int, bytes, Documents]]:
+def is_json_lines(name: str, head: bytes) -> bool:
+    """Whether the first bytes begin a JSON object."""
+    return _begin(head).startswith(b"{")
+
+
+def is_wikiextractor(name: str, head: bytes) -> bool:
+    """Whether it is WikiExtractor's output, and not that of its --json."""
+    named = WIKIEXTRACTOR_NAME.search(name) is not None
+    return _begin(head).startswith(b"<doc ") or (named and not is_json_lines(name, head))
+
+
+def is_plain_text(name: str, head: bytes) -> bool:
+    """Whether the first bytes are UTF-8 and of no format that is known not to be plain text."""
+    if b"\0" in head or _begin(head).startswith((b"<", b"%PDF", b"[")):
+        return False
+    if name.lower().endswith((".csv", ".tsv")):
+        return False
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(head) - 4  # a character cut in two
+    return True
+
+
+def _begin(head: bytes) -> bytes:
+    return head.removeprefix(BYTE_ORDER_MARK).lstrip()
+
+
+def list_byte_ranges(whole: Block, block_bytes: int) -> list[Block]:
+    """Equal ranges of bytes; a compressed file cannot be cut."""
+    whole = replace(whole, text_bytes=estimate_unpacked(whole.stop, whole.compression))
+    return [whole] if whole.compression else cut_evenly(whole, block_bytes)
+
+
+def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Documents]]:
     """Offset and bytes of whole documents, and where they go; damage of the file is rejected."""
     stop = sys.maxsize if block.compression else block.stop
     boundary = BOUNDARIES[block.format]
     with open_unpacked(block.path, block.compression) as stream:
-        for offset, data in cut_pieces(
-            stream, boundary, start=block.start, stop=stop, piece_bytes=piece_bytes
+        for offset, data in cut_chunks(
+            stream, boundary, start=block.start, stop=stop, chunk_bytes=chunk_bytes
         ):
             if damage(stream):
                 data = _whole(data, DOCUMENT_ENDS[block.format])
@@ -65,9 +116,9 @@ def _whole(data: bytes, end: bytes) -> bytes:
     return data[: found + len(end)] if found >= 0 else b""
 
 
-def read_plain_text(block: Block, piece_bytes: int) -> Iterator[Documents]:
-    """Documents with a blank line between them, and nothing else to part them."""
-    for _, data, documents in _pieces(block, piece_bytes):
+def read_plain_text(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """Documents separated by blank lines."""
+    for _, data, documents in _chunks(block, chunk_bytes):
         blank_lines = BOUNDARIES["text"] if b"\r" in data else PLAIN_BLANK_LINES
         for document in blank_lines.split(data):
             if text := decode_utf8(document).strip():
@@ -75,16 +126,16 @@ def read_plain_text(block: Block, piece_bytes: int) -> Iterator[Documents]:
         yield documents
 
 
-def read_wikiextractor(block: Block, piece_bytes: int) -> Iterator[Documents]:
-    """What WikiExtractor made of pages, without the line that repeats the title."""
-    for _, data, documents in _pieces(block, piece_bytes):
+def read_wikiextractor(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """Pages as WikiExtractor writes them, without the line that repeats the title."""
+    for _, data, documents in _chunks(block, chunk_bytes):
         for document in BOUNDARIES["wikiextractor"].split(data):
             if text := decode_utf8(document).strip():
-                _take_extracted(text, documents, block.path)
+                _keep_extracted(text, documents, block.path)
         yield documents
 
 
-def _take_extracted(document: str, documents: Documents, path: str) -> None:
+def _keep_extracted(document: str, documents: Documents, path: str) -> None:
     """One `<doc id=".." url=".." title="..">`, its lines, and `</doc>`."""
     head, _, rest = document.partition("\n")
     body, end, after = rest.rpartition("</doc>")
@@ -102,20 +153,20 @@ def _take_extracted(document: str, documents: Documents, path: str) -> None:
 
 
 def _unescaped(text: str) -> str:
-    """Entities decoded, once; only whole ones, so that "AT&T" and "&c" stay as they are."""
+    """Decodes entities once, and only whole ones, so that "AT&T" and "&c" stay as they are."""
     return ENTITY.sub(lambda entity: html.unescape(entity[0]), text) if "&" in text else text
 
 
-def read_json_lines(block: Block, columns: Sequence[str], piece_bytes: int) -> Iterator[Documents]:
+def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The texts of JSON objects, one a line; several columns are joined by line ends."""
     lines: _Lines | None = None
-    for offset, data, documents in _pieces(block, piece_bytes):
+    for offset, data, documents in _chunks(block, chunk_bytes):
         lines = lines or _Lines(block.path, offset)
         for number, line in enumerate(data.split(b"\n")):
             if not line or line.isspace():
                 continue
             try:
-                documents.keep(_text_of(parse_json_object(line), columns))
+                documents.keep(_text_of(parse_json_object(line), block.text_columns))
             except ValueError as error:
                 documents.reject(lines.name(number), str(error))
         lines.passed += data.count(b"\n")
@@ -123,15 +174,15 @@ def read_json_lines(block: Block, columns: Sequence[str], piece_bytes: int) -> I
 
 
 def parse_json_object(line: bytes) -> dict[str, Any]:
-    """A line of JSON lines. Raises ValueError with the reason where it is no object."""
+    """A line of JSON lines. Raises ValueError with the reason if it is not an object."""
     try:
         record = DECODE_JSON(decode_utf8(line))
     except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from error
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from error
     except RecursionError as error:
-        raise ValueError("no JSON that can be read: it is nested too deep") from error
+        raise ValueError("JSON that is nested too deep") from error
     if not isinstance(record, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("not a JSON object")
     return record
 
 
@@ -144,18 +195,18 @@ def _text_of(record: dict[str, Any], columns: Sequence[str]) -> str:
 
 
 class _Lines:
-    """Names of lines in a file that may be read from its middle.
+    """Names lines of a file that is read from its middle.
 
-    The lines before it are only counted when a line must be named.
+    The lines before are counted only when a line must be named.
     """
 
     def __init__(self, path: str, begin: int) -> None:
-        self.passed = 0  #: lines between `begin` and the piece at hand
+        self.passed = 0  #: lines between `begin` and the current chunk
         self._path = path
-        self._begin = begin  #: the byte at which the reading began
+        self._begin = begin  #: the byte at which reading began
 
     def name(self, number: int) -> str:
-        """The name of the piece's line `number`, which counts from 0: "file:line"."""
+        """The name of line `number` of the chunk, counted from 0: "file:line"."""
         line = self.passed + number + 1
         if self._begin > COUNT_LINES_BYTES:
             return f"{self._path}: line {line} after byte {self._begin}"
@@ -166,3 +217,28 @@ class _Lines:
         with open_file(self._path) as stream:
             sizes = (min(BUFFER, self._begin - at) for at in range(0, self._begin, BUFFER))
             return sum(stream.read(size).count(b"\n") for size in sizes)
+
+
+def read_json_table(whole: Block, columns: Sequence[str]) -> pa.Table:
+    """The columns of all rows, unchecked. Raises InputError for a line that is not an object."""
+    path = whole.path
+    data = read_unpacked(path, whole.compression).removeprefix(BYTE_ORDER_MARK)
+    rows = []
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line and not line.isspace():
+            try:
+                rows.append(parse_json_object(line))
+            except ValueError as error:
+                raise InputError(f"{path}:{number}: {error}") from error
+    check_columns(path, list(dict.fromkeys(name for row in rows for name in row)), columns)
+    return pa.table({name: _json_column(path, name, rows) for name in columns})
+
+
+def _json_column(path: str, name: str, rows: Sequence[dict[str, Any]]) -> pa.Array:
+    values = [row.get(name) for row in rows]
+    try:
+        return pa.array(
+            [fix_unicode(value) if isinstance(value, str) else value for value in values]
+        )
+    except (pa.ArrowException, OverflowError) as error:
+        raise InputError(f"{path}: column '{name}' has values of more than one type") from error

@@ -8,8 +8,8 @@ from tqdm import tqdm
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
 from pipeline.common.paths import remove_folder
-from pipeline.sources.formats import Block, list_blocks
-from pipeline.sources.read import read_block
+from pipeline.sources.block import Block
+from pipeline.sources.formats import list_blocks, read_block
 from pipeline.tokenization.sentences import PunktData, find_punkt, train_punkt
 from pipeline.tokenization.tokenizer import (
     TOKENIZER_JSON,
@@ -49,7 +49,7 @@ def make_tokenizer(
     punkt = find_punkt(language)
     where = f"of nltk ({language})"
     if punkt is None:
-        punkt = _train_punkt(blocks, text_columns, language)
+        punkt = _train_punkt(blocks, language)
         where = "trained on the sources"
     if vocab is not None:
         tokenizer = adopt_vocabulary(vocab, cased=cased, punkt=punkt.to_json())
@@ -57,7 +57,7 @@ def make_tokenizer(
         assert vocab_size is not None
         if not blocks:
             raise InputError("no source to learn from; name at least one, or give --vocab FILE.")
-        texts = _texts(blocks, text_columns, limit, label="learning WordPiece")
+        texts = _texts(blocks, limit, label="learning WordPiece")
         tokenizer = learn_vocabulary(
             texts, vocab_size=vocab_size, cased=cased, punkt=punkt.to_json()
         )
@@ -80,13 +80,13 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
         raise InputError(f"{out} cannot be made ({error.strerror}); give another --out.") from error
 
 
-def _train_punkt(blocks: list[Block], text_columns: tuple[str, ...], language: str) -> PunktData:
+def _train_punkt(blocks: list[Block], language: str) -> PunktData:
     if not blocks:
         raise InputError(
             f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; name "
             "sources, or point NLTK_DATA to a folder with tokenizers/punkt_tab."
         )
-    texts = _texts(blocks, text_columns, PUNKT_TEXT_BYTES, label="training Punkt")
+    texts = _texts(blocks, PUNKT_TEXT_BYTES, label="training Punkt")
     return train_punkt(texts, language)
 
 
@@ -96,14 +96,12 @@ def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]
     return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]
 
 
-def _texts(
-    blocks: list[Block], text_columns: tuple[str, ...], limit: int, *, label: str
-) -> Iterator[str]:
+def _texts(blocks: list[Block], limit: int, *, label: str) -> Iterator[str]:
     """The documents of the blocks, until `limit` characters."""
     total = min(limit, sum(block.text_bytes for block in blocks))
     with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
         for block in blocks:
-            for piece in read_block(block, text_columns=text_columns, piece_bytes=SMALL_BLOCK):
+            for piece in read_block(block, chunk_bytes=SMALL_BLOCK):
                 yield from piece.texts
                 bar.update(sum(map(len, piece.texts)))
                 if bar.n >= limit:

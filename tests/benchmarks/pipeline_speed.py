@@ -30,8 +30,8 @@ from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import TOKENIZER
 from pipeline.job.steps import JobContext, Steps, finish_dataset
-from pipeline.sources.formats import Block, list_blocks
-from pipeline.sources.read import read_block
+from pipeline.sources.block import Block
+from pipeline.sources.formats import list_blocks, read_block
 from pipeline.sources.sample.articles import count_articles, make_articles
 from pipeline.tokenization.sentences import PunktData
 from pipeline.tokenization.tokenizer import Tokenizer

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
-from pipeline.sources.documents import is_string
 from pipeline.sources.labelled_table import read_table
+from pipeline.sources.text_columns import is_string
 
 Rows = NDArray[np.int64]
 

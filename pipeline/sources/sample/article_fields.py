@@ -70,10 +70,11 @@ class Draw:
         limits = np.asarray(limits)
         # A product of floats is the same on every machine; a power need not be.
         uniform = (self.words(name, limits.shape[1]) >> np.uint64(11)) * 2.0**-53
-        shares = uniform.copy()
+        skewed = uniform.copy()
         for _ in range(self.skew - 1):
-            shares *= uniform
-        return (shares * limits).astype(np.int64)
+            skewed *= uniform
+        scaled: NDArray[np.float64] = skewed * limits
+        return scaled.astype(np.int64)
 
     def pick(self, name: str, options: Sequence[str]) -> list[str]:
         limits = np.full((len(self.rows), 1), len(options))

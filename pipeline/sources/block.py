@@ -1,0 +1,91 @@
+"""Blocks: slices of a source, the unit of work and of retry, and how a source is cut into them.
+
+    Block(path="/a.txt", start=0, stop=1000, text_bytes=1000)
+    cut_evenly(block, 400)              ->  [0, 500)  [500, 1000)
+    cut_at(block, [0, 300, 1000])       ->  [0, 300)  [300, 1000)
+    group_parts(block, edges, text, n)  ->  about n bytes of text each, cut at edges only
+
+A block is a few megabytes, so that a lost worker costs little. It says where the text is and does
+not hold it. The size of blocks changes neither the documents nor the sum of `text_bytes`, from
+which the number of shards is computed.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+BATCH_ROWS = 8192  #: rows of a table that are read at once, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A slice of a source. Plain values, so that it travels to any worker."""
+
+    index: int = 0  #: ordinal over the whole job
+    path: str  #: a file, a URL, or a `sample:` or `hf://` source
+    format: str  #: the name of a row of `formats.FORMATS`
+    compression: str | None = None  #: "bz2" "gz" "xz" "zst"
+    start: int = 0  #: row groups, bytes of the file, rows or articles: what the format counts in
+    stop: int
+    text_bytes: int = 0  #: an estimate
+    version: str  #: changes when the file does
+    text_columns: tuple[str, ...] = ("text",)  #: joined by line ends, where the format has columns
+
+    @property
+    def identity(self) -> str:
+        """Everything that the documents of the block depend on, except the text columns."""
+        span = f"{self.start}-{self.stop}"
+        return "|".join([self.path, self.format, self.compression or "", span, self.version])
+
+
+def cut_evenly(whole: Block, block_bytes: int) -> list[Block]:
+    """Equal blocks of about `block_bytes` of text; none if there is nothing to read."""
+    size = whole.stop - whole.start
+    parts = min(size, max(1, round(whole.text_bytes / block_bytes)))
+    return cut_at(whole, [size * part // parts for part in range(parts + 1)] if size else [0])
+
+
+def cut_at(whole: Block, edges: Sequence[int]) -> list[Block]:
+    """Blocks between edges, which count from the start; the text is taken to be spread evenly."""
+    size, text_bytes = edges[-1], whole.text_bytes
+    return [
+        replace(
+            whole,
+            start=whole.start + start,
+            stop=whole.start + stop,
+            text_bytes=text_bytes * stop // size - text_bytes * start // size,
+        )
+        for start, stop in pairwise(edges)
+    ]
+
+
+def group_parts(
+    whole: Block, edges: Sequence[int], text_before: Sequence[int], block_bytes: int
+) -> list[Block]:
+    """Blocks of about `block_bytes` of text, as equal as can be, of parts that cannot be cut.
+
+    Part i is [edges[i], edges[i + 1]), and `text_before[i]` the bytes of text before edge i. Equal
+    blocks, because a local runner deals its workers the same number and waits for the last one.
+    """
+    total = text_before[-1]
+    count = min(max(1, round(total / block_bytes)), len(edges) - 1)
+    cuts = (_nearest(text_before, total * number // count) for number in range(1, count))
+    chosen = sorted({0, *cuts, len(edges) - 1})
+    return [
+        replace(whole, start=edges[i], stop=edges[j], text_bytes=text_before[j] - text_before[i])
+        for i, j in pairwise(chosen)
+    ]
+
+
+def _nearest(rising: Sequence[int], target: int) -> int:
+    """The index of the nearest number; `target` lies between the first and the last."""
+    above = bisect_left(rising, target)
+    if above and target - rising[above - 1] < rising[above] - target:
+        return above - 1
+    return above
+
+
+def rows_per_chunk(block: Block, rows: int, chunk_bytes: int) -> int:
+    """How many of a block's rows make a chunk of about `chunk_bytes` of text."""
+    return max(1, min(BATCH_ROWS, chunk_bytes * rows // max(block.text_bytes, 1)))

@@ -1,0 +1,73 @@
+"""Data sets of the Hugging Face Hub, through the `datasets` library: blocks are ranges of rows.
+
+hf://wikimedia/wikipedia?name=20231101.en&split=train    hf://FOLDER
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.common.errors import InputError, one_line
+from pipeline.sources.block import Block, cut_evenly, rows_per_chunk
+from pipeline.sources.documents import Documents
+from pipeline.sources.source_query import parse_query
+from pipeline.sources.text_columns import check_columns, check_text_columns, documents_of_rows
+
+SCHEME = "hf://"
+
+
+def list_dataset(whole: Block, block_bytes: int) -> list[Block]:
+    """Ranges of rows. Raises InputError where the data set cannot be loaded or lacks a column."""
+    dataset = load_hub_dataset(whole.path)
+    check_text_columns(whole.path, dataset.features.arrow_schema, whole.text_columns)
+    # Reads only the offsets of the columns: the text stays on the disk.
+    columns = [dataset.data.column(name) for name in whole.text_columns]
+    text_bytes = sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
+    version = dataset._fingerprint
+    found = replace(whole, stop=len(dataset), text_bytes=text_bytes, version=version)
+    return cut_evenly(found, block_bytes)
+
+
+def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """The rows of a block."""
+    columns = list(block.text_columns)
+    dataset = load_hub_dataset(block.path).select_columns(columns).with_format("arrow")
+    rows = rows_per_chunk(block, block.stop - block.start, chunk_bytes)
+    for row in range(block.start, block.stop, rows):
+        table = dataset[row : min(row + rows, block.stop)]
+        yield documents_of_rows([table.column(name) for name in columns], row, block.path)
+
+
+def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:
+    """The columns of all rows, unchecked. Raises InputError."""
+    dataset = load_hub_dataset(whole.path)
+    check_columns(whole.path, dataset.column_names, columns)
+    return dataset.select_columns(list(columns)).with_format("arrow")[:]
+
+
+def load_hub_dataset(source: str) -> Any:
+    """The `datasets.Dataset` that an `hf://` source names, downloaded if it is not there yet.
+
+    Raises InputError, with the library's own reason, where it cannot be loaded.
+    """
+    name, _, query = source.removeprefix(SCHEME).partition("?")
+    options = parse_query(source, query, {"name": "", "split": "train"})
+    return _load(name, options["name"] or None, options["split"])
+
+
+@lru_cache(maxsize=1)  # each block of the same data set would ask the Hub again
+def _load(path: str, name: str | None, split: str) -> Any:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError("hf:// sources need: pip install 'clozeline[pipeline]'") from error
+    try:
+        return load_dataset(path, name, split=split)
+    except Exception as error:  # the library's errors have no common class
+        raise InputError(
+            f"hf://{path} (name {name}, split {split}) cannot be loaded: {one_line(error)}"
+        ) from error

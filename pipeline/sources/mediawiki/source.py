@@ -1,0 +1,108 @@
+"""MediaWiki dumps as sources: blocks are ranges of bz2 streams, documents are articles.
+
+a-multistream.xml.bz2 and its index  ->  Block(start=0, stop=9731), Block(start=9731, ...), ...
+<page>..'''Rome''' is a [[city]]...  ->  "Rome is a city."
+"""
+
+import io
+import re
+from collections.abc import Iterator
+
+from pipeline.common.errors import InputError, one_line
+from pipeline.sources.block import Block, group_parts
+from pipeline.sources.documents import Documents
+from pipeline.sources.files import (
+    bare_name,
+    damage,
+    estimate_unpacked,
+    find_files,
+    open_file,
+    open_unpacked,
+    unpack,
+)
+from pipeline.sources.mediawiki.dump import (
+    Page,
+    TruncatedDump,
+    index_name,
+    read_index,
+    read_pages,
+    read_range,
+)
+from pipeline.sources.mediawiki.markup import over_budget, strip_markup
+
+INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
+FILE_NAME = rf"\.xml(-p[0-9]+p[0-9]+)?$|{INDEX_NAME}"
+ROOT_TAG = re.compile(rb"<\0?m\0?e\0?d\0?i\0?a\0?w\0?i\0?k\0?i")  # in UTF-8 or UTF-16
+TEXT_PERCENT = 50  #: of a dump's bytes that are text: an estimate, and a constant
+
+
+def has_root_tag(name: str, head: bytes) -> bool:
+    """Whether the first bytes hold the root tag of a dump."""
+    return ROOT_TAG.search(head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1024]) is not None
+
+
+def list_stream_ranges(whole: Block, block_bytes: int) -> list[Block]:
+    """Ranges of whole streams where a multistream dump has its index beside it, else one block.
+
+    An index itself has no blocks: a glob that names a dump often names its index, too.
+    """
+    if re.search(INDEX_NAME, bare_name(whole.path)) or not (whole.stop or whole.compression):
+        return []
+    text_bytes = estimate_unpacked(whole.stop, whole.compression, text_percent=TEXT_PERCENT)
+    edges = _stream_edges(whole)
+    text_before = [text_bytes * edge // max(whole.stop, 1) for edge in edges]
+    return group_parts(whole, edges, text_before, block_bytes)
+
+
+def _stream_edges(whole: Block) -> list[int]:
+    """Where a dump may be cut: between the streams of its index, if that is beside it."""
+    name = index_name(whole.path)
+    if name is None:
+        return [0, whole.stop]
+    try:
+        index_file = find_files([name])[0]
+        with (
+            open_unpacked(index_file.path, "bz2") as index,
+            open_file(whole.path, buffer_bytes=64) as dump,
+        ):
+            return [0, *(stop for _, stop in read_index(index, dump))]
+    except InputError:
+        # No index, or one that does not fit, as that of a truncated dump: what there is of the
+        # dump can still be read from its beginning.
+        return [0, whole.stop]
+
+
+def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """The articles of a block; redirects and other namespaces are counted, bad pages rejected."""
+    documents, size, truncated = Documents(), 0, None
+    with open_file(block.path) as file:
+        is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
+        file.seek(0)
+        stream = unpack(file, block.compression)
+        pages = read_pages(stream) if is_whole else read_range(file, block.start, block.stop)
+        try:
+            for page in pages:
+                _keep_article(page, documents, block.path)
+                size += len(page.text)
+                if size >= chunk_bytes:
+                    yield documents
+                    documents, size = Documents(), 0
+        except TruncatedDump as error:
+            truncated = str(error)
+        if reason := damage(stream) or truncated:
+            documents.reject(block.path, reason)
+    yield documents
+
+
+def _keep_article(page: Page, documents: Documents, path: str) -> None:
+    if page.redirect:
+        documents.counts["redirect"] += 1
+    elif page.namespace:
+        documents.counts["other_namespace"] += 1
+    elif reason := over_budget(page.text):
+        documents.reject(f"{path}: {page.title}", f"over the page budget: {reason}")
+    else:
+        try:
+            documents.keep(strip_markup(page.text))
+        except Exception as error:  # whatever the parser fails on, it is one page of a dump
+            documents.reject(f"{path}: {page.title}", f"markup: {one_line(error)}")

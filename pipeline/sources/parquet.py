@@ -1,0 +1,79 @@
+"""Parquet files: blocks are row groups, documents are rows, text columns are read by name.
+
+a.parquet, 10 row groups  ->  Block(start=0, stop=4), Block(start=4, stop=7), ...
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.common.errors import InputError, one_line
+from pipeline.sources.block import Block, group_parts, rows_per_chunk
+from pipeline.sources.documents import Documents
+from pipeline.sources.files import open_file
+from pipeline.sources.text_columns import check_columns, check_text_columns, documents_of_rows
+
+FILE_NAME = r"\.parquet$"
+FOOTER_BYTES = 1 << 16  #: read at once to find out what a file holds
+
+
+def has_parquet_magic(name: str, head: bytes) -> bool:
+    """Whether the first bytes are those of a Parquet file."""
+    return head.startswith(b"PAR1")
+
+
+def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
+    """Row groups, as many to a block as make about `block_bytes` of text.
+
+    Raises InputError where the file cannot be read or lacks a text column.
+    """
+    try:
+        with open_file(whole.path, buffer_bytes=FOOTER_BYTES) as stream:
+            metadata = pq.read_metadata(stream)
+            schema = metadata.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(whole.path, error) from error
+    check_text_columns(whole.path, schema, whole.text_columns)
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    wanted = [i for i, path in enumerate(paths) if path in whole.text_columns]
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    sizes = [sum(group.column(i).total_uncompressed_size for i in wanted) for group in groups]
+    text_before = [*accumulate(sizes, initial=0)]
+    whole = replace(whole, stop=len(groups))
+    return group_parts(whole, range(len(groups) + 1), text_before, block_bytes)
+
+
+def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
+    """The rows of a block. Raises InputError where the file is corrupt."""
+    row, columns = None, list(block.text_columns)
+    try:
+        with open_file(block.path) as stream, pq.ParquetFile(stream) as table:
+            groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
+            row = sum(groups[: block.start])
+            for batch in table.iter_batches(
+                batch_size=rows_per_chunk(block, sum(groups) - row, chunk_bytes),
+                row_groups=list(range(block.start, block.stop)),
+                columns=columns,
+            ):
+                yield documents_of_rows([batch.column(name) for name in columns], row, block.path)
+                row += len(batch)
+    except (pa.ArrowException, OSError) as error:
+        where = f"near row {row + 1}" if row is not None else "at its end"
+        raise InputError(f"{block.path} is corrupt {where}: {one_line(error)}") from error
+
+
+def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
+    """The columns of all rows, unchecked. Raises InputError."""
+    try:
+        with open_file(whole.path) as stream, pq.ParquetFile(stream) as table:
+            check_columns(whole.path, table.schema_arrow.names, columns)
+            return table.read(columns=list(columns))
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(whole.path, error) from error
+
+
+def _unreadable(path: str, error: Exception) -> InputError:
+    return InputError(f"{path} is not a readable Parquet file: {one_line(error)}")

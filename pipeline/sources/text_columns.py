@@ -1,0 +1,66 @@
+"""Columns of text in Arrow tables: checked when a source is listed, joined to documents when read.
+
+title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\nA city."])
+"""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from pipeline.common.errors import InputError
+from pipeline.sources.documents import Documents, decode_utf8
+
+
+def check_columns(source: str, found: Sequence[str], columns: Sequence[str]) -> None:
+    """Raises InputError where a column is missing or there are several of its name."""
+    for name in columns:
+        if found.count(name) != 1:
+            problem = "more than one" if name in found else "no"
+            names = ", ".join(found) or "none"
+            raise InputError(f"{source} has {problem} column '{name}'; its columns are {names}")
+
+
+def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:
+    """Raises InputError where a column is missing or does not hold text."""
+    check_columns(source, schema.names, columns)
+    for name in columns:
+        type = _value_type(schema.field(name).type)
+        if not (is_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type)):
+            raise InputError(f"{source}: column '{name}' holds {type}, not text")
+
+
+def documents_of_rows(columns: Sequence[pa.Array], first_row: int, path: str) -> Documents:
+    """Rows of text columns as documents; `first_row` counts from 0, row names from 1."""
+    documents = Documents()
+    rows = zip(*map(strings, columns), strict=True)
+    for number, parts in enumerate(rows, start=first_row + 1):
+        texts = [part for part in parts if part is not None]
+        if len(texts) < len(parts):
+            documents.reject(f"{path}: row {number}", "null text")
+        else:
+            documents.keep("\n".join(texts))
+    return documents
+
+
+def is_string(type: pa.DataType) -> bool:
+    """Whether the type is one of Arrow's string types."""
+    return bool(
+        pa.types.is_string(type) or pa.types.is_large_string(type) or pa.types.is_string_view(type)
+    )
+
+
+def strings(column: pa.Array) -> list[str | None]:
+    """The values of a text column; bytes that are not valid UTF-8 become lone surrogates."""
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if is_string(column.type):
+        try:
+            return list(column.to_pylist())
+        except UnicodeDecodeError:  # Arrow does not check what it reads
+            pass
+    values = column.cast(pa.large_binary()).to_pylist()
+    return [None if value is None else decode_utf8(value) for value in values]
+
+
+def _value_type(type: pa.DataType) -> pa.DataType:
+    return type.value_type if pa.types.is_dictionary(type) else type
