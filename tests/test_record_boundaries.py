@@ -26,9 +26,7 @@ def test_blocks_of_any_size_hold_every_byte_once_and_begin_at_documents(
 ) -> None:
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            record_boundaries, "STEP", step
-        )  # boundaries beyond what was read
+        patch.setattr(record_boundaries, "STEP", step)  # boundaries beyond what was read
         for start in range(0, len(data), block_bytes):
             stop = min(start + block_bytes, len(data))
             cut = cut_chunks(
