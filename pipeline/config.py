@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pipeline.common.config_checks import check_between, check_choices, check_field_names
 from pipeline.common.config_options import option
 
-Pairs = Literal["segments", "sentences", "none"]
+PairScheme = Literal["segments", "order", "sentences", "none"]
 Masking = Literal["tokens", "whole-words"]
 Format = Literal["arrow", "webdataset"]
 Compression = Literal["none", "lz4", "zstd"]
@@ -21,14 +21,14 @@ class DataConfig:
         None, "Number of training shards; defaults to one per 64 MB of text."
     )
     validation: float = option(0.01, "Fraction of the documents held out as validation shards.")
-    pairs: Pairs = option(
+    pairs: PairScheme = option(
         "segments",
-        "How A and B are chosen: `segments` (BERT's), `sentences` (adjacent sentences), `none` "
-        "(no B).",
+        "How A and B are chosen: `segments` (BERT: B is consecutive or random), `order` (ALBERT: "
+        "in order or swapped), `sentences` (adjacent or random sentences), `none` (no B).",
     )
     max_seq_length: int = option(128, "Maximum tokens per example, including [CLS] and [SEP].")
     short_seq_prob: float = option(
-        0.1, "Fraction of examples built to a random shorter length (`segments`)."
+        0.1, "Fraction of examples built to a random shorter length (`segments`, `order`)."
     )
     masked_lm_prob: float = option(0.15, "Fraction of tokens to mask.")
     max_predictions_per_seq: int | None = option(

@@ -3,18 +3,19 @@
 import json
 import math
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import DataConfig
+from pipeline.config import DataConfig, PairScheme
 
 CONFIGS = st.builds(
     DataConfig,
     num_shards=st.none() | st.integers(1, 100_000),
     validation=st.floats(0, 0.5),
-    pairs=st.sampled_from(["segments", "sentences", "none"]),
+    pairs=st.sampled_from(get_args(PairScheme)),
     max_seq_length=st.integers(8, 65_535),
     masked_lm_prob=st.floats(0.01, 1.0),
     max_predictions_per_seq=st.none() | st.integers(1, 65_535),
@@ -59,7 +60,7 @@ def test_every_field_reaches_the_manifest():
         ({"dupe_factor": 0}, "dupe_factor is 0"),
         ({"min_characters": -1}, "min_characters is -1"),
         ({"seed": -1}, "seed is -1"),
-        ({"pairs": "all"}, "pairs is 'all'; it must be one of segments, sentences, none."),
+        ({"pairs": "all"}, "pairs is 'all'; it must be one of segments, order, sentences, none."),
         ({"format": "tfrecord"}, "format is 'tfrecord'; it must be one of arrow, webdataset."),
         ({"compression": "gzip"}, "compression is 'gzip'; it must be one of none, lz4, zstd."),
         ({"text_columns": ()}, "text_columns is empty; name the column that holds the text."),

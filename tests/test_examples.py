@@ -41,7 +41,7 @@ def lists(rows):
 @settings(max_examples=40)
 @given(
     st.lists(DOCUMENT, max_size=6),
-    st.sampled_from(["segments", "sentences", "none"]),
+    st.sampled_from(["segments", "order", "sentences", "none"]),
     st.integers(0, 1000),
     st.integers(1, 3),
 )
@@ -145,7 +145,7 @@ def test_what_the_pairs_left_out_is_counted_once_for_each_copy():
     assert twice["cut_tokens"] > once["cut_tokens"]
 
 
-@pytest.mark.parametrize("kind", ["segments", "sentences", "none"])
+@pytest.mark.parametrize("kind", ["segments", "order", "sentences", "none"])
 def test_an_empty_bucket_gives_an_empty_shard_of_the_right_types(kind):
     documents = replace(make_documents([]), ids=WORDS[:0])
     examples, dropped = examples_of(documents, replace(CONFIG, pairs=kind))

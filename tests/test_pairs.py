@@ -1,9 +1,10 @@
-"""Pairs: A and B are what they say they are, half of the Bs are random, and nothing is lost."""
+"""Pairs: A and B are what their labels say, the labels are balanced, and no token is lost."""
 
 import subprocess
 import sys
 from collections import Counter
 from itertools import count, pairwise
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.common.counter_rng import random_bits, stream_key, uniform_below, with_probability
-from pipeline.examples import pairs as lanes
-from pipeline.examples.pairs import LANES, make_pairs, no_pairs
+from pipeline.config import PairScheme
+from pipeline.examples import segment_pairs as counters
+from pipeline.examples.pair_columns import Pairs
+from pipeline.examples.pairs import SCHEMES, make_pairs
 from tests.support.small import make_documents
 
 TOKENS = st.one_of(st.integers(1, 9), st.integers(1, 90))
@@ -50,10 +53,10 @@ def sentence_edges(shape):
     return set(np.cumsum([0, *lengths]).tolist())
 
 
-# ---- laws of both kinds that have a B ----------------------------------------------------------
+# ---- laws of the schemes that have a B ----------------------------------------------------------
 
 
-@given(SHAPE, st.sampled_from(["segments", "sentences"]), SEED, LENGTH, SHORT)
+@given(SHAPE, st.sampled_from(["segments", "order", "sentences"]), SEED, LENGTH, SHORT)
 def test_a_and_b_lie_inside_their_documents_and_fit(shape, kind, seed, length, short):
     bounds = tokens_of_documents(shape)
     pairs, _ = pairs_of(shape, kind, seed=seed, length=length, short=short)
@@ -75,10 +78,14 @@ def test_a_random_b_is_never_of_the_document_of_a_and_a_following_one_always(
     assert (pairs.a_stop <= pairs.b_start)[~is_random].all()
 
 
-@pytest.mark.parametrize("kind", ["segments", "sentences", "none"])
+def test_the_table_of_schemes_is_the_option():
+    assert tuple(SCHEMES) == get_args(PairScheme)
+
+
+@pytest.mark.parametrize("kind", list(SCHEMES))
 def test_an_empty_bucket_has_no_pairs(kind):
     pairs, dropped = pairs_of([], kind)
-    assert rows_of(pairs) == rows_of(no_pairs()) == []
+    assert rows_of(pairs) == rows_of(Pairs.empty()) == []
     assert not dropped.total()
 
 
@@ -139,12 +146,15 @@ def reference_segments(shape, key, max_tokens, short):
         for d, sentences in enumerate(documents):
             if at[d] == len(sentences):
                 continue
-            word = {lane: random_bits(key, d, LANES * ordinal + lane) for lane in range(LANES)}
+            word = {
+                c: random_bits(key, d, counters.COUNTERS * ordinal + c)
+                for c in range(counters.COUNTERS)
+            }
             target = max_tokens
-            if with_probability(word[lanes.SHORT], short):
-                target = 2 + int(uniform_below(word[lanes.TARGET], max_tokens - 1))
+            if with_probability(word[counters.SHORT], short):
+                target = 2 + int(uniform_below(word[counters.TARGET], max_tokens - 1))
             chunk = fill(sentences[at[d] :], target)
-            split = 1 + int(uniform_below(word[lanes.SPLIT], max(len(chunk) - 1, 1)))
+            split = 1 + int(uniform_below(word[counters.SPLIT], max(len(chunk) - 1, 1)))
             plans.append((d, word, target, chunk[:split], chunk[split:]))
         if not plans:
             break
@@ -157,11 +167,11 @@ def reference_segments(shape, key, max_tokens, short):
         for d, word, target, a, b in plans:
             at[d] += len(a)
             label, other = 0, d
-            if len(documents) > 1 and (not b or with_probability(word[lanes.RANDOM], share)):
+            if len(documents) > 1 and (not b or with_probability(word[counters.NEGATIVE], share)):
                 label = 1
-                other = int(uniform_below(word[lanes.DOCUMENT], len(documents) - 1))
+                other = int(uniform_below(word[counters.DOCUMENT], len(documents) - 1))
                 other += other >= d
-                start = int(uniform_below(word[lanes.SENTENCE], len(documents[other])))
+                start = int(uniform_below(word[counters.SENTENCE], len(documents[other])))
                 b = fill(documents[other][start:], target - tokens(a))
             elif b:
                 at[d] += len(b)
@@ -176,7 +186,7 @@ def reference_segments(shape, key, max_tokens, short):
     # Not more than 1.04 random pairs for each that follows.
     randoms = [i for i, row in enumerate(rows) if row[4]]
     allowed = int((len(rows) - len(randoms)) * 1.04)
-    by_draw = sorted(randoms, key=lambda i: int(random_bits(key, i, lanes.SURPLUS)))
+    by_draw = sorted(randoms, key=lambda i: int(random_bits(key, i, counters.SURPLUS)))
     surplus = by_draw[allowed:]
     dropped["surplus_random_pair"] = len(surplus)
     rows = [row for i, row in enumerate(rows) if i not in surplus]
@@ -188,8 +198,8 @@ def reference_segments(shape, key, max_tokens, short):
         while keep_a + keep_b > max_tokens:
             keep_a, keep_b = (keep_a - 1, keep_b) if keep_a > keep_b else (keep_a, keep_b - 1)
         dropped["cut_tokens"] += length_a + length_b - keep_a - keep_b
-        row[0] += int(uniform_below(random_bits(key, i, lanes.CUT_A), length_a - keep_a + 1))
-        row[2] += int(uniform_below(random_bits(key, i, lanes.CUT_B), length_b - keep_b + 1))
+        row[0] += int(uniform_below(random_bits(key, i, counters.CUT_A), length_a - keep_a + 1))
+        row[2] += int(uniform_below(random_bits(key, i, counters.CUT_B), length_b - keep_b + 1))
         row[1], row[3] = row[0] + keep_a, row[2] + keep_b
     return [tuple(row) for row in rows], dropped
 
@@ -255,6 +265,119 @@ def test_every_other_document_is_drawn_equally_often():
     expected = drawn.sum() / 20
     assert (np.diag(drawn) == 0).all()
     assert (abs(drawn[~np.eye(5, dtype=bool)] - expected) < 5 * np.sqrt(expected)).all()
+
+
+# ---- order -------------------------------------------------------------------------------------
+
+
+def in_order(row):
+    """(start, border, stop, document): the consecutive segments of a row, swapped back."""
+    a_start, a_stop, b_start, b_stop, label, of_a, of_b = row
+    assert of_a == of_b
+    first, second = ((a_start, a_stop), (b_start, b_stop))[:: -1 if label else 1]
+    return first, second
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_b_follows_a_or_precedes_it_where_swapped(shape, seed, length, short):
+    edges = sentence_edges(shape)
+    pairs, _ = pairs_of(shape, "order", seed=seed, length=length, short=short)
+    for row in rows_of(pairs):
+        (start, border), (begin, stop) = in_order(row)
+        assert start < border <= begin < stop
+        if border - start + stop - begin < length - 3:  # not cut
+            assert border == begin
+            assert {start, border, stop} <= edges
+        assert any(border <= edge <= begin for edge in edges)
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_order_uses_every_token_once_or_counts_it(shape, seed, length, short):
+    pairs, dropped = pairs_of(shape, "order", seed=seed, length=length, short=short)
+    used = sorted(span for row in rows_of(pairs) for span in in_order(row))
+    assert all(stop <= start for (_, stop), (start, _) in pairwise(used))
+    assert set(dropped) <= {"cut_tokens", "lone_sentence"}
+    lone = 0
+    for document, (_, stop) in zip(shape, tokens_of_documents(shape), strict=True):
+        last = document[-1][-1]
+        if not any(start < stop and end > stop - last for start, end in used):
+            lone += last
+            dropped["lone_sentence"] -= 1
+    assert dropped["lone_sentence"] == 0
+    total = sum(map(sum, (paragraph for document in shape for paragraph in document)))
+    assert total == sum(stop - start for start, stop in used) + lone + dropped["cut_tokens"]
+
+
+def reference_order(shape, key, max_tokens, short):
+    """ALBERT's packing sentence by sentence, with the same random bits, in plain Python."""
+    ends = np.cumsum([0, *(t for document in shape for p in document for t in p)]).tolist()
+    numbers = count()
+    rows, lone = [], 0
+    for d, document in enumerate(shape):
+        sentences = [next(numbers) for paragraph in document for _ in paragraph]
+        for ordinal in count():
+            if not sentences:
+                break
+            bits = [
+                random_bits(key, d, counters.COUNTERS * ordinal + c)
+                for c in range(counters.COUNTERS)
+            ]
+            target = max_tokens
+            if with_probability(bits[counters.SHORT], short):
+                target = 2 + int(uniform_below(bits[counters.TARGET], max_tokens - 1))
+            size = 1
+            while size < len(sentences) and ends[sentences[size]] - ends[sentences[0]] < target:
+                size += 1
+            size = min(max(size, 2), len(sentences))
+            chunk, sentences = sentences[:size], sentences[size:]
+            if size == 1:
+                lone += 1
+                continue
+            split = 1 + int(uniform_below(bits[counters.SPLIT], size - 1))
+            a = [ends[chunk[0]], ends[chunk[split]]]
+            b = [ends[chunk[split]], ends[chunk[-1] + 1]]
+            is_swapped = bool(with_probability(bits[counters.NEGATIVE], 0.5))
+            rows.append([*b, *a, 1, d, d] if is_swapped else [*a, *b, 0, d, d])
+    for i, row in enumerate(rows):
+        keep_a, keep_b = length_a, length_b = row[1] - row[0], row[3] - row[2]
+        while keep_a + keep_b > max_tokens:
+            keep_a, keep_b = (keep_a - 1, keep_b) if keep_a > keep_b else (keep_a, keep_b - 1)
+        row[0] += int(uniform_below(random_bits(key, i, counters.CUT_A), length_a - keep_a + 1))
+        row[2] += int(uniform_below(random_bits(key, i, counters.CUT_B), length_b - keep_b + 1))
+        row[1], row[3] = row[0] + keep_a, row[2] + keep_b
+    return [tuple(row) for row in rows], lone
+
+
+@given(SHAPE, SEED, LENGTH, SHORT)
+def test_order_packs_as_a_loop_over_sentences_does(shape, seed, length, short):
+    pairs, dropped = pairs_of(shape, "order", seed=seed, length=length, short=short)
+    key = stream_key(seed, "pairs/train", 0, 0)
+    expected, lone = reference_order(shape, key, length - 3, short)
+    assert rows_of(pairs) == expected
+    assert dropped["lone_sentence"] == lone
+
+
+def test_half_of_the_pairs_are_swapped():
+    pairs, _ = pairs_of([[[12] * (2 + i % 20)] for i in range(3000)], "order")
+    swapped = (pairs.next_sentence_label == 1).sum()
+    assert len(pairs) > 10_000
+    assert abs(swapped - len(pairs) / 2) < 5 * np.sqrt(len(pairs) / 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spans", "lone"),
+    [
+        ([[[5, 7]]], [((0, 5), (5, 12))], 0),
+        ([[[5], [7]]], [((0, 5), (5, 12))], 0),  # a pair may cross a paragraph
+        ([[[5]], [[7]]], [], 2),  # but not a document
+        ([[[29, 3, 4]]], [((0, 29), (29, 32))], 1),  # a sentence that fills the row takes the next
+        ([[[16, 16, 9]]], [((0, 16), (16, 32))], 1),
+    ],
+)
+def test_segments_of_an_order_pair(shape, spans, lone):
+    pairs, dropped = pairs_of(shape, "order", short=0.0, length=35)
+    assert [in_order(row) for row in rows_of(pairs)] == spans
+    assert dropped["lone_sentence"] == lone
 
 
 # ---- sentences ---------------------------------------------------------------------------------
@@ -342,9 +465,16 @@ def test_golden_pairs():
         (28, 46, 61, 64, 1, 0, 2),
     ]
     assert dropped == {"single_sentence_paragraph": 2, "cut_tokens": 40}
+    pairs, dropped = pairs_of(GOLDEN_SHAPE, "order", seed=1, length=24)
+    assert rows_of(pairs) == [
+        (31, 42, 1, 11, 1, 0, 0),
+        (79, 90, 63, 73, 1, 2, 2),
+        (91, 102, 102, 112, 0, 3, 3),
+    ]
+    assert dropped == {"lone_sentence": 3, "cut_tokens": 36}
 
 
-@pytest.mark.parametrize("kind", ["segments", "sentences"])
+@pytest.mark.parametrize("kind", ["segments", "order", "sentences"])
 def test_another_process_makes_the_same_pairs(kind):
     code = f"from tests.test_pairs import *; print(rows_of(pairs_of(GOLDEN_SHAPE, {kind!r})[0]))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -353,5 +483,5 @@ def test_another_process_makes_the_same_pairs(kind):
 
 def test_another_seed_makes_other_pairs():
     shape = [[[5] * 20]] * 20
-    for kind in ("segments", "sentences"):
+    for kind in ("segments", "order", "sentences"):
         assert rows_of(pairs_of(shape, kind)[0]) != rows_of(pairs_of(shape, kind, seed=1)[0])

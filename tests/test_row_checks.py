@@ -48,7 +48,7 @@ def remasked(examples, config=CONFIG):
 @settings(max_examples=60)
 @given(
     st.lists(DOCUMENT, max_size=6),
-    st.sampled_from(["segments", "sentences", "none"]),
+    st.sampled_from(["segments", "order", "sentences", "none"]),
     st.sampled_from(get_args(Masking)),
     st.integers(1, 3),
     st.integers(8, 40),

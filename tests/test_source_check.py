@@ -193,7 +193,7 @@ def test_a_shard_that_lost_the_rows_of_a_document(data_set):
     assert fault.startswith("manifest.json: 1 documents of the sources are in no row")
 
 
-@pytest.mark.parametrize("kind", ["segments", "sentences", "none"])
+@pytest.mark.parametrize("kind", ["segments", "order", "sentences", "none"])
 def test_documents_that_need_not_have_a_row(tmp_path, kind):
     """One sentence alone, unknown words alone, and the same text twice."""
     text = "\n\n".join([TEXT, "the cat sat on mat", "Zürich über Köln", DOCUMENTS[7]])

@@ -49,7 +49,7 @@ def text_of(shape):
 @settings(max_examples=150)
 @given(
     st.lists(DOCUMENT, max_size=6),
-    st.sampled_from(["segments", "sentences", "none"]),
+    st.sampled_from(["segments", "order", "sentences", "none"]),
     st.integers(8, 40),
     st.integers(0, 1000),
     st.integers(1, 4),
@@ -68,7 +68,7 @@ def test_whatever_is_made_has_its_place(shape, kind, length, seed, words, short)
 @settings(max_examples=60)
 @given(
     st.lists(DOCUMENT, min_size=2, max_size=6),
-    st.sampled_from(["segments", "sentences", "none"]),
+    st.sampled_from(["segments", "order", "sentences", "none"]),
     st.data(),
 )
 def test_a_stretch_is_missed_exactly_where_a_plain_search_misses_it(shape, kind, data):

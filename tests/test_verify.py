@@ -98,6 +98,7 @@ def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
         {"pairs": "sentences", "max_seq_length": 8},
         {"masking": "whole-words", "dupe_factor": 3, "max_seq_length": 16},
         {"pairs": "none", "format": "webdataset"},
+        {"pairs": "order", "max_seq_length": 16, "dupe_factor": 2},
     ],
 )
 def test_a_sound_data_set_has_no_fault(tmp_path, change):

@@ -8,7 +8,8 @@ original.
     masked_lm_positions    [2]
     masked_lm_labels       [cat]
     length_a               5                    tokens of "[CLS] A [SEP]"
-    next_sentence_label    0                    0 B follows A, 1 B is random, -1 there is no B
+    next_sentence_label    0                    0 B follows A, 1 B is random (or, with
+                                                --pairs order, B precedes A), -1 there is no B
     document_a, document_b 0x51c2.., 0x51c2..   first 8 bytes of the documents' hashes
 """
 
@@ -27,6 +28,7 @@ ROWS_PER_BATCH = 1024
 
 B_FOLLOWS_A = 0
 B_IS_RANDOM = 1
+B_IS_SWAPPED = 1  # --pairs order
 NO_PAIR = -1
 
 

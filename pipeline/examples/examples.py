@@ -11,7 +11,8 @@ from pipeline.config import DataConfig
 from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
 from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.examples.pairs import Pairs, make_pairs, no_pairs
+from pipeline.examples.pair_columns import Pairs
+from pipeline.examples.pairs import make_pairs
 from pipeline.tokenization.tokenizer import Tokenizer
 
 SLAB = 16_384  # rows at once: bounds the memory of a bucket's intermediate arrays
@@ -98,4 +99,4 @@ def _no_rows(count: int, dtype: np.dtype) -> Ragged:
 
 
 def _no_examples(documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
-    return _assemble(no_pairs(), documents, tokenizer)
+    return _assemble(Pairs.empty(), documents, tokenizer)

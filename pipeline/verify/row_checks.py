@@ -3,11 +3,11 @@
 import numpy as np
 
 from pipeline.config import DataConfig
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
-from pipeline.examples.pairs import MAX_RANDOM_PER_FOLLOWING
+from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED, NO_PAIR, Examples
+from pipeline.examples.segment_pairs import MAX_RANDOM_PER_FOLLOWING
 from pipeline.tokenization.tokenizer import Tokenizer
 from pipeline.verify.findings import Findings, rows_with
-from pipeline.verify.mask_checks import check_masks
+from pipeline.verify.mask_checks import check_masks, within_chance
 
 # NSP shares are held against 48-52 % where chance alone would not leave those bounds.
 ROWS_FOR_SHARES = 4096
@@ -77,8 +77,11 @@ def _audit_pairs(
     faults.note((label < NO_PAIR) | (label > B_IS_RANDOM), "rows with an unknown label")
     wrong_kind = (label == NO_PAIR) != (config.pairs == "none")
     faults.note(wrong_kind, "rows with the wrong kind of label")
-    faults.note((label == B_IS_RANDOM) & ~elsewhere, "random Bs from the document of A")
-    faults.note((label != B_IS_RANDOM) & elsewhere, "following Bs from another document")
+    if config.pairs == "order":
+        faults.note(elsewhere, "rows with A and B from different documents")
+    else:
+        faults.note((label == B_IS_RANDOM) & ~elsewhere, "random Bs from the document of A")
+        faults.note((label != B_IS_RANDOM) & elsewhere, "following Bs from another document")
     document = examples.document_a
     descents = np.flatnonzero(document[1:] < document[:-1]) + 1
     if len(descents) >= config.dupe_factor:  # each copy of the bucket begins anew
@@ -86,6 +89,8 @@ def _audit_pairs(
         faults.note(rows, "rows out of the order of their documents")
     if config.pairs == "none":
         _audit_spans(examples, faults, config)
+    elif config.pairs == "order":
+        _audit_swapped(examples, faults)
     else:
         _audit_shares(examples, faults, config, nothing_to_mask)
 
@@ -96,6 +101,12 @@ def _audit_spans(examples: Examples, faults: Findings, config: DataConfig) -> No
     goes_on = document[1:] == document[:-1]
     if (document != document[0]).any():  # else the next copy of the one document may begin
         faults.note(is_short & goes_on, "rows cut short inside their document")
+
+
+def _audit_swapped(examples: Examples, faults: Findings) -> None:
+    count, swapped = len(examples), int((examples.next_sentence_label == B_IS_SWAPPED).sum())
+    if not within_chance(swapped, count / 2, count / 4):
+        faults.say(f"{swapped / count:.1%} of the pairs are swapped, not 50 %")
 
 
 def _audit_shares(

@@ -162,6 +162,8 @@ def _buckets(manifest: Manifest) -> Buckets:
 
 def _makes_rows(documents: BucketDocuments, config: DataConfig) -> NDArray[np.bool_]:
     """The documents of which pairs are made, [D]."""
+    if config.pairs == "order":
+        return np.diff(documents.document_offsets) > 1
     if config.pairs != "sentences":
         return np.ones(len(documents), dtype=bool)
     has_next = np.flatnonzero(np.diff(documents.paragraphs) == 0)

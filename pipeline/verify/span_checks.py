@@ -5,6 +5,8 @@ With M tokens for A and B together, L = M + 3 for a row with [CLS] and [SEP]s:
     none        A is the next L - 2 tokens of its document, or its end
     sentences   A is a sentence, B the next one of the paragraph or any other sentence
     segments    A and B are whole sentences, as few as reach M tokens together; B follows A
+    order       the same, at least one sentence each; B follows A, or A follows B where the label
+                is 1
 
 Only a pair that is too long is cut, to L tokens exactly, and a part is never cut below its half of
 M (the larger half is A's). `sentences` keeps the end of A and the start of B.
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 
 from pipeline.common.ragged import Offsets, offsets_of, slice_indices
 from pipeline.config import DataConfig
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, Examples
+from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED, Examples
 from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.verify.findings import Findings
 from pipeline.verify.span_index import WIDEST, SpanIndex, Spans, gram_widths
@@ -48,9 +50,16 @@ def check_spans(
     """
     originals = examples.unmasked().input_ids
     label = examples.next_sentence_label
-    follows = (label == B_FOLLOWS_A) & (documents_a == documents_b)
+    is_order = config.pairs == "order"
+    follows = ((label == B_FOLLOWS_A) | is_order) & (documents_a == documents_b)
     parts_a = _parts_of(examples, documents_a, config, side=0)
     parts_b = _parts_of(examples, documents_b, config, side=1)
+    if is_order:
+        is_swapped = follows & (label == B_IS_SWAPPED)
+        parts_a, parts_b = (
+            parts_a.or_else(parts_b, is_swapped),
+            parts_b.or_else(parts_a, is_swapped),
+        )
     found: dict[str, list[Rows]] = defaultdict(list)
     for first, stop in _chunks(documents):
         chunk = _Chunk.of(documents, first, stop, config)
@@ -88,6 +97,11 @@ class _Parts:
     def take(self, rows: Rows) -> "_Parts":
         return _Parts(*(column[rows] for column in vars(self).values()))
 
+    def or_else(self, other: "_Parts", where: Flags) -> "_Parts":
+        """These parts, and `where` a flag is set those of `other`."""
+        columns = zip(vars(self).values(), vars(other).values(), strict=True)
+        return _Parts(*(np.where(where, theirs, ours) for ours, theirs in columns))
+
     @classmethod
     def concatenate(cls, *parts: "_Parts") -> "_Parts":
         columns = zip(*(vars(part).values() for part in parts), strict=True)
@@ -105,7 +119,7 @@ def _parts_of(examples: Examples, document: Offsets, config: DataConfig, *, side
     half = most // 2 if side else most - most // 2
     length = row_lengths - length_a - 1 if side else length_a - 2
     reach = np.full(len(rows), most)
-    if side:  # a random B is packed to what A leaves
+    if side and config.pairs != "order":  # a random B is packed to what A leaves
         is_random = examples.next_sentence_label == B_IS_RANDOM
         reach = np.where(is_random, np.maximum(most - (length_a - 2), 1), most)
     return _Parts(
@@ -186,7 +200,10 @@ class _Chunk:
         cut = parts.row[stands & ~fits]
         yield "rows cut against the rules", cut
         others = np.setdiff1d(parts.row[fits], parts.row[~fits])
-        yield "rows whose B does not follow A", others
+        if self.config.pairs == "order":
+            yield "rows whose A and B are not consecutive in the order of their label", others
+        else:
+            yield "rows whose B does not follow A", others
 
     def _first_fit(self, finder: SpanIndex, parts: _Parts, which: Rows) -> Offsets:
         low, high = self._bounds(parts, which)
@@ -222,10 +239,12 @@ class _Chunk:
         begin = self.sentences[self._sentence(place_a)]
 
         def holds(at: Rows, position: Offsets) -> Flags:
-            last = self.sentences[self._sentence(position + parts.length[b[at]] - 1)]
-            in_reach = last < begin[at] + self.config.max_seq_length - 3
+            last = self._sentence(position + parts.length[b[at]] - 1)
+            in_reach = self.sentences[last] < begin[at] + self.config.max_seq_length - 3
+            if self.config.pairs == "order":  # two sentences at least, however long
+                in_reach |= last == self._sentence(begin[at]) + 1
             return self._fits(parts, b[at], position) & (
-                in_reach | (self.config.pairs != "segments")
+                in_reach | (self.config.pairs == "sentences")
             )
 
         return finder.first(b, low, high, holds)
@@ -238,7 +257,7 @@ class _Chunk:
         first, last = self._sentence(position), self._sentence(stop - 1)
         begins, ends = self.sentences[first] == position, self.sentences[last + 1] == stop
         fits = (begins & ends) | parts.may_be_cut[which]
-        if self.config.pairs == "segments":
+        if self.config.pairs in ("segments", "order"):
             return fits & (self.sentences[last] < self.sentences[first] + parts.reach[which])
         is_a = parts.side[which] == 0
         fits &= (first == last) & np.where(is_a, ends, begins)
