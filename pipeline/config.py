@@ -91,6 +91,11 @@ class DataConfig:
         return math.ceil(self.max_seq_length * self.masked_lm_prob)
 
     @property
+    def negative_pairs(self) -> str:
+        """What pairs of label 1 are: "random" (B is from another document) or "swapped"."""
+        return "swapped" if self.pairs == "order" else "random"
+
+    @property
     def keep_token_prob(self) -> float:
         """Fraction of masked tokens that stay as they are."""
         return 1.0 - (self.mask_token_prob + self.random_token_prob)

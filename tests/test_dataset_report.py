@@ -143,7 +143,7 @@ def test_a_pair_is_counted_token_by_token():
     assert counted.shown_as.tolist() == [1, 1, 1]
     assert counted.labels.tolist() == [0, 0, 1]
     assert counted.unknown.tolist() == [1]
-    assert (counted.rows, counted.tokens, counted.random_share) == (1, 13, 1.0)
+    assert (counted.rows, counted.tokens, counted.negative_share) == (1, 13, 1.0)
     assert counted.fill_rate == 13 / 16
 
 
@@ -320,6 +320,7 @@ def test_every_colour_of_a_chart_is_a_variable_of_the_page(html):
         ((20, 0, 9), (5,), "segments", 8),
         ((20,), (0,), "segments", 7),  # no histogram of validation
         ((20,), (), "segments", 7),
+        ((20,), (5,), "order", 8),
         ((20,), (5,), "none", 6),  # no B, and no balance
         ((1,), (), "none", 5),
     ],

@@ -66,6 +66,8 @@ def test_a_masked_piece_stays_apart_and_a_cut_word_shows_its_cut():
         "  A        grow [1 ##ing] trees [2 ##s]",
         "  B        ##er ran",
     ]
+    [head, *_] = show_example(shown, 0, TOKENIZER, name="a", width=80, negative_pairs="swapped")
+    assert head == "a, row 0: 9 tokens, B is swapped"
 
 
 def test_a_row_without_b_has_one_span_and_long_ones_are_wrapped():

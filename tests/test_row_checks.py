@@ -156,3 +156,18 @@ def test_faults_of_one_kind_are_one_line():
 def test_rows_with_a_flagged_value():
     ragged = Ragged(np.zeros(6), offsets_of([2, 0, 3, 1]))
     assert rows_with(np.array([1, 1, 0, 0, 1, 1], dtype=bool), ragged).tolist() == [0, 2, 3]
+
+
+def test_order_pairs_are_swapped_half_of_the_time_inside_one_document():
+    order = replace(CONFIG, pairs="order")
+    examples, _ = examples_of(documents_of(TALK * 40), order)
+    assert len(examples) > 100
+    assert faults_of(examples, order) == []
+    label = examples.next_sentence_label
+    swapped = replace(examples, next_sentence_label=np.ones_like(label))
+    assert faults_of(swapped, order) == ["100.0% of the pairs are swapped, not 50 %"]
+    document_b = examples.document_b.copy()
+    document_b[3] += 1
+    assert faults_of(replace(examples, document_b=document_b), order) == [
+        "rows with A and B from different documents: 1, the first at 3"
+    ]

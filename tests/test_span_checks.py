@@ -115,6 +115,9 @@ def span(start, stop):
     return list(range(start, stop))
 
 
+NOT_IN_ORDER = "rows whose A and B are not consecutive in the order of their label"
+
+
 @pytest.mark.parametrize(
     ("kind", "a", "b", "label", "expected"),
     [
@@ -145,6 +148,18 @@ def span(start, stop):
         # a random B is packed to what A leaves, no further
         ("segments", span(100, 105), span(155, 160), 1, None),
         ("segments", span(110, 130), span(155, 164), 1, "rows cut against the rules"),
+        # consecutive segments in order, or swapped where the label is 1
+        ("order", span(100, 105), span(105, 110), 0, None),
+        ("order", span(105, 110), span(100, 105), 1, None),
+        ("order", span(105, 110), span(100, 105), 0, NOT_IN_ORDER),
+        ("order", span(100, 105), span(105, 110), 1, NOT_IN_ORDER),
+        ("order", span(150, 155), span(100, 105), 1, NOT_IN_ORDER),
+        # two sentences at least, however long: cut to 11 tokens of A and 10 of B
+        ("order", span(114, 125), span(135, 145), 0, None),
+        ("order", span(135, 146), span(114, 124), 1, None),
+        ("order", span(106, 110), span(100, 105), 1, "rows cut against the rules"),
+        # more sentences than reach the length
+        ("order", span(105, 126), span(100, 105), 1, "rows cut against the rules"),
         ("sentences", span(100, 105), span(105, 110), 0, None),
         ("sentences", span(100, 110), span(110, 120), 0, "rows cut against the rules"),
         ("sentences", span(100, 105), span(110, 126), 0, "rows whose B does not follow A"),
@@ -168,7 +183,7 @@ def span(start, stop):
 def test_where_a_pair_may_begin_and_end(kind, a, b, label, expected):
     documents = text_of(SHAPE)
     row = row_of(a, b, label=label)
-    if label == 1:
+    if label == 1 and kind != "order":
         row = replace(row, document_b=np.array([1000], dtype=np.uint64))
     lines = [] if expected is None else [f"{expected}: 1, the first at 0"]
     assert faults_of(row, documents, replace(CONFIG, pairs=kind)) == lines

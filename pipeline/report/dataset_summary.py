@@ -23,7 +23,7 @@ class ShardSummary:
     entry: ShardEntry
     tokens: int
     pairs: int  # rows with a B
-    random_share: float  # of these
+    negative_share: float  # of these
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def summarize_dataset(folder: Path) -> DatasetSummary:
                 entry=entry,
                 tokens=counted.tokens,
                 pairs=pairs,
-                random_share=counted.random_share,
+                negative_share=counted.negative_share,
             )
         )
     return DatasetSummary(

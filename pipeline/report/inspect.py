@@ -19,7 +19,6 @@ from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
 from pipeline.dataset.shards import read_shard
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-KINDS = {B_FOLLOWS_A: "B follows A", B_IS_RANDOM: "B is random", NO_PAIR: "no B"}
 INDENT = " " * 11
 
 
@@ -35,11 +34,24 @@ def inspect_dataset(folder: Path, *, number: int, seed: int, width: int) -> Iter
         examples = read_shard(folder / shard.name)
         row = int(uniform_below(for_row, len(examples)))
         yield ""
-        yield from show_example(examples, row, tokenizer, name=shard.name, width=width)
+        yield from show_example(
+            examples,
+            row,
+            tokenizer,
+            name=shard.name,
+            width=width,
+            negative_pairs=manifest.config.negative_pairs,
+        )
 
 
 def show_example(
-    examples: Examples, row: int, tokenizer: Tokenizer, *, name: str, width: int
+    examples: Examples,
+    row: int,
+    tokenizer: Tokenizer,
+    *,
+    name: str,
+    width: int,
+    negative_pairs: str = "random",
 ) -> Iterator[str]:
     """One row: A and B, masked tokens numbered, and the original tokens below."""
     example = examples.take(np.array([row]))
@@ -51,7 +63,8 @@ def show_example(
         shown, original = tokens[position], tokenizer.tokens[label]
         tokens[position] = f"[{number} {shown.strip('[]')}]"
         originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
-    kind = KINDS[int(example.next_sentence_label[0])]
+    kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
+    kind = kinds[int(example.next_sentence_label[0])]
     length_a = int(example.length_a[0])
     yield f"{name}, row {row}: {len(ids)} tokens, {kind}"
     yield from _paragraph("A", _join(tokens[1 : length_a - 1]), width)

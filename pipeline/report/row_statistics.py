@@ -39,7 +39,7 @@ class RowStatistics:
     masked_along: Counts
     #: Masked tokens that are shown as [MASK], as another token, as themselves, [3].
     shown_as: Counts
-    #: Rows without B, with a B that follows A, with a random B, [3].
+    #: Rows without B, with a B that follows A, with a random or swapped B, [3].
     labels: Counts
     #: Tokens that are [UNK] before masking, [1].
     unknown: Counts
@@ -73,8 +73,8 @@ class RowStatistics:
         return fraction(self.tokens, self.rows * (len(self.lengths) - 1))
 
     @property
-    def random_share(self) -> float:
-        """The fraction of random Bs among the rows with a B; 0 if no row has one."""
+    def negative_share(self) -> float:
+        """The fraction of label 1 (random or swapped) among rows with a B; 0 if no row has one."""
         return fraction(self.labels[2], self.labels[1] + self.labels[2])
 
 

@@ -16,7 +16,7 @@ COLUMNS = 64  # of a histogram at most
 TOKENS_SHOWN = 30
 RANKS_SHOWN = 200
 REJECTED_SHOWN = 10
-BALANCED = (0.48, 0.52)  # fraction of random pairs
+BALANCED = (0.48, 0.52)  # fraction of random or swapped pairs
 #: Key in job.json, label, unit.
 MEASURED = (
     ("seconds", "wall time", "s"),
@@ -48,11 +48,12 @@ def _shards(summary: DatasetSummary) -> Section:
             f"{shard.entry.rows:,}",
             f"{shard.tokens:,}",
             size(shard.entry.bytes),
-            f"{shard.random_share:.1%}" if shard.pairs else "-",
+            f"{shard.negative_share:.1%}" if shard.pairs else "-",
         )
         for shard in summary.shards
     ]
-    heads = ("shard", "rows", "tokens", "size", "random pairs")
+    negatives = f"{summary.manifest.config.negative_pairs} pairs"
+    heads = ("shard", "rows", "tokens", "size", negatives)
     return Section(
         heading="Shards",
         sentence="A document's hash determines its shard, so shards are similar but not equal in "
@@ -143,19 +144,25 @@ def _pairs(summary: DatasetSummary) -> Section:
         return Section(
             heading=heading, sentence="There are no pairs: each example is one span of text."
         )
-    names = ("no B", "B follows A", "B is random")
+    negative = summary.manifest.config.negative_pairs
+    names = ("no B", "B follows A", f"B is {negative}")
     rows = [
-        (name, *(f"{count:,}" for count in split.labels), f"{split.random_share:.2%}")
+        (name, *(f"{count:,}" for count in split.labels), f"{split.negative_share:.2%}")
         for name, split in summary.splits.items()
         if split.rows
     ]
     low, high = BALANCED
     return Section(
         heading=heading,
-        sentence=f"{summary.all_rows.random_share:.2%} of the pairs are random; {low:.0%} to "
+        sentence=f"{summary.all_rows.negative_share:.2%} of the pairs are {negative}; {low:.0%} to "
         f"{high:.0%} is balanced. A small shard may be outside by chance.",
-        charts=[Chart(svg=_balance(summary), caption="Random pairs per shard; balanced band")],
-        tables=[Table(heads=("split", *names, "random pairs"), rows=rows)],
+        charts=[
+            Chart(
+                svg=_balance(summary),
+                caption=f"{negative.capitalize()} pairs per shard; balanced band",
+            )
+        ],
+        tables=[Table(heads=("split", *names, f"{negative} pairs"), rows=rows)],
     )
 
 
@@ -163,13 +170,12 @@ def _balance(summary: DatasetSummary) -> str:
     series: dict[str, tuple[ArrayLike, ArrayLike]] = {}
     for split in summary.splits:
         shards = [shard for shard in summary.shards if shard.entry.split == split]
-        points = [(i, shard.random_share) for i, shard in enumerate(shards) if shard.pairs]
+        points = [(i, shard.negative_share) for i, shard in enumerate(shards) if shard.pairs]
         if points:
             numbers, fractions = np.array(points).T
             series[split] = (numbers, fractions)
-    return draw_points(
-        "balance", series, band=BALANCED, x_label="shard number", y_label="random pairs"
-    )
+    y_label = f"{summary.manifest.config.negative_pairs} pairs"
+    return draw_points("balance", series, band=BALANCED, x_label="shard number", y_label=y_label)
 
 
 def _dropped(summary: DatasetSummary) -> Section:
