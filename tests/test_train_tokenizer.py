@@ -110,7 +110,7 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path, corpus, no_punkt
     with pytest.raises(InputError, match="out exists already; give another --out, or --overwrite"):
         make(tmp_path / "out", corpus, vocab_size=300)
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="is a file; give another"):
         make(corpus, corpus, vocab_size=200)
 
 

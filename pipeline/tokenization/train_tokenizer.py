@@ -69,7 +69,9 @@ def make_tokenizer(
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
     """Fail before the work, not after it."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; give another --out.")
+    if out.exists() and any(out.iterdir()):
         if not overwrite:
             raise InputError(f"{out} exists already; give another --out, or --overwrite.")
         if not (out / TOKENIZER_JSON).exists():
