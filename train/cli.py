@@ -1,6 +1,7 @@
 """`clozeline`: all commands, in data-flow order."""
 
 import errno
+import json
 from pathlib import Path
 from typing import Any
 
@@ -214,14 +215,49 @@ def _chosen_model(
     help="Examples per forward pass.",
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Maximum number of examples.")
-def evaluate(run: Path, folder: Path, split: str, batch_size: int, limit: int | None) -> None:
-    """Measure the loss and accuracy of a run on a data set."""
+@click.option("--ngrams", is_flag=True, help="Also measure bigrams and trigrams; takes minutes.")
+@click.option(
+    "--ngram-tokens",
+    default=100_000_000,
+    show_default=True,
+    type=click.IntRange(min=3),
+    help="Maximum number of training tokens to count n-grams in.",
+)
+@click.option("--json", "json_file", type=LOCAL, help="Also write the results to this file.")
+def evaluate(
+    run: Path,
+    folder: Path,
+    split: str,
+    batch_size: int,
+    limit: int | None,
+    ngrams: bool,
+    ngram_tokens: int,
+    json_file: Path | None,
+) -> None:
+    """Measure the loss and accuracy of a run on a data set.
+
+    With --ngrams, the masked-LM loss is compared with Kneser-Ney bigrams and trigrams, counted in
+    the training shards.
+    """
+    if ngrams and split == "train":
+        raise click.UsageError("--ngrams counts the training examples; use --split validation.")
     from train.engine.distributed import is_main_process
     from train.pretraining.evaluate import as_table, evaluate_run
+    from train.pretraining.ngram_loss import ngram_losses
 
     result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
-    for line in as_table(result, split=split) if is_main_process() else ():
+    if not is_main_process():
+        return
+    values = result.to_dict()
+    for line in as_table(result, split=split):
         click.echo(line)
+    if ngrams:
+        losses = ngram_losses(folder, limit=limit, max_tokens=ngram_tokens)
+        values |= losses.to_dict()
+        for line in losses.lines():
+            click.echo(line)
+    if json_file:
+        json_file.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
 @main.command()
