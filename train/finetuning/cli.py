@@ -1,0 +1,63 @@
+"""The commands that fine-tune a model and train its baseline."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
+from train.finetuning.config import FinetuneConfig
+
+LOCAL = click.Path(path_type=Path)
+FOLDER = PathOrUrl()
+
+
+@click.command()
+@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
+@click.argument("train", metavar="TRAIN")
+@click.option("--out", required=True, type=LOCAL, help="Folder for the classifier.")
+@click.option("--test", help="Labelled test rows. Default: hold out part of TRAIN.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing classifier.")
+@options_of(FinetuneConfig)
+def finetune(
+    run: Path, train: str, out: Path, test: str | None, overwrite: bool, **options: Any
+) -> None:
+    """Fine-tune a pretrained model into a text classifier.
+
+    HF_DIR is a BERT in Hugging Face format, with its tokenizer. TRAIN and --test are Parquet, JSON
+    lines, CSV or TSV files, hf://DATASET or sample:reviews.
+    """
+    config = config_or_usage_error(FinetuneConfig, options)
+    from train.finetuning.finetune import finetune as run_finetuning
+
+    report = run_finetuning(
+        run, train, out=out, test_source=test, config=config, overwrite=overwrite
+    )
+    for line in report.lines():
+        click.echo(line)
+    done = "" if report.is_new else "already complete: "
+    click.echo(f"{done}accuracy {report.standing.finetuned.accuracy:.4f}: {out}")
+
+
+@click.command()
+@click.argument("train", metavar="TRAIN")
+@click.option("--test", required=True, help="Labelled test rows.")
+@click.option("--text", default=FinetuneConfig.text, show_default=True, help="Column of the text.")
+@click.option("--text-pair", help="Column of the second text of a pair.")
+@click.option(
+    "--label", default=FinetuneConfig.label, show_default=True, help="Column of the class."
+)
+@click.option(
+    "--max-tokens", type=click.IntRange(min=3), help="Truncate each row to this many tokens."
+)
+@click.option(
+    "--tokenizer", type=FOLDER, help="Count --max-tokens with this tokenizer. Default: words."
+)
+def baseline(train: str, **options: Any) -> None:
+    """Train and test the bag-of-words baseline."""
+    from train.finetuning.baseline import baseline as run_baseline
+
+    scores = run_baseline(train, options.pop("test"), **options)
+    for line in scores.table():
+        click.echo(line)
+    click.echo(f"accuracy {scores.accuracy:.4f}")
