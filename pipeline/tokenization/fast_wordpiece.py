@@ -78,8 +78,8 @@ class ColumnTokenizer:
         A lone surrogate is no text: UnicodeEncodeError, as from the library.
         """
         slabs = [cut_words(slab, letters=self._letters) for slab in _slabs(sentences)]
-        words = pa.chunked_array([words for words, _ in slabs]).dictionary_encode()
-        words = words.combine_chunks()  # one dictionary for all slabs
+        # One dictionary for all slabs.
+        words = pa.concat_arrays([words for words, _ in slabs]).dictionary_encode()
         pieces = self._pieces(words.dictionary.to_pylist())
         ids, lengths, start = [], [], 0
         for slab, bounds in slabs:
