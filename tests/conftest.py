@@ -1,10 +1,10 @@
-"""Fixtures that several modules share."""
+"""Shared fixtures."""
 
 import os
 from pathlib import Path
 
-# Before torch is imported, here and in the processes that tests start: the tensors are small, so
-# threads cost more than they bring, and the same number of them gives the same bits.
+# Before torch is imported, here and in the processes that tests start: with small tensors
+# threads only cost time, and a fixed number of threads gives the same bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from tests.support.small_data import write_data_set
 
-# How long an example takes says how busy the machine is, not whether the code is right.
+# Time per example depends on the load of the machine, not on the code.
 settings.register_profile("clozeline", deadline=None)
 settings.load_profile("clozeline")
 

@@ -1,4 +1,4 @@
-"""Pages made to be slow: what an attacker repeats, and lines that a parser would go astray in."""
+"""Pages that are slow on purpose: repeated fragments, and lines that mislead a parser."""
 
 from collections.abc import Iterator
 
@@ -60,7 +60,7 @@ STUBBORN = [
 
 
 def worst_pages() -> Iterator[tuple[str, str]]:
-    """(What is repeated, a page of it as large as the counts of the budget allow.)"""
+    """(fragment, page): a page of the repeated fragment, as large as the budget allows."""
     for unit in [*UNITS, *STUBBORN]:
         for padded in (unit, unit + "\n", unit.ljust(21, "a")):
             opened = sum(map(padded.count, "[{<"))

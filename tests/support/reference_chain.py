@@ -1,4 +1,4 @@
-"""The usual road from text to BERT's examples, a row at a time, to measure ours beside.
+"""The usual way from text to BERT's examples, row by row: the baseline of the benchmarks.
 
 Sentences by NLTK, ids by `tokenizers`, then pairs and masks in Python loops as Google's
 create_pretraining_data.py makes them (Devlin et al. 2018, appendix A.2), on ids, which is quicker
@@ -79,7 +79,7 @@ class ReferenceChain:
     def _pairs(
         self, documents: list[Document], index: int, rng: random.Random
     ) -> Iterator[tuple[list[int], list[int], bool]]:
-        """A, B and whether B is random, for each stretch of a document."""
+        """A, B and whether B is random, for each span of a document."""
         document = documents[index]
         longest = self.max_seq_length - 3
         target = longest if rng.random() >= self.short_seq_prob else rng.randint(2, longest)
@@ -94,7 +94,7 @@ class ReferenceChain:
                 is_random = len(chunk) == 1 or rng.random() < 0.5
                 if is_random:
                     b = _elsewhere(documents, index, target - len(a), rng)
-                    i -= len(chunk) - a_end  # what B replaced comes again
+                    i -= len(chunk) - a_end  # the part that a random B replaced is used again
                 else:
                     b = [token for sentence in chunk[a_end:] for token in sentence]
                 _truncate(a, b, longest, rng)
@@ -105,7 +105,7 @@ class ReferenceChain:
     def _row(
         self, pair: tuple[list[int], list[int], bool], rng: random.Random
     ) -> dict[str, list[int] | int]:
-        """[CLS] A [SEP] B [SEP] with 15 % hidden: 80 % [MASK], 10 % kept, 10 % a random piece."""
+        """[CLS] A [SEP] B [SEP] with 15 % hidden: 80 % [MASK], 10 % kept, 10 % a random token."""
         a, b, is_random = pair
         tokenizer = self.tokenizer
         ids = [tokenizer.cls_id, *a, tokenizer.sep_id, *b, tokenizer.sep_id]
@@ -133,7 +133,7 @@ class ReferenceChain:
 
 
 def nltk_splitter(parameters: PunktData) -> Any:
-    """NLTK's own splitter with the parameters that ours has."""
+    """NLTK's own splitter with the parameters of our splitter."""
     from nltk.tokenize.punkt import PunktParameters, PunktSentenceTokenizer
 
     theirs = PunktParameters()
@@ -159,7 +159,7 @@ def _elsewhere(documents: list[Document], index: int, target: int, rng: random.R
 
 
 def _truncate(a: list[int], b: list[int], longest: int, rng: random.Random) -> None:
-    """A token at a time from the longer one, at the front or at the back."""
+    """Cut token by token from the longer one, at the front or at the back."""
     while len(a) + len(b) > longest:
         longer = a if len(a) > len(b) else b
         if rng.random() < 0.5:

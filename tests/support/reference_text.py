@@ -1,4 +1,4 @@
-"""Our text of a dump beside that of mwparserfromhell's `strip_code`, paragraph by paragraph.
+"""Our text of a dump compared with mwparserfromhell's `strip_code`, paragraph by paragraph.
 
 `strip_code` is a tool, not a reader's view: it keeps references, tables and captions as running
 text. So its text is compared as it is, then again after each class of such differences has been
@@ -30,7 +30,7 @@ GAPS = "blanks and marks around what is gone"
 
 @dataclass
 class Comparison:
-    """Paragraphs of ours, of theirs, and those found in both, as multisets, page by page."""
+    """Our paragraphs, those of strip_code, and those found in both, as multisets, page by page."""
 
     name: str
     ours: int = 0
@@ -41,7 +41,7 @@ class Comparison:
 
 
 def comparisons(pages: Iterable[tuple[str, str]]) -> tuple[list[Comparison], Counter[str]]:
-    """A row after each class, for pages of (markup, our text); and what remains of theirs, sorted.
+    """One row per class, for pages of (markup, our text); and the rest of strip_code's, by kind.
 
     The remains are keyed by a name, or "name: example" for those that no class explains.
     """
@@ -61,7 +61,7 @@ def comparisons(pages: Iterable[tuple[str, str]]) -> tuple[list[Comparison], Cou
 
 
 def _states(markup: str) -> Iterator[list[str]]:
-    """The paragraphs of `strip_code` as it is, then after each class."""
+    """The paragraphs of plain `strip_code`, then after each class."""
     tree = mwparserfromhell.parse(markup)
     yield _paragraphs(tree)
     for take_out in CLASSES.values():

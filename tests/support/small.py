@@ -1,4 +1,4 @@
-"""Small things that tests of several modules need, made in-process."""
+"""A small tokenizer and small documents for tests of several modules."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ PIECES = ("##s", "##ing", "##ed", "##er", ".", ",", "!", "?")
 
 
 def small_tokenizer(punkt=None):
-    """5 specials, one unused piece, whole words, and a few pieces that continue a word."""
+    """5 specials, one unused piece, whole words, and a few continuation pieces."""
     tokens = [*SPECIAL_TOKENS, "[unused0]", *WORDS, *PIECES]
     return Tokenizer(tokens, Normalization(lowercase=True, strip_accents=True), punkt)
 
@@ -63,5 +63,5 @@ def make_documents(shape, *, ids=None):
 
 
 def small_splitter():
-    """Punkt without any knowledge: a sentence ends at every full stop."""
+    """Punkt without parameters: a sentence ends at every full stop."""
     return SentenceSplitter(PunktData.from_json(PUNKT))

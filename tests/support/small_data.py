@@ -26,7 +26,7 @@ def write_data_set(
     tokenizer: Tokenizer | None = None,
     make: Callable[..., Examples] | None = None,
 ) -> Path:
-    """A finished folder whose shards have so many rows; the content follows from the arguments."""
+    """A finished data set with these rows per shard; the arguments determine the content."""
     tokenizer, make = tokenizer or small_tokenizer(), make or random_examples
     tokenizer.save(folder / TOKENIZER)
     schema = example_schema(tokenizer.vocab_size, tokenizer.digest)
@@ -59,7 +59,7 @@ def write_data_set(
 def random_examples(
     rows: int, *, split: str, shard: int, config: DataConfig, of: Tokenizer
 ) -> Examples:
-    """Rows of [CLS] A [SEP] B [SEP], each of a length of its own; every fourth has no B."""
+    """Rows of [CLS] A [SEP] B [SEP], of different lengths; every fourth has no B."""
     rng = np.random.default_rng([shard, len(split)])
     longest = config.max_seq_length
     lengths = np.where(
@@ -84,7 +84,7 @@ def random_examples(
 def masked(
     examples: Examples, *, split: str, shard: int, config: DataConfig, of: Tokenizer
 ) -> Examples:
-    """The rows with the masks that the shard of a real data set would have."""
+    """The rows with the masks of a real data set's shard."""
     rows = np.arange(len(examples))
     keys = np.broadcast_to(mask_keys(config.seed, split=split, shard=shard, epoch=0), len(rows))
     return mask_examples(examples, keys=keys, rows=rows, rules=MaskRules.of(config, of))

@@ -1,4 +1,4 @@
-"""Hugging Face folders of a small model, and `transformers` without its noise."""
+"""Hugging Face folders of a small model, and `transformers` without progress bars."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ SMALL = BertConfig(
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars; what the library warns of can be caught."""
+    """No progress bars, and warnings that can be caught."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -39,7 +39,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def shaken(model: Model) -> Model:
-    """In eval mode, and no weight is left at 0 or 1, where mistakes hide."""
+    """In eval mode, and no weight is 0 or 1, which would hide mistakes."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -56,7 +56,7 @@ def save_folder(folder: Path, model: torch.nn.Module, **options: Any) -> Path:
 
 
 def change(folder: Path, **values: Any) -> None:
-    """Other values in config.json; None: without."""
+    """Change values in config.json; None removes one."""
     facts = json.loads((folder / "config.json").read_bytes()) | values
     facts = {name: value for name, value in facts.items() if value is not None}
     (folder / "config.json").write_text(json.dumps(facts))
@@ -69,7 +69,7 @@ def change_weights(folder: Path, edit: Callable[[dict[str, Tensor]], object]) ->
 
 
 def instead_of_weights(folder: Path, *names: str) -> None:
-    """Empty files of these names."""
+    """Empty files with these names."""
     (folder / "model.safetensors").unlink()
     for name in names:
         (folder / name).write_bytes(b"")

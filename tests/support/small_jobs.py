@@ -1,4 +1,4 @@
-"""`clozeline` as a process of its own, and a small corpus and tokenizer for it."""
+"""`clozeline` as a separate process, and a small corpus and tokenizer for it."""
 
 import os
 import re
@@ -25,13 +25,13 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-"
 
 
 def clozeline(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; whether it went well is the caller's to see."""
+    """Run a command to its end; the caller checks the exit code."""
     line = [*COMMAND, *map(str, arguments)]
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False, **options)
 
 
 def clozeline_ok(*arguments: object) -> str:
-    """What a command that must succeed prints."""
+    """The output of a command that must succeed."""
     done = clozeline(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -76,13 +76,13 @@ def write_tokenizer(folder: Path, texts: Sequence[str]) -> Path:
 
 
 def shard_digests(folder: Path) -> dict[str, str]:
-    """The sha256 of each shard that is there, by name."""
+    """The sha256 of each existing shard, by name."""
     shards = [*folder.glob("*-of-*.arrow"), *folder.glob("*-of-*.tar")]
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in sorted(shards)}
 
 
 def without_sources(manifest: Path) -> bytes:
-    """The manifest but for the line that names the source files."""
+    """The manifest without the line that names the source files."""
     lines = manifest.read_bytes().splitlines(keepends=True)
     rest = [line for line in lines if not line.startswith(b'"sources_digest": "')]
     assert len(rest) == len(lines) - 1
@@ -90,5 +90,5 @@ def without_sources(manifest: Path) -> bytes:
 
 
 def identities(files: Sequence[Path]) -> dict[str, tuple[int, int]]:
-    """Inode and time of change of each file, by name: another file in its place has others."""
+    """Inode and change time of each file, by name: they differ if a file was replaced."""
     return {path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}

@@ -19,7 +19,7 @@ def numbers(seed: int) -> torch.Generator:
 
 
 def narrow(name: str) -> BertConfig:
-    """A preset with all of its switches and heads, but heads of 16 places, and two layers."""
+    """A preset with all of its switches and heads, but with heads of size 16 and two layers."""
     full = PRESETS[name]
     return replace(
         full,
@@ -31,7 +31,7 @@ def narrow(name: str) -> BertConfig:
 
 
 def shaken(config: BertConfig) -> BertForPretraining:
-    """A model of which no weight is left at 0 or 1, where mistakes hide."""
+    """A model without a weight of 0 or 1, which would hide mistakes."""
     model, generator = BertForPretraining(config), numbers(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -42,7 +42,7 @@ def shaken(config: BertConfig) -> BertForPretraining:
 
 
 def inputs_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
-    """What an encoder reads: rows of 24, 19, 14, 9 real tokens; the second half is sentence B."""
+    """Inputs of an encoder: rows of 24, 19, 14, 9 real tokens; the second half is sentence B."""
     lengths = length - 5 * (torch.arange(rows)[:, None] % 4)
     mask = torch.arange(length) < lengths
     return {
@@ -53,13 +53,13 @@ def inputs_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
 
 
 def batch_of(rows: int = 4, length: int = 24) -> dict[str, Tensor]:
-    """What a pretraining model reads: 3, 2, 1, 3 words of the rows are masked."""
+    """Inputs of a pretraining model: 3, 2, 1, 3 tokens of the rows are masked."""
     positions = torch.tensor([[3, 7, 11], [2, 5, 0], [1, 0, 0], [4, 6, 8]])
     return {**inputs_of(rows, length), "masked_lm_positions": positions.repeat(rows // 4, 1)}
 
 
 def packed(batch: dict[str, Tensor], weights: Tensor) -> dict[str, Tensor | Packing | None]:
-    """The same batch without padding; `weights` [B, P] tell which positions are in use."""
+    """The same batch without padding; `weights` [B, P] mark the positions in use."""
     mask = batch["attention_mask"]
     starts = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
     positions = batch["masked_lm_positions"] + starts[:-1, None]
@@ -80,7 +80,7 @@ def answers(rows: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def loss_of(model: BertForPretraining, rows: int = 4) -> tuple[Tensor, Tensor]:
-    """Means over words and over pairs."""
+    """Means over masked tokens and over pairs."""
     labels, weights, follows = answers(rows)
     mlm_logits, nsp_logits = model(**batch_of(rows))
     return (

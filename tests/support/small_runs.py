@@ -1,4 +1,4 @@
-"""The folder of a pretraining run, made of any model."""
+"""A run folder for any model."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from train.engine.optim import build_optimizer
 def write_small_run(
     folder: Path, model: BertForPretraining, tokenizer: Tokenizer, *, max_seq_length: int
 ) -> Path:
-    """A run whose only checkpoint is the model as it is."""
+    """A run whose only checkpoint holds this model."""
     config = RunConfig(
         model=model.config,
         training=PretrainConfig(),

@@ -39,7 +39,7 @@ def train(
     start_from: Path | None = None,
     **changes: Any,
 ) -> Outcome:
-    """Pretrain for 12 steps of 8 examples; a line of metrics a step, checkpoints every 4."""
+    """Pretrain for 12 steps of 8 examples; metrics every step, a checkpoint every 4."""
     training = replace(SHORT, **changes)
     return pretrain(
         shards,
@@ -53,7 +53,7 @@ def train(
 
 
 def numbers(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics without what a clock decides."""
+    """The lines of metrics without the measured times."""
     return [
         {name: value for name, value in line.items() if name not in CLOCKS}
         for line in read_metrics(run)
@@ -72,7 +72,7 @@ def assert_same_run(run: Path, whole: Path) -> None:
 
 
 def go_back(run: Path, step: int) -> Path:
-    """A run as it was if it died after its checkpoint of this step, though before the next."""
+    """The run as if it had been killed between the checkpoint of this step and the next."""
     for folder in list_checkpoints(run):
         if int(folder.name.removeprefix("step-")) > step:
             shutil.rmtree(folder)
@@ -80,12 +80,12 @@ def go_back(run: Path, step: int) -> Path:
 
 
 def weights(run: Path) -> bytes:
-    """The newest weights, as they are on disk."""
+    """The newest weights on disk."""
     return (list_checkpoints(run)[-1] / "model.safetensors").read_bytes()
 
 
 def command_line(shards: Path, out: Path, *options: object, **changes: Any) -> list[str]:
-    """What `train` does, for a process of its own; of the model, only presets have a name there."""
+    """The command line of `train`, which can only name presets."""
     training = replace(SHORT, **changes).to_dict()
     flags = [
         f"--{name.rstrip('_').replace('_', '-')}={value}"

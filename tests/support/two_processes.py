@@ -1,10 +1,10 @@
-"""Trainings one after the other in the processes that torchrun started: importing torch is dear.
+"""Several trainings in one pair of torchrun processes, because importing torch is slow.
 
     torchrun ... tests/support/two_processes.py JOBS.json
 
 A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
-`small_training.train`; with `copy_of` and `step` it goes on from that step of another run; `signal`
-reaches rank 1 in its first life. What rank r has to say of a refusal stands in `OUT.refused.r`.
+`small_training.train`; with `copy_of` and `step` it resumes from that step of another run; `signal`
+is sent to rank 1 before its first restart. If rank r refuses, its message is in `OUT.refused.r`.
 """
 
 import json
@@ -44,9 +44,9 @@ def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
 
 
 def do(job: dict[str, Any]) -> None:
-    """One job, in this process's part."""
+    """One job, this process's part."""
     rank, out = int(os.environ["RANK"]), Path(job["out"])
-    if "copy_of" in job and rank == 0:  # the other one waits for its answer
+    if "copy_of" in job and rank == 0:  # the other process waits for the result
         go_back(shutil.copytree(job["copy_of"], out), job["step"])
     is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     handle = send(*job["signal"]) if "signal" in job and is_first_life else None
@@ -61,7 +61,7 @@ def do(job: dict[str, Any]) -> None:
 
 
 def send(kind: str, forward: int) -> Any:
-    """A signal to rank 1 in the middle of so many-th forward pass of the whole model."""
+    """A signal to rank 1 in the middle of the n-th forward pass of the whole model."""
     passes = 0
 
     def count(module: torch.nn.Module, *_: Any) -> None:
