@@ -37,7 +37,8 @@ def stages(tmp_path_factory):
         "pretrain": "pretrain {0}/shards --out {0}/run --max-steps 30 --batch-size 16 --dropout 0",
         "evaluate": "evaluate {0}/run {0}/shards --limit 64",
         "finetune": "finetune {0}/run 'sample:reviews?rows=400&start=9000' --out {0}/classifier"
-        " --test 'sample:reviews?rows=200&start=8000' --text title --text-pair content",
+        " --test 'sample:reviews?rows=200&start=8000' --text title --text-pair content"
+        " --learning-rate 1e-3 --epochs 1",
         "predict": "predict {0}/classifier 'It broke after a day.' 'I love it.'",
         "fill": "fill {0}/run 'The town is in the [MASK] of the country.' --top 2",
     }

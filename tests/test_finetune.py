@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,14 @@ from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.support.small_runs import write_small_run
 from tests.test_checkpoint import no_file_longer_than
+from train.artifacts.classifier_folder import read_report
+from train.finetuning.cells import Cell
 from train.finetuning.classifier import load_classifier
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.finetune import finetune
 from train.finetuning.labelled import Texts
+from train.finetuning.report import FinetuneReport
+from train.finetuning.selection import Selection
 from train.predict import Prediction, predict
 
 FILLERS = [f"w{i}" for i in range(30)]
@@ -43,7 +48,10 @@ MODEL = BertConfig(
     hidden_dropout_prob=0.0,
     attention_probs_dropout_prob=0.0,
 )
-CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=4, batch_size=16, baseline=False)
+#: What is not fixed is searched, which takes many times as long.
+FIXED: dict[str, Any] = {"learning_rate": 3e-3, "baseline": False}
+CONFIG = FinetuneConfig(**FIXED, epochs=4, batch_size=16)
+QUICK = FinetuneConfig(**FIXED, epochs=1, max_examples=16)
 
 
 def write_rows(path: Path, count: int, *, seed: int, shuffled: bool = False) -> str:
@@ -96,9 +104,14 @@ def classifier(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPa
 @pytest.fixture(scope="module")
 def pairs(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("pairs") / "out"
-    config = FinetuneConfig(text="first", text_pair="second", max_examples=40, baseline=False)
+    config = replace(QUICK, text="first", text_pair="second", max_examples=40)
     finetune(run, rows[0], out=out, config=config)
     return out
+
+
+def selection_of(cell: Cell) -> Selection:
+    assert cell.selection is not None
+    return cell.selection
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -123,11 +136,11 @@ def test_shuffled_labels_are_not_learned(run: Path, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "x.parquet", 500, seed=0, shuffled=True)
     test = write_rows(tmp_path / "y.parquet", 200, seed=1)
     report = finetune(run, source, out=tmp_path / "out", test_source=test, config=CONFIG)
-    assert 0.3 < report.standing.finetuned.accuracy < 0.7
+    assert 0.3 < report.finetuned.scores.accuracy < 0.7
 
 
 def test_the_encoder_starts_from_the_run(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
-    still = FinetuneConfig(learning_rate=1e-12, max_examples=16, baseline=False)
+    still = replace(QUICK, learning_rate=1e-12)
     finetune(run, rows[0], out=tmp_path / "out", config=still)
     found = load_file(tmp_path / "out" / "model.safetensors")
     for name, value in BertForPretraining(MODEL, seed=7).encoder.state_dict().items():
@@ -136,24 +149,21 @@ def test_the_encoder_starts_from_the_run(run: Path, rows: tuple[str, str], tmp_p
         torch.testing.assert_close(found[f"encoder.{name}"], value, atol=1e-8, rtol=0)
 
 
-def test_rivals_are_reported_beside_on_the_same_rows(
+def test_baselines_are_reported_on_the_same_test_rows(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
     pytest.importorskip("sklearn")
-    config = FinetuneConfig(
-        learning_rate=3e-3, from_scratch=True, label_efficiency=(30, 100), max_examples=300
-    )
+    config = replace(CONFIG, epochs=1, from_scratch=True, baseline=True, max_examples=300)
     report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
-    standings = [*report.label_efficiency, report.standing]
-    assert [standing.examples for standing in standings] == [30, 100, 300]
-    for standing in standings:
-        assert list(standing.accuracies()) == ["fine-tuned", "without pretraining", "bag-of-words"]
-        assert standing.from_scratch is not None
-        assert standing.finetuned.examples == standing.from_scratch.examples == 200
-    assert report.standing.accuracies()["bag-of-words"] > 0.95
+    starts = [cell.key.start for cell in report.cells]
+    assert starts == ["bag_of_words", "from_scratch", "pretrained"]
+    assert {cell.key.examples for cell in report.cells} == {300}
+    assert {cell.scores.examples for cell in report.cells} == {200}
+    values = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert values["bag_of_words"]["accuracy"] > 0.95
+    assert values["from_scratch"]["accuracy"] < values["bag_of_words"]["accuracy"]
     lines = "\n".join(report.lines())
-    assert f"bag-of-words  accuracy {report.standing.accuracies()['bag-of-words']:.4f}" in lines
-    assert "        100 examples  fine-tuned" in lines
+    assert f"bag-of-words  accuracy {values['bag_of_words']['accuracy']:.4f}" in lines
 
 
 def test_bag_of_words_reads_no_further_than_the_model(run: Path, tmp_path: Path) -> None:
@@ -161,31 +171,30 @@ def test_bag_of_words_reads_no_further_than_the_model(run: Path, tmp_path: Path)
     texts = ["w1 w2 w3 w4 w5 w6 good", "w1 w2 w3 w4 w5 w6 bad"] * 30
     source = str(tmp_path / "x.parquet")
     pq.write_table(pa.table({"text": texts, "label": ["+", "-"] * 30}), source)
-    told = {}
+    found = {}
     for length in (8, 9):
-        config = FinetuneConfig(max_seq_length=length)
+        config = replace(QUICK, max_examples=None, baseline=True, max_seq_length=length)
         out = tmp_path / str(length)
         report = finetune(run, source, out=out, test_source=source, config=config)
-        told[length] = report.standing.accuracies()["bag-of-words"]
-    assert told == {8: 0.5, 9: 1.0}
+        found[length] = report.to_dict()["bag_of_words"]["accuracy"]
+    assert found == {8: 0.5, 9: 1.0}
 
 
 def test_without_a_test_file_a_share_is_held_out(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
-    config = FinetuneConfig(test_share=0.2, epochs=1, baseline=False)
+    config = replace(QUICK, test_share=0.2, max_examples=None)
     report = finetune(run, rows[0], out=tmp_path / "out", config=config)
-    assert report.standing.examples == 400
-    assert report.standing.finetuned.examples == 100
+    assert report.rows == 400
+    assert report.finetuned.scores.examples == 100
 
 
 def test_without_scikit_learn_the_report_says_what_is_missing(
     run: Path, rows: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    config = FinetuneConfig(max_examples=20, label_efficiency=(10,))
-    report = finetune(run, rows[0], out=tmp_path / "out", config=config)
-    assert report.standing.bag_of_words is None
+    report = finetune(run, rows[0], out=tmp_path / "out", config=replace(QUICK, baseline=True))
+    assert report.to_dict()["bag_of_words"] is None
     assert "pip install 'clozeline[baseline]'" in report.lines()[-1]
 
 
@@ -201,13 +210,13 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(
         "from train.finetuning.config import FinetuneConfig\n"
         "torch.set_num_threads(1)\n"
         "run, train, out = sys.argv[1:]\n"
-        "config = FinetuneConfig(max_examples=64, baseline=False, seed=5)\n"
+        "config = FinetuneConfig(max_examples=64, baseline=False, epochs=2, seed=5)\n"
         "finetune(Path(run), train, out=Path(out), config=config)\n"
     )
     args = [sys.executable, "-c", code, str(run), rows[0], str(tmp_path / "there")]
     subprocess.run(args, check=True, capture_output=True)
     for seed in (5, 6):
-        config = FinetuneConfig(max_examples=64, baseline=False, seed=seed)
+        config = FinetuneConfig(max_examples=64, baseline=False, epochs=2, seed=seed)
         finetune(run, rows[0], out=tmp_path / str(seed), config=config)
     there, here, other = (contents(tmp_path / name) for name in ("there", "5", "6"))
     assert here == there
@@ -220,14 +229,14 @@ def test_a_finished_folder_is_left_as_it_is(
     before = {path: path.stat().st_mtime_ns for path in classifier.rglob("*")}
     report = finetune(run, rows[0], out=classifier, test_source=rows[1], config=CONFIG)
     assert not report.is_new
-    assert report.standing.finetuned.accuracy > 0.95
+    assert report.finetuned.scores.accuracy > 0.95
     assert {path: path.stat().st_mtime_ns for path in classifier.rglob("*")} == before
 
 
 def test_another_config_is_refused_naming_what_differs(
     run: Path, rows: tuple[str, str], classifier: Path
 ) -> None:
-    other = FinetuneConfig(learning_rate=3e-3, epochs=5, batch_size=16, baseline=False)
+    other = replace(CONFIG, epochs=5)
     with pytest.raises(InputError, match=r"another config \(epochs 4 there, 5 now\)"):
         finetune(run, rows[0], out=classifier, test_source=rows[1], config=other)
     with pytest.raises(InputError, match=r"\(training rows \w{12} there, \w{12} now\)"):
@@ -240,8 +249,7 @@ def test_overwrite_replaces_the_folder(
     out = tmp_path / "out"
     shutil.copytree(classifier, out)
     (out / "stray").touch()
-    config = FinetuneConfig(max_examples=16, baseline=False)
-    assert finetune(run, rows[0], out=out, config=config, overwrite=True).is_new
+    assert finetune(run, rows[0], out=out, config=QUICK, overwrite=True).is_new
     assert sorted(contents(out)) == [
         "classifier.json",
         "model.safetensors",
@@ -273,9 +281,8 @@ def test_where_nothing_can_be_written_nothing_is_trained(
 def test_a_full_disk_leaves_no_half_of_a_classifier(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
-    config = FinetuneConfig(max_examples=16, baseline=False)
     with no_file_longer_than(20_000), pytest.raises(InputError, match="make room and run the same"):
-        finetune(run, rows[0], out=tmp_path / "out", config=config)
+        finetune(run, rows[0], out=tmp_path / "out", config=QUICK)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -294,7 +301,7 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     assert metadata["pooling"] == "mean"
     assert metadata["model"]["hidden_dropout_prob"] == 0.1  # pretraining had none
     assert metadata["model"]["attention_probs_dropout_prob"] == 0.1
-    config = FinetuneConfig(pooling="cls", dropout=0.0, max_examples=16, baseline=False)
+    config = replace(QUICK, pooling="cls", dropout=0.0)
     finetune(run, rows[0], out=tmp_path / "out", config=config)
     metadata = json.loads((tmp_path / "out" / "classifier.json").read_text())
     assert metadata["pooling"] == "cls"
@@ -305,6 +312,193 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     assert load_classifier(tmp_path / "out").model.pooling == "cls"
 
 
+# What is chosen, and on which rows
+
+
+def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
+    """Other test rows with other labels: the same choices, the same bytes."""
+    config = FinetuneConfig(baseline=False, epochs=2, max_examples=60, seeds=2)
+    other = write_rows(tmp_path / "x.parquet", 20, seed=9, shuffled=True)
+    reports = [
+        finetune(run, rows[0], out=tmp_path / str(i), test_source=test, config=config)
+        for i, test in enumerate((rows[1], other))
+    ]
+    one, two = ((tmp_path / str(i) / "model.safetensors").read_bytes() for i in (0, 1))
+    assert one == two
+    assert reports[0].chosen == reports[1].chosen
+    selections = [[cell.selection for cell in report.cells] for report in reports]
+    assert selections[0] == selections[1]
+    assert reports[0].finetuned.scores.examples != reports[1].finetuned.scores.examples
+
+
+def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    config = replace(QUICK, max_examples=60, seeds=3)
+    report = finetune(run, rows[0], out=tmp_path / "all", test_source=rows[1], config=config)
+    losses = {cell.key.seed: selection_of(cell).held_out.loss for cell in report.cells}
+    assert len(set(losses.values())) == 3
+    assert losses[report.chosen.seed] == min(losses.values())
+    metadata = json.loads((tmp_path / "all" / "classifier.json").read_text())
+    assert metadata["temperature"] == selection_of(report.finetuned).held_out.temperature
+    (point,) = report.points()
+    accuracies = [cell.scores.accuracy for cell in report.cells]
+    assert list(point.accuracies) == accuracies
+    assert point.mean == pytest.approx(np.mean(accuracies))
+    assert point.deviation == pytest.approx(np.std(accuracies, ddof=1))
+    shown = f"accuracy {point.mean:.4f} ± {point.deviation:.4f} (3 seeds)"
+    assert shown in "\n".join(report.lines())
+
+
+def test_the_learning_rate_is_searched_and_stored(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    config = FinetuneConfig(baseline=False, max_examples=40, epochs=2)
+    report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
+    selection = selection_of(report.finetuned)
+    rates = [plan.learning_rate for plan, _ in selection.tried]
+    assert rates == sorted(rates)
+    assert {3e-4, 1e-3, 3e-3} <= set(rates)
+    assert selection.held_out.rows == 40  # of few rows each is held out once
+    assert selection.held_out.loss == min(held_out.loss for _, held_out in selection.tried)
+    (stored,) = json.loads((tmp_path / "out" / "report.json").read_text())["cells"]
+    assert stored["selection"]["plan"]["learning_rate"] == selection.plan.learning_rate
+    again = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
+    assert not again.is_new
+    assert again.lines() == report.lines()
+
+
+def test_large_sets_hold_rows_out_of_the_final_training(run: Path, tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)
+    test = write_rows(tmp_path / "y.parquet", 100, seed=1)
+    config = FinetuneConfig(learning_rate=3e-3, baseline=False, batch_size=64)
+    report = finetune(run, source, out=tmp_path / "out", test_source=test, config=config)
+    selection = selection_of(report.finetuned)
+    assert selection.held_out.rows == 205  # a twentieth
+    assert 1 <= selection.plan.epochs <= selection.plan.schedule_epochs == 4
+    assert report.finetuned.scores.accuracy > 0.95
+
+
+def test_mistakes_are_listed_with_the_most_confident_first(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    report = finetune(run, rows[0], out=tmp_path / "o", test_source=rows[1], config=QUICK)
+    wrong = report.finetuned.scores.examples * (1 - report.finetuned.scores.accuracy)
+    assert len(report.mistakes) == min(10, round(wrong))
+    confidences = [mistake.confidence for mistake in report.mistakes]
+    assert confidences == sorted(confidences, reverse=True)
+    table = pq.read_table(rows[1]).to_pylist()
+    answers = list(predict(tmp_path / "o", [mistake.text for mistake in report.mistakes]))
+    for mistake, answer in zip(report.mistakes, answers, strict=True):
+        row = table[mistake.row - 1]
+        assert mistake.text == row["text"]
+        assert mistake.label == str(row["label"]) != mistake.predicted == answer.label
+        assert mistake.confidence == pytest.approx(answer.probability, abs=0.02)
+
+
+def test_imbalanced_classes_are_noted(run: Path, tmp_path: Path) -> None:
+    texts, labels = ["w1 good", *["w2 bad"] * 9] * 4, ["+", *["-"] * 9] * 4
+    source = str(tmp_path / "x.parquet")
+    pq.write_table(pa.table({"text": texts, "label": labels}), source)
+    report = finetune(
+        run, source, out=tmp_path / "o", test_source=source,
+        config=replace(QUICK, max_examples=None),
+    )  # fmt: skip
+    assert report.notes == (
+        "classes are imbalanced: 36 training rows are '-', 4 are '+'; --class-weights balanced "
+        "weighs them equally.",
+    )
+    assert report.near_copies == 40
+
+
+# Label efficiency
+
+EFFICIENCY = FinetuneConfig(
+    learning_rate=3e-3, epochs=1, max_examples=120, label_efficiency="20,50,all", seeds=2
+)
+
+
+@pytest.fixture(scope="module")
+def efficiency(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")
+    out = tmp_path_factory.mktemp("efficiency") / "out"
+    finetune(
+        run, rows[0], out=out, test_source=rows[1], also_test=[f"{rows[1]}?text=second"],
+        config=EFFICIENCY,
+    )  # fmt: skip
+    return out
+
+
+def test_every_model_is_trained_on_every_size_with_every_seed(efficiency: Path) -> None:
+    values = json.loads((efficiency / "report.json").read_text())
+    keys = [(cell["examples"], cell["start"], cell["seed"]) for cell in values["cells"]]
+    neural = [
+        (size, start, seed)
+        for size in (20, 50, 120)
+        for start in ("from_scratch", "pretrained")
+        for seed in (0, 1)
+    ]
+    # Bag-of-words has no other randomness than the choice of rows.
+    counts = [(size, "bag_of_words", seed) for size in (20, 50) for seed in (0, 1)]
+    assert sorted(keys) == sorted([*neural, *counts, (120, "bag_of_words", 0)])
+    for cell in values["cells"]:  # the other test set is the same one, by another column
+        assert [scores["confusion"] for scores in cell["also"].values()] == [
+            cell["scores"]["confusion"]
+        ]
+    points = [(point["examples"], point["start"]) for point in values["label_efficiency"]]
+    assert points[:3] == [(20, "pretrained"), (20, "from_scratch"), (20, "bag_of_words")]
+
+
+def test_the_curve_is_a_table_and_a_figure(efficiency: Path) -> None:
+    lines = FinetuneReport.from_dict(read_report(efficiency)).lines()
+    heads = [line.split() for line in lines if line.lstrip().startswith("rows ")]
+    assert heads == [["rows", "fine-tuned", "from", "scratch", "bag-of-words"]] * 2
+    start = lines.index("accuracy, %") + 2
+    assert [line.split()[0] for line in lines[start : start + 3]] == ["20", "50", "120"]
+    assert all(line.count("±") >= 2 for line in lines[start : start + 3])
+    assert (efficiency / "label_efficiency.svg").read_bytes().startswith(b"<?xml")
+    assert (efficiency / "label_efficiency.png").read_bytes().startswith(b"\x89PNG")
+    assert not (efficiency / "cells").exists()
+
+
+def test_a_killed_comparison_continues_with_the_missing_cells(
+    run: Path, rows: tuple[str, str], efficiency: Path, tmp_path: Path
+) -> None:
+    out, others = tmp_path / "out", [f"{rows[1]}?text=second"]
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from tests.test_finetune import EFFICIENCY\n"
+        "from train.finetuning.cells import CellStore\n"
+        "from train.finetuning.finetune import finetune\n"
+        "run, train, test, out = sys.argv[1:]\n"
+        "write = CellStore.write\n"
+        "def write_or_die(store, cell, weights=None):\n"
+        "    write(store, cell, weights)\n"
+        "    if cell.key.name == 'pretrained-120-0': os._exit(9)\n"
+        "CellStore.write = write_or_die\n"
+        "finetune(Path(run), train, out=Path(out), test_source=test,\n"
+        "         also_test=[f'{test}?text=second'], config=EFFICIENCY)\n"
+    )
+    args = [sys.executable, "-c", code, str(run), *rows, str(out)]
+    assert subprocess.run(args, capture_output=True).returncode == 9
+    finished = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
+    assert len(finished) == 1 + 16 + 1  # the job, all cells but the last, weights of the candidate
+
+    def again(config: FinetuneConfig = EFFICIENCY, *, resume: bool) -> FinetuneReport:
+        return finetune(
+            run, rows[0], out=out, test_source=rows[1], also_test=others, config=config,
+            resume=resume,
+        )  # fmt: skip
+
+    with pytest.raises(InputError, match="unfinished fine-tuning; add --resume"):
+        again(resume=False)
+    with pytest.raises(InputError, match=r"with another config \(epochs 1 there, 2 now\)"):
+        again(replace(EFFICIENCY, epochs=2), resume=True)
+    assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == finished
+    assert again(resume=True).is_new
+    assert contents(out) == contents(efficiency)
+
+
 # Bad input
 
 
@@ -313,8 +507,8 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     [
         ({"label": "stars"}, "no column 'stars'"),
         ({"text": "label"}, "'label' holds int64, not text"),
-        ({"max_seq_length": 17}, "max_seq_length is 17, and the model of .* reads 16 tokens"),
-        ({"label_efficiency": (9999,)}, "asks for 9,999 examples, and there are 450"),
+        ({"max_seq_length": 17}, "max_seq_length is 17, but the model of .* has only 16 posit"),
+        ({"label_efficiency": "9999"}, "asks for 9,999 rows, but there are 450"),
     ],
 )
 def test_bad_input_is_one_clear_error(
@@ -356,7 +550,13 @@ def test_a_folder_that_is_no_run_is_an_error(rows: tuple[str, str], tmp_path: Pa
         ({"dropout": 1.0}, "dropout is 1"),
         ({"max_seq_length": 4}, "max_seq_length is 4"),
         ({"precision": "fp8"}, "precision is 'fp8'"),
-        ({"label_efficiency": (10, 1)}, "a number of examples is 1"),
+        ({"label_efficiency": "10,1"}, "give numbers of rows from 2"),
+        ({"label_efficiency": "few"}, "label_efficiency is 'few'"),
+        ({"seeds": 0}, "seeds is 0"),
+        ({"epochs": "many"}, "epochs is 'many'"),
+        ({"pooling": "max"}, "pooling is 'max'"),
+        ({"class_weights": "heavy"}, "class_weights is 'heavy'"),
+        ({"layer_decay": 0.0}, "layer_decay is 0"),
     ],
 )
 def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str) -> None:

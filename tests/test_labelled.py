@@ -15,8 +15,8 @@ from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from train.finetuning.encoding import (
     Encoder,
+    evaluation_batches,
     longest_first,
-    reading_batches,
     training_batches,
 )
 from train.finetuning.labelled import (
@@ -268,8 +268,8 @@ def test_rows_of_like_length_meet() -> None:
 
 
 @given(LENGTHS, st.integers(1, 9))
-def test_reading_batches_hold_every_row_once_by_length(lengths: np.ndarray, size: int) -> None:
-    rows = np.concatenate(reading_batches(lengths, batch_size=size))
+def test_evaluation_batches_hold_every_row_once_by_length(lengths: np.ndarray, size: int) -> None:
+    rows = np.concatenate(evaluation_batches(lengths, batch_size=size))
     assert sorted(rows.tolist()) == list(range(len(lengths)))
     assert (np.diff(lengths[rows]) >= 0).all()
 

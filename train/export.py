@@ -91,10 +91,13 @@ def _write_classifier(source: Path, partial: Path, *, folder: str) -> tuple[str,
             "only; fine-tune with --pooling cls."
         )
     save_tokenizer(partial, tokenizer, max_seq_length=classifier.max_seq_length)
+    weights = classifier.model.state_dict()
+    for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
+        weights[name] = weights[name] / classifier.temperature
     save_huggingface(
         partial,
         config,
-        classifier.model.state_dict(),
+        weights,
         architecture=CLASSIFICATION,
         labels=classifier.names,
         pad_id=tokenizer.pad_id,

@@ -84,13 +84,17 @@ def run_card(
 def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     """The card of a classifier, from the contents of classifier.json and report.json."""
     job, finetuned = metadata["job"], report["finetuned"]
+    plan: Values = report.get("plan") or job  # earlier versions trained as the job says
     trained: Values = {
         "classes": ", ".join(metadata["names"]),
         "text column": metadata["text"],
         "second text column": metadata["text_pair"] or "none",
         "maximum sequence length": metadata["max_seq_length"],
         "training examples": report["examples"],
-        **{name: job[name] for name in ("epochs", "batch_size", "learning_rate", "seed")},
+        "epochs": plan["epochs"],
+        "batch size": job["batch_size"],
+        "learning rate": plan["learning_rate"],
+        "seed": report.get("seed", job["seed"]),
         "pretrained weights digest": job["pretrained"],
     }
     scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}

@@ -5,7 +5,7 @@
     DIR/tokenizer/          a copy
     DIR/report.json         scores on held-out rows, and what they are compared with
 
-The folder is whole or absent.
+The folder is whole or absent, but for DIR/cells/, the results of an unfinished comparison.
 """
 
 import json
@@ -21,6 +21,7 @@ CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "report.json",
     "tokenizer",
 )
+CELLS = "cells"
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def is_classifier(folder: Path) -> bool:
 def check_room(folder: Path) -> None:
     """Raises InputError where the folder cannot be written, or holds what is not ours."""
     is_strange = folder.exists() and not is_classifier(folder)
-    if is_strange and (not folder.is_dir() or any(folder.iterdir())):
+    if is_strange and (not folder.is_dir() or any(x.name != CELLS for x in folder.iterdir())):
         raise InputError(f"{folder} exists and is no classifier's folder; give another --out.")
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):

@@ -7,7 +7,7 @@ than scikit-learn's defaults (90.0 % against 89.0 % on amazon_polarity at 64 tok
 should not be easy to beat.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import load_tokenizer
 from train.finetuning.encoding import Encoder
-from train.finetuning.labelled import Labelled, Texts, class_ids, class_names, read_labelled
+from train.finetuning.labelled import Labelled, Rows, Texts, class_ids, class_names, read_labelled
 from train.finetuning.scores import Scores
 
 
@@ -53,10 +53,18 @@ def baseline(
 
 
 def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Scores:
-    """Train on some rows and test on others; the two texts of a pair are joined.
+    """Train on some rows and test on others; raises InputError as `fit_bag_of_words` does."""
+    predict = fit_bag_of_words(train.texts.joined(), class_ids(train, names), source=train.source)
+    return Scores.of(names, class_ids(test, names), predict(test.texts.joined()))
 
-    Raises InputError if scikit-learn is not installed, if no training row has a word, or if all
-    training rows have one class.
+
+def fit_bag_of_words(
+    texts: Sequence[str], labels: Rows, *, source: str, is_balanced: bool = False
+) -> Callable[[Sequence[str]], Rows]:
+    """Train on texts and their classes; returns what predicts the class of each of other texts.
+
+    `is_balanced` gives every class the same total weight. Raises InputError if scikit-learn is not
+    installed, if no training row has a word, or if all training rows have one class.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -66,19 +74,23 @@ def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Score
             "bag-of-words needs scikit-learn, which is not installed; "
             "`pip install 'clozeline[baseline]'`."
         ) from error
-    labels = class_ids(train, names)
     if len(np.unique(labels)) < 2:
         raise InputError(
-            f"the {len(train)} sampled training rows all have the same class; sample more."
+            f"the {len(labels)} sampled training rows all have the same class; sample more."
         )
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     try:
-        counts = vectorizer.fit_transform(train.texts.joined())
+        counts = vectorizer.fit_transform(texts)
     except ValueError as error:  # scikit-learn found an empty vocabulary
-        raise InputError(f"{train.source}: no row has a word of two letters or more.") from error
-    model = LogisticRegression(C=5, max_iter=1000).fit(counts, labels)
-    predicted = model.predict(vectorizer.transform(test.texts.joined()))
-    return Scores.of(names, class_ids(test, names), predicted)
+        raise InputError(f"{source}: no row has a word of two letters or more.") from error
+    weights = "balanced" if is_balanced else None
+    model = LogisticRegression(C=5, max_iter=1000, class_weight=weights).fit(counts, labels)
+
+    def predict(texts: Sequence[str]) -> Rows:
+        found: Rows = model.predict(vectorizer.transform(texts))
+        return found
+
+    return predict
 
 
 def has_sklearn() -> bool:

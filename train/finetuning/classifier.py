@@ -1,13 +1,12 @@
 """A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -26,10 +25,10 @@ from train.artifacts.classifier_folder import (
 )
 from train.artifacts.huggingface import load_model, longest_text
 from train.artifacts.partial_folder import partial_folder
-from train.finetuning.encoding import Encoded, Encoder, reading_batches
+from train.finetuning.calibration import Floats, softmax
+from train.finetuning.encoding import Encoder
 from train.finetuning.labelled import Texts
-
-EVALUATION_BATCH = 64
+from train.finetuning.training import predict_logits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,37 +41,31 @@ class Classifier:
     text: str  # columns it was trained on
     text_pair: str | None
     max_seq_length: int
+    temperature: float = 1.0  # divides the logits, so that probabilities are calibrated
     encoder: Encoder = field(init=False)
 
     def __post_init__(self) -> None:
         encoder = Encoder(self.tokenizer, max_seq_length=self.max_seq_length)
         object.__setattr__(self, "encoder", encoder)
 
-    def classify(self, texts: Texts) -> NDArray[np.float32]:
+    def classify(self, texts: Texts) -> Floats:
         """The probability of each class for each text, [N, C]."""
-        return class_probabilities(self.model, self.encoder.encode(texts))
-
-
-@torch.no_grad()
-def class_probabilities(
-    model: BertForClassification, rows: Encoded, *, batch_size: int = EVALUATION_BATCH
-) -> NDArray[np.float32]:
-    """The probability of each class for each row, [N, C], in row order."""
-    device = model.classifier.weight.device
-    was_training = model.training
-    model.eval()
-    found = np.empty((len(rows), model.classifier.out_features), dtype=np.float32)
-    for batch in reading_batches(rows.input_ids.lengths, batch_size=batch_size):
-        logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
-        found[batch] = logits.float().softmax(-1).cpu().numpy()
-    model.train(was_training)
-    return found
+        logits = predict_logits(self.model, self.encoder.encode(texts))
+        return softmax(logits, self.temperature)
 
 
 def save_classifier(
-    folder: Path, classifier: Classifier, *, job: dict[str, Any], report: dict[str, Any]
+    folder: Path,
+    classifier: Classifier,
+    *,
+    job: dict[str, Any],
+    report: dict[str, Any],
+    files: Mapping[str, bytes],
 ) -> None:
-    """Write the folder, replacing an existing one. `job`: the config and data digests."""
+    """Write the folder, replacing an existing one.
+
+    `job`: the config and data digests. `files`: other files by name, such as figures.
+    """
     metadata = {
         "model": classifier.model.config.to_dict(),
         "pooling": classifier.model.pooling,
@@ -80,6 +73,7 @@ def save_classifier(
         "text": classifier.text,
         "text_pair": classifier.text_pair,
         "max_seq_length": classifier.max_seq_length,
+        "temperature": classifier.temperature,
         "tokenizer_digest": classifier.tokenizer.digest,
         "job": job,
     }
@@ -88,6 +82,8 @@ def save_classifier(
         classifier.tokenizer.save(partial / TOKENIZER)
         save_file(weights, partial / MODEL)
         write_json(partial / REPORT, report)
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
         write_json(partial / CLASSIFIER, metadata)
         if folder.exists():
             shutil.rmtree(folder)
@@ -128,6 +124,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         text=metadata["text"],
         text_pair=metadata["text_pair"],
         max_seq_length=metadata["max_seq_length"],
+        temperature=metadata.get("temperature", 1.0),
     )
 
 

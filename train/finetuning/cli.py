@@ -17,26 +17,47 @@ FOLDER = PathOrUrl()
 @click.argument("train", metavar="TRAIN")
 @click.option("--out", required=True, type=LOCAL, help="Folder for the classifier.")
 @click.option("--test", help="Labelled test rows. Default: hold out part of TRAIN.")
+@click.option(
+    "--also-test",
+    multiple=True,
+    help="More test rows, reported separately; FILE?text=A&label=B names other columns.",
+)
+@click.option("--resume", is_flag=True, help="Continue an unfinished comparison, if there is one.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing classifier.")
 @options_of(FinetuneConfig)
 def finetune(
-    run: Path, train: str, out: Path, test: str | None, overwrite: bool, **options: Any
+    run: Path,
+    train: str,
+    out: Path,
+    test: str | None,
+    also_test: tuple[str, ...],
+    resume: bool,
+    overwrite: bool,
+    **options: Any,
 ) -> None:
     """Fine-tune a pretrained model into a text classifier.
 
     HF_DIR is a BERT in Hugging Face format, with its tokenizer. TRAIN and --test are Parquet, JSON
-    lines, CSV or TSV files, hf://DATASET or sample:reviews.
+    lines, CSV or TSV files, hf://DATASET or sample:reviews. Test rows are only scored; whatever is
+    chosen is chosen on training rows.
     """
     config = config_or_usage_error(FinetuneConfig, options)
     from train.finetuning.finetune import finetune as run_finetuning
 
     report = run_finetuning(
-        run, train, out=out, test_source=test, config=config, overwrite=overwrite
+        run,
+        train,
+        out=out,
+        test_source=test,
+        also_test=also_test,
+        config=config,
+        resume=resume,
+        overwrite=overwrite,
     )
     for line in report.lines():
         click.echo(line)
     done = "" if report.is_new else "already complete: "
-    click.echo(f"{done}accuracy {report.standing.finetuned.accuracy:.4f}: {out}")
+    click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {out}")
 
 
 @click.command()

@@ -1,130 +1,178 @@
-"""The training of a classifier, and of those it is compared with.
+"""Trains and tests the compared models on the same rows, truncated at the same token.
 
-Each of them reads the same rows, cut at the same token: a pretrained encoder, the same model
-started from random weights, bag-of-words.
+    pretrained       fine-tuned from the pretrained weights
+    from_scratch     the same model and the same search, from random weights
+    bag_of_words     TF-IDF and logistic regression
+
+Smaller training sets are balanced and part of the larger ones; the first seed's search decides the
+learning rate for all seeds.
 """
 
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from tqdm import tqdm
 
-from model.heads import BertForClassification, load_encoder
+from model.heads import BertForClassification
 from train.artifacts.pretrained import Pretrained
-from train.engine.optim import adamw, set_learning_rate
-from train.engine.precision import autocast, seed_dropout
-from train.engine.schedule import schedule_factor
-from train.finetuning.baseline import bag_of_words, has_sklearn
-from train.finetuning.classifier import class_probabilities
+from train.finetuning.baseline import fit_bag_of_words, has_sklearn
+from train.finetuning.cells import Cell, CellKey, CellStore, Start
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.encoding import Encoded, Encoder, training_batches
-from train.finetuning.labelled import Labelled, Rows, class_ids
-from train.finetuning.report import ModelScores
+from train.finetuning.encoding import Encoder
+from train.finetuning.fitting import Fitted, Fitter
+from train.finetuning.labelled import Labelled, Rows, Texts, balanced_order, class_ids
 from train.finetuning.scores import Scores
+from train.finetuning.training import Logits, predict_logits
 
+TEST = "test"
 
-def train_classifier(
-    model: BertForClassification,
-    rows: Encoded,
-    labels: Rows,
-    config: FinetuneConfig,
-    *,
-    title: str,
-) -> None:
-    """Train on the model's device, showing how far it is under a title.
-
-    Dropout and the order of rows follow from the seed alone.
-    """
-    device = model.classifier.weight.device
-    optimizer = adamw(
-        model,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
-        betas=(0.9, 0.98),
-    )
-    lengths, classes = rows.input_ids.lengths, torch.from_numpy(labels)
-    batches = [
-        batch
-        for epoch in range(config.epochs)
-        for batch in training_batches(
-            lengths, batch_size=config.batch_size, seed=config.seed, epoch=epoch
-        )
-    ]
-    model.train()
-    for step, batch in enumerate(_progress(batches, title)):
-        seed_dropout(config.seed, step, 0)
-        # In the middle of the step: the first and the last one count also where they are all.
-        factor = schedule_factor(
-            (step + 0.5) / len(batches), warmup=config.warmup, schedule="linear"
-        )
-        set_learning_rate(optimizer, config.learning_rate * factor)
-        with autocast(config.precision, device):
-            logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
-        loss = F.cross_entropy(logits.float(), classes[batch].to(device))
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+Weights = dict[str, Tensor]
 
 
 class ComparedModels:
-    """Those who are compared, on one set of test rows."""
+    """The data of a comparison: the training rows, and sets to test on by name ("test" is one)."""
 
     def __init__(
         self,
         start: Pretrained,
-        test: Labelled,
+        train: Labelled,
+        tests: Mapping[str, Labelled],
         names: tuple[str, ...],
         config: FinetuneConfig,
         device: torch.device,
     ) -> None:
         self.names = names
-        self._start, self._config, self._device = start, config, device
+        self._config, self._train, self._tests = config, train, tests
         self._encoder = Encoder(start.tokenizer, max_seq_length=start.max_seq_length)
-        self._test = test
-        self._test_rows = self._encoder.encode(test.texts)
-        self._test_classes = class_ids(test, names)
+        self.rows, self.labels = self._encoder.encode(train.texts), class_ids(train, names)
+        self.test_rows = {name: self._encoder.encode(test.texts) for name, test in tests.items()}
+        self.test_labels = {name: class_ids(test, names) for name, test in tests.items()}
+        self._fitters = {
+            is_pretrained: Fitter(
+                start=start,
+                is_pretrained=is_pretrained,
+                classes=len(names),
+                config=config,
+                device=device,
+            )
+            for is_pretrained in (True, False)
+        }
 
-    def compare(self, train: Labelled) -> tuple[ModelScores, BertForClassification]:
-        """Train each of them on the same rows; also gives the fine-tuned model."""
-        size = f"{len(train):,} rows"
-        bag = self._bag_of_words(train) if self._config.baseline and has_sklearn() else None
-        finetuned, model = self._fit(train, self._start.weights, f"fine-tuning on {size}")
-        scratch = None
-        if self._config.from_scratch:
-            scratch, _ = self._fit(train, None, f"without pretraining, {size}")
-        standing = ModelScores(
-            examples=len(train), finetuned=finetuned, from_scratch=scratch, bag_of_words=bag
+    def keys(self) -> list[CellKey]:
+        """Every model to train, in order; those that may become the classifier come last."""
+        config, total = self._config, len(self.labels)
+        starts: list[Start] = ["bag_of_words"] if config.baseline and has_sklearn() else []
+        starts += ["from_scratch"] if config.has_from_scratch else []
+        return [
+            CellKey(start=start, examples=size, seed=seed)
+            for size in config.sizes(total)
+            for start in (*starts, "pretrained")
+            for seed in config.all_seeds
+            # On all rows bag-of-words does not depend on the seed.
+            if seed == config.seed or size < total or start != "bag_of_words"
+        ]
+
+    def logits(self, model: BertForClassification, name: str) -> Logits:
+        """Those of the test rows of this name, [N, C]."""
+        return predict_logits(model, self.test_rows[name], precision=self._config.precision)
+
+    def model_of(self, weights: Weights) -> BertForClassification:
+        """The classifier with these weights."""
+        model = self._fitters[True].new_model(self._config.seed)
+        model.load_state_dict(weights)
+        return model
+
+    def is_candidate(self, key: CellKey) -> bool:
+        """Whether the model may become the classifier."""
+        return key.start == "pretrained" and key.examples == len(self.labels)
+
+    def train(self, key: CellKey, first: Cell | None) -> tuple[Cell, Fitted | None]:
+        """Train and test one model; `first` is that of the first seed, if it is another one."""
+        rows = self._subset(key)
+        if key.start == "bag_of_words":
+            return self._bag_of_words(key, rows), None
+        fitter = self._fitters[key.start == "pretrained"]
+        fitted = fitter.fit(
+            self.rows.take(rows),
+            self.labels[rows],
+            seed=key.seed,
+            title=key.title,
+            chosen=first.selection if first else None,
+            needs_held_out=self.is_candidate(key),
         )
-        return standing, model
+        scores = {
+            name: self._scores(name, self.logits(fitted.model, name).argmax(1))
+            for name in self.test_rows
+        }
+        return self._cell(key, scores, fitted), fitted
 
-    def _fit(
-        self, train: Labelled, weights: Mapping[str, Tensor] | None, title: str
-    ) -> tuple[Scores, BertForClassification]:
-        config = self._config
-        start = self._start
-        model = BertForClassification(
-            start.model, len(self.names), pooling=start.pooling, seed=config.seed
+    def _bag_of_words(self, key: CellKey, rows: Rows) -> Cell:
+        texts = self._truncated_train.take(rows)
+        predict = fit_bag_of_words(
+            texts.joined(),
+            self.labels[rows],
+            is_balanced=self._config.class_weights == "balanced",
+            source=self._train.source,
         )
-        if weights is not None:
-            load_encoder(model, weights)
-        model.to(self._device)
-        classes = class_ids(train, self.names)
-        train_classifier(model, self._encoder.encode(train.texts), classes, config, title=title)
-        predicted = class_probabilities(model, self._test_rows).argmax(1)
-        return Scores.of(self.names, self._test_classes, predicted), model
+        scores = {
+            name: self._scores(name, predict(texts.joined()))
+            for name, texts in self._truncated_tests.items()
+        }
+        return self._cell(key, scores, None)
 
-    def _bag_of_words(self, train: Labelled) -> Scores:
-        train, test = (
-            replace(rows, texts=self._encoder.truncate(rows.texts)) for rows in (train, self._test)
-        )
-        return bag_of_words(train, test, self.names)
+    def _scores(self, name: str, predicted: Rows) -> Scores:
+        return Scores.of(self.names, self.test_labels[name], predicted)
+
+    def _cell(self, key: CellKey, scores: dict[str, Scores], fitted: Fitted | None) -> Cell:
+        also = {name: value for name, value in scores.items() if name != TEST}
+        selection = fitted.selection if fitted else None
+        return Cell(key=key, scores=scores[TEST], also=also, selection=selection)
+
+    def _subset(self, key: CellKey) -> Rows:
+        order = balanced_order(self.labels, seed=key.seed)
+        return order[: key.examples]
+
+    @cached_property
+    def _truncated_train(self) -> Texts:
+        return self._encoder.truncate(self._train.texts)
+
+    @cached_property
+    def _truncated_tests(self) -> dict[str, Texts]:
+        return {name: self._encoder.truncate(test.texts) for name, test in self._tests.items()}
 
 
-def _progress(batches: list[Rows], title: str) -> tqdm:
-    interval = 0.5 if sys.stderr.isatty() else 15.0
-    return tqdm(batches, desc=title, unit="step", file=sys.stderr, mininterval=interval)
+def train_all(compared: ComparedModels, store: CellStore) -> tuple[list[Cell], Cell, Weights]:
+    """Train what is not stored yet. Returns all results, the best candidate's, and its weights.
+
+    The best candidate has the lowest loss on held-out training rows.
+    """
+    keys = compared.keys()
+    candidates = [key for key in keys if compared.is_candidate(key)]
+    is_resumable = sum(key.start != "bag_of_words" for key in keys) > 1
+    cells: dict[CellKey, Cell] = {}
+    weights: Weights = {}
+    for key in keys:
+        is_candidate = key in candidates
+        cell = store.read(key, with_weights=is_candidate)
+        if cell is None:
+            first = cells.get(replace(key, seed=keys[0].seed))
+            cell, fitted = compared.train(key, first)
+            if fitted and is_candidate:
+                weights = {k: v.cpu().contiguous() for k, v in fitted.model.state_dict().items()}
+            if is_resumable and key != keys[-1]:
+                store.write(cell, weights if is_candidate else None)
+            tqdm.write(cell.line(), file=sys.stderr)
+        cells[key] = cell
+    best = min((cells[key] for key in candidates), key=_held_out_loss)
+    if best.key != keys[-1]:
+        weights = store.read_weights(best.key)
+    return list(cells.values()), best, weights
+
+
+def _held_out_loss(cell: Cell) -> float:
+    assert cell.selection is not None  # candidates are fine-tuned
+    return cell.selection.held_out.loss

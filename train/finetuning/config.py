@@ -1,7 +1,7 @@
 """The fine-tuning config; free of torch, so that `--help` answers at once."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal
 
 from model.config import Pooling
 from pipeline.common.config_checks import (
@@ -11,7 +11,11 @@ from pipeline.common.config_checks import (
     check_positive,
 )
 from pipeline.common.config_options import option
-from train.config import Precision
+
+Auto = Literal["auto"]
+Precision = Literal["auto", "fp32", "bf16"]
+ClassWeights = Literal["none", "balanced"]
+ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,50 +37,93 @@ class FinetuneConfig:
     max_examples: int | None = option(
         None, "Train on this many rows, drawn at random; defaults to all."
     )
-    batch_size: int = option(32, "Rows per step.")
-    epochs: int = option(1, "Passes over the training rows.")
-    learning_rate: float = option(2e-4, "Peak learning rate.")
-    warmup: float = option(
-        0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
-    )
-    weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
-    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
-    dropout: float = option(0.1, "Dropout probability, whatever the model was pretrained with.")
     pooling: Pooling | None = option(
         None,
         "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
         "for Hugging Face models with a trained pooler, else to mean.",
     )
-    precision: Precision = option("fp32", "`bf16` runs matrix products in bfloat16 (autocast).")
+    dropout: float = option(0.1, "Dropout probability, whatever the model was pretrained with.")
+    batch_size: int = option(32, "Rows per step.")
+    epochs: int | Auto = option(
+        "auto",
+        "Passes over the training rows; `auto` chooses on rows held out of the training rows.",
+    )
+    learning_rate: float | Auto = option(
+        "auto",
+        "Peak learning rate; `auto` tries three on rows held out of the training rows.",
+    )
+    layer_decay: float = option(
+        1.0, "Factor of the learning rate from each layer to the one below; 1 disables it."
+    )
+    warmup: float = option(
+        0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
+    )
+    weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
+    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
+    class_weights: ClassWeights = option(
+        "none", "`balanced` gives every class the same total weight in the loss."
+    )
+    precision: Precision = option(
+        "auto", "`bf16` runs matrix products in bfloat16; `auto` does where that is native."
+    )
     from_scratch: bool = option(
         False, "Also train the same model without pretraining, for comparison."
     )
     baseline: bool = option(True, "Also score a bag-of-words baseline (needs scikit-learn).")
-    label_efficiency: tuple[int, ...] = option(
-        (), "Also train on this many rows, for a curve of accuracy over labels."
+    label_efficiency: str = option(
+        "",
+        "Also train on fewer rows, as in 100,1000,all: the pretrained model, the same model from "
+        "scratch and bag-of-words.",
     )
-    seed: int = option(0, "Random seed of the classifier's initial weights, dropout and row order.")
+    seeds: int = option(1, "Train with this many seeds and report mean and standard deviation.")
+    seed: int = option(
+        0,
+        "First random seed: initial weights of the classifier, dropout, choice of rows.",
+    )
 
     def __post_init__(self) -> None:
         check_between("batch_size", self.batch_size, 1, 1 << 20)
-        check_between("epochs", self.epochs, 1, 10_000)
-        check_between("seed", self.seed, 0, (1 << 63) - 1)
+        check_between("seeds", self.seeds, 1, 1_000)
+        check_between("seed", self.seed, 0, (1 << 63) - 1_001)
         check_between("test_share", self.test_share, 0.001, 0.9)
         check_between("warmup", self.warmup, 0, 0.99)
         check_between("dropout", self.dropout, 0, 0.99)
+        check_between("layer_decay", self.layer_decay, 0.01, 1)
         check_between("max_seq_length", self.max_seq_length or 8, 8, 65_535)
-        for size in (*self.label_efficiency, *filter(None, [self.max_examples])):
-            check_between("number of examples", size, 2, 1 << 40)
+        check_between("max_examples", self.max_examples or 2, 2, 1 << 40)
         for name in ("clip", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
-        check_positive("learning_rate", self.learning_rate)
         check_choices(self)
+        if self.epochs != "auto":
+            check_between("epochs", self.epochs, 1, 10_000)
+        if self.learning_rate != "auto":
+            check_positive("learning_rate", self.learning_rate)
+        self.sizes(1 << 62)  # refuses what is not a list of sizes
+
+    @property
+    def all_seeds(self) -> range:
+        """One for each repetition."""
+        return range(self.seed, self.seed + self.seeds)
+
+    @property
+    def has_from_scratch(self) -> bool:
+        """Whether the model is also trained without pretraining."""
+        return self.from_scratch or bool(self.label_efficiency)
+
+    def sizes(self, rows: int) -> list[int]:
+        """Numbers of training rows, ascending; the last one is always `rows`, all of them."""
+        sizes = {rows}
+        for part in filter(None, self.label_efficiency.split(",")):
+            if part.strip() == ALL:
+                continue
+            if not part.strip().isdecimal() or int(part) < 2:
+                raise ValueError(
+                    f"label_efficiency is {self.label_efficiency!r}; give numbers of rows from 2 "
+                    "on with commas between, as in 100,1000,all."
+                )
+            sizes.add(int(part))
+        return sorted(sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON stores them."""
-        return {**asdict(self), "label_efficiency": list(self.label_efficiency)}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**{**values, "label_efficiency": tuple(values["label_efficiency"])})
+        return asdict(self)

@@ -161,7 +161,7 @@ def training_batches(
     return [batches[index] for index in shuffled]
 
 
-def reading_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[Rows]:
+def evaluation_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[Rows]:
     """The rows of each batch of an evaluation: every row once, sorted by length."""
     return _by_length(np.arange(len(lengths)), lengths, batch_size)
 

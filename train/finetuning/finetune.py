@@ -1,12 +1,14 @@
 """`clozeline finetune`: a pretrained encoder and labelled texts to a classifier.
 
-Beside the classifier stand, on the same held-out rows and the same part of each text: bag-of-words,
-and on request the same model started from random weights, and all of them after fewer rows.
-Pretraining is worth what lies between them.
+    start, train, test  ->  compared models, one cell each  ->  best candidate  ->  folder, report
+
+Beside the classifier the report has, on the same test rows and the same part of each text,
+bag-of-words and, on request, the same model from random weights, and all of them after fewer
+training rows. What pretraining was worth is the difference. Test rows are used for scores only.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,11 +25,19 @@ from train.artifacts.run import with_dropout
 from train.engine.distributed import join_world
 from train.engine.malloc import disable_malloc_trim
 from train.finetuning.baseline import has_sklearn
+from train.finetuning.cells import CellStore
 from train.finetuning.classifier import Classifier, save_classifier
-from train.finetuning.comparison import ComparedModels
+from train.finetuning.comparison import TEST, ComparedModels, train_all
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.labelled import Labelled, class_names, hold_out, read_labelled, sample
-from train.finetuning.report import FinetuneReport
+from train.finetuning.labelled import (
+    Labelled,
+    class_names,
+    hold_out,
+    read_labelled,
+    sample,
+    split_columns,
+)
+from train.finetuning.report import FinetuneReport, summarize
 
 NO_SKLEARN = (
     "bag-of-words was not measured: scikit-learn is not installed; "
@@ -41,44 +51,56 @@ def finetune(
     *,
     out: Path,
     test_source: str | None = None,
+    also_test: Sequence[str] = (),
     config: FinetuneConfig,
+    resume: bool = False,
     overwrite: bool = False,
 ) -> FinetuneReport:
-    """Make a classifier of pretrained weights, or report on the one that is there already.
+    """Train a classifier and what it is compared with, or report on a finished one.
 
-    `run` may also be a Hugging Face folder. A finished classifier made of the same rows, weights
-    and config is left as it is. Raises InputError for all that the user can mend.
+    `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
+    finished classifier with the same rows, weights and config is kept as it is; with `resume` an
+    unfinished one continues. Raises InputError for whatever the user can fix.
     """
     check_room(out)
     start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
-    curve = _curve_rows(train, config)
-    job = _job(start, train, test, config)
+    names = class_names(train)
+    tests = {TEST: test, **{source: read_other(source, config) for source in also_test}}
+    _check_sizes(train, config)
+    job = _job(start, train, tests, config)
     if is_classifier(out) and not overwrite:
         _check_same(out, job)
         return FinetuneReport.from_dict(read_report(out))
+    store = CellStore(out, job, resume=resume, overwrite=overwrite)
     disable_malloc_trim()
     with join_world() as world:
         if world.size > 1:
             raise InputError("fine-tuning runs in one process; start it without torchrun.")
-        rivals = ComparedModels(start, test, class_names(train), config, world.device)
-        standing, model = rivals.compare(train)
-        report = FinetuneReport(
-            is_new=True,
-            standing=standing,
-            label_efficiency=tuple(rivals.compare(rows)[0] for rows in curve),
+        compared = ComparedModels(start, train, tests, names, config, world.device)
+        cells, best, weights = train_all(compared, store)
+        assert best.selection is not None  # it is fine-tuned
+        temperature = best.selection.held_out.temperature
+        model = compared.model_of(weights)
+        classifier = Classifier(
+            model=model,
+            tokenizer=start.tokenizer,
+            names=names,
+            text=config.text,
+            text_pair=config.text_pair,
+            max_seq_length=start.max_seq_length,
+            temperature=temperature,
+        )
+        report = summarize(
+            cells,
+            best,
+            compared.logits(model, TEST),
+            train=train,
+            test=test,
             notes=_notes(run, start, config),
             sources={"run": str(run), "train": train_source, "test": test_source},
         )
-    classifier = Classifier(
-        model=model,
-        tokenizer=start.tokenizer,
-        names=rivals.names,
-        text=config.text,
-        text_pair=config.text_pair,
-        max_seq_length=start.max_seq_length,
-    )
-    save_classifier(out, classifier, job=job, report=report.to_dict())
+    save_classifier(out, classifier, job=job, report=report.to_dict(), files=report.figures())
     return report
 
 
@@ -89,8 +111,8 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
     max_seq_length = config.max_seq_length or found.max_seq_length
     if max_seq_length > model.max_position_embeddings:
         raise InputError(
-            f"max_seq_length is {max_seq_length}, and the model of {run} reads "
-            f"{model.max_position_embeddings} tokens at most; give that or less."
+            f"max_seq_length is {max_seq_length}, but the model of {run} has only "
+            f"{model.max_position_embeddings} positions; give at most that."
         )
     pooling = config.pooling or found.pooling
     return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
@@ -99,7 +121,7 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
 def read_rows(
     train_source: str, test_source: str | None, config: FinetuneConfig
 ) -> tuple[Labelled, Labelled]:
-    """Rows to train on, and rows to test on: a file of their own, or a part that is held out."""
+    """Training and test rows: each from its own source, or test rows held out of the first."""
     read = partial(read_labelled, text=config.text, text_pair=config.text_pair, label=config.label)
     train = read(train_source)
     if test_source is None:
@@ -111,6 +133,18 @@ def read_rows(
     return train, test
 
 
+def read_other(source: str, config: FinetuneConfig) -> Labelled:
+    """Rows to test on besides; `FILE?text=A&text_pair=B&label=C` names other columns."""
+    path, columns = split_columns(source)
+    pair = None if "text" in columns else config.text_pair  # a named text has no pair by default
+    return read_labelled(
+        path,
+        text=columns.get("text", config.text),
+        text_pair=columns.get("text_pair", pair),
+        label=columns.get("label", config.label),
+    )
+
+
 def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, ...]:
     notes = []
     if "pooler" in start.absent and start.pooling == "cls":
@@ -120,24 +154,20 @@ def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, .
     return tuple(notes)
 
 
-def _curve_rows(train: Labelled, config: FinetuneConfig) -> list[Labelled]:
-    """The rows of each point of the curve: the smaller ones are part of the larger ones."""
-    curve = []
-    for size in config.label_efficiency:
-        if size > len(train):
-            raise InputError(
-                f"label_efficiency asks for {size:,} examples, and there are {len(train):,} "
-                "training rows; give fewer."
-            )
-        curve.append(sample(train, size, seed=config.seed))
-        class_names(curve[-1])
-    return curve
+def _check_sizes(train: Labelled, config: FinetuneConfig) -> None:
+    """Raises InputError for a training size beyond the rows that there are."""
+    *_, largest = config.sizes(len(train))
+    if largest > len(train):
+        raise InputError(
+            f"label_efficiency asks for {largest:,} rows, but there are {len(train):,} training "
+            "rows; give fewer."
+        )
 
 
 def _job(
-    start: Pretrained, train: Labelled, test: Labelled, config: FinetuneConfig
+    start: Pretrained, train: Labelled, tests: Mapping[str, Labelled], config: FinetuneConfig
 ) -> dict[str, Any]:
-    """All that decides the classifier: its folder keeps this, to be known again."""
+    """What the classifier and its report depend on, to be compared when the command is rerun."""
     return {
         **config.to_dict(),
         "max_seq_length": start.max_seq_length,
@@ -145,7 +175,7 @@ def _job(
         "pretrained": _weights_digest(start.weights),
         "tokenizer": start.tokenizer.digest,
         "training rows": train.digest(),
-        "test rows": test.digest(),
+        **{f"{name} rows": rows.digest() for name, rows in tests.items()},
     }
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,8 @@ from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
 from pipeline.sources.labelled_table import read_table
 from pipeline.sources.text_columns import is_string
+
+COLUMNS = ("text", "text_pair", "label")
 
 Rows = NDArray[np.int64]
 
@@ -91,6 +94,21 @@ def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
     return _read(source, text, text_pair, extra=[])[0]
 
 
+def split_columns(source: str) -> tuple[str, dict[str, str]]:
+    """A source and the columns that it names.
+
+    "a.csv?text=review&label=stars"   ->  "a.csv", {"text": "review", "label": "stars"}
+    "hf://imdb?split=test&text=text"  ->  "hf://imdb?split=test", {"text": "text"}
+    """
+    path, _, query = source.rpartition("?")
+    pairs = parse_qsl(query)
+    named = {name: value for name, value in pairs if name in COLUMNS}
+    if not path or not named:
+        return source, {}
+    rest = urlencode([(name, value) for name, value in pairs if name not in COLUMNS])
+    return f"{path}?{rest}" if rest else path, named
+
+
 def class_names(labelled: Labelled) -> tuple[str, ...]:
     """The distinct labels, sorted (as numbers if all are). Raises InputError for fewer than two."""
     names = set(labelled.labels)
@@ -138,6 +156,19 @@ def sample(labelled: Labelled, size: int, *, seed: int) -> Labelled:
     """`size` random rows, or all if there are fewer; a smaller sample begins a larger one."""
     order = permutation(stream_key(seed, "finetune/examples"), len(labelled))
     return labelled.take(order[:size])
+
+
+def balanced_order(labels: Rows, *, seed: int) -> Rows:
+    """All rows in a random order in which the classes take turns, int64 [N].
+
+    labels 0 0 0 1 0 1  ->  classes 0 1 0 1 0 0:  the first n rows are balanced while there are rows
+    of each class, and part of the first n + 1.
+    """
+    order = permutation(stream_key(seed, "finetune/balanced"), len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels)
+    turn = np.concatenate([np.arange(count) for count in counts])
+    return order[np.lexsort((labels[order], turn))]
 
 
 def _read(

@@ -1,0 +1,72 @@
+"""Temperature scaling and calibration error against their definitions."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from train.finetuning.calibration import Calibration, fit_temperature, log_loss, softmax
+
+
+def drawn(seed: int, scale: float, rows: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """Logits whose labels were drawn from their softmax, then multiplied by a scale."""
+    random = np.random.default_rng(seed)
+    logits = random.normal(0, 2, (rows, 3))
+    labels = (softmax(logits).cumsum(1) < random.random((rows, 1))).sum(1)
+    return logits * scale, labels
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
+def test_the_temperature_takes_back_a_scale(scale: float) -> None:
+    logits, labels = drawn(0, scale)
+    assert fit_temperature(logits, labels) == pytest.approx(scale, rel=0.06)
+
+
+@given(st.integers(0, 20), st.floats(0.2, 5))
+def test_no_other_temperature_has_a_lower_loss(seed: int, scale: float) -> None:
+    logits, labels = drawn(seed, scale, rows=60)
+    best, smoothing = fit_temperature(logits, labels), 1 / 62
+    for factor in (0.8, 0.97, 1.03, 1.25):
+        other = np.clip(best * factor, 0.05, 20)
+        lowest, loss = (log_loss(logits, labels, t, smoothing=smoothing) for t in (best, other))
+        assert lowest <= loss + 1e-6
+
+
+def test_who_is_always_right_on_few_rows_is_not_certain() -> None:
+    logits, labels = np.array([[9.0, -9.0], [-9.0, 9.0]] * 4), np.array([0, 1] * 4)
+    confidence = softmax(logits, fit_temperature(logits, labels)).max(1)
+    assert confidence == pytest.approx(9 / 10, abs=1e-3)
+    assert fit_temperature(logits, 1 - labels) == pytest.approx(20, rel=0.01)
+
+
+def test_the_loss_is_torchs_cross_entropy() -> None:
+    logits, labels = drawn(1, 2.0, rows=50)
+    expected = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits) / 1.7, torch.from_numpy(labels)
+    )
+    assert log_loss(logits, labels, 1.7) == pytest.approx(expected.item())
+    smoothed = torch.nn.functional.cross_entropy(
+        torch.from_numpy(logits), torch.from_numpy(labels), label_smoothing=0.3
+    )  # torch smooths over all three classes, the label's own included
+    assert log_loss(logits, labels, smoothing=0.2) == pytest.approx(smoothed.item())
+
+
+def test_calibration_error_by_hand() -> None:
+    """Confidences 0.9 (right, wrong) and 0.6 (right, right): (2 * 0.4 + 2 * 0.4) / 4."""
+    logits = np.log([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
+    found = Calibration.of(logits, np.array([0, 1, 1, 1]), temperature=1.0)
+    assert found.counts == (2, 2)
+    assert found.confidences == pytest.approx((0.6, 0.9))
+    assert found.accuracies == (1.0, 0.5)
+    assert found.error == found.error_before == pytest.approx(0.4)
+    assert Calibration.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+def test_the_right_temperature_lowers_the_error() -> None:
+    logits, labels = drawn(2, 3.0)
+    found = Calibration.of(logits, labels, temperature=3.0)
+    assert found.error < 0.03 < 0.1 < found.error_before
+    assert sum(found.counts) == len(labels)

@@ -1,0 +1,172 @@
+"""Learning rate and epochs are chosen by held-out rows; folds are disjoint and stratified."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.config import preset
+from train.finetuning.config import FinetuneConfig
+from train.finetuning.labelled import Rows, balanced_order
+from train.finetuning.selection import (
+    FEW_ROWS,
+    SEARCH_ROWS,
+    Selection,
+    candidate_rates,
+    final_plan,
+    final_split,
+    scheduled_epochs,
+    select_plan,
+    selection_folds,
+    stratified_folds,
+)
+from train.finetuning.training import Logits, Plan
+
+LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
+RATES = (3e-4, 1e-3, 3e-3)
+TWO_CLASSES = np.arange(400) % 2
+
+
+class Learner:
+    """Held-out logits that are the better the nearer rate and epoch are to the best ones."""
+
+    def __init__(self, labels: Rows, *, rate: float, epoch: int) -> None:
+        self.labels, self.rate, self.epoch = labels, rate, epoch
+        self.asked: list[Plan] = []
+
+    def __call__(
+        self, train: Rows, held: Rows, plan: Plan, stops: Sequence[int]
+    ) -> dict[int, Logits]:
+        assert not set(train) & set(held)
+        self.asked.append(plan)
+        found = {}
+        for stop in stops:
+            miss = abs(np.log(plan.learning_rate / self.rate)) + abs(stop - self.epoch) / 10
+            noise = np.sin(np.arange(len(held)) * 12.9898) * (1 + miss)
+            margin = (2 * self.labels[held] - 1) + noise
+            found[stop] = np.stack([-margin, margin], 1).astype(np.float32)
+        return found
+
+
+def search(rate: float, epoch: int = 8, labels: Rows = TWO_CLASSES, **config: Any) -> Selection:
+    learner = Learner(labels, rate=rate, epoch=epoch)
+    return select_plan(learner, labels, FinetuneConfig(**config), RATES, seed=0)
+
+
+# The choice
+
+
+@pytest.mark.parametrize("rate", RATES)
+@pytest.mark.parametrize("epoch", [5, 10, 15, 20])
+def test_the_best_rate_and_quarter_of_the_schedule_win(rate: float, epoch: int) -> None:
+    assert search(rate, epoch).plan == Plan(learning_rate=rate, schedule_epochs=20, epochs=epoch)
+
+
+def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever() -> None:
+    def tried(rate: float) -> list[float]:
+        return [plan.learning_rate for plan, _ in search(rate).tried]
+
+    assert tried(1e-3) == list(RATES)
+    assert tried(1e-5) == pytest.approx([2.7e-5, 9e-5, *RATES])
+    assert tried(9e-3) == pytest.approx([*RATES, 9e-3, 2.7e-2])
+    assert search(9e-3).plan.learning_rate == pytest.approx(9e-3)
+
+
+def test_what_the_config_fixes_is_not_searched() -> None:
+    found = search(1e-3, learning_rate=7e-4)
+    assert [plan.learning_rate for plan, _ in found.tried] == [7e-4]
+    assert found.plan.epochs in (5, 10, 15, 20)
+    found = search(1e-3, epochs=3)
+    assert found.plan == Plan(learning_rate=1e-3, schedule_epochs=3, epochs=3)
+
+
+def test_of_large_sets_a_fixed_rate_needs_no_search() -> None:
+    labels = np.arange(SEARCH_ROWS + 1) % 2
+    learner = Learner(labels, rate=1e-3, epoch=1)
+    config = FinetuneConfig(learning_rate=5e-4)
+    found = select_plan(learner, labels, config, RATES, seed=0)
+    assert learner.asked == []
+    plan = final_plan(found.plan, len(labels), config)
+    assert plan == Plan(learning_rate=5e-4, schedule_epochs=4, epochs=4)
+
+
+def test_large_sets_keep_the_rate_of_the_search_and_have_a_schedule_of_their_own() -> None:
+    config = FinetuneConfig()
+    plan = Plan(learning_rate=1e-3, schedule_epochs=4, epochs=3)
+    assert final_plan(plan, 1000, config) == plan
+    assert final_plan(plan, 60_000, config) == replace(plan, schedule_epochs=3, epochs=3)
+    assert [scheduled_epochs(n, config) for n in (100, 1000, 10_000, 100_000)] == [20, 8, 4, 3]
+    assert scheduled_epochs(100, FinetuneConfig(epochs=2)) == 2
+
+
+def test_wider_models_get_lower_rates() -> None:
+    rates = [candidate_rates(preset(name)) for name in ("nano", "bert-small", "bert-base")]
+    assert rates[0] == RATES
+    assert rates[2] == (2e-5, 3e-5, 5e-5)
+    assert rates[0] > rates[1] > rates[2]
+
+
+def test_a_selection_survives_json() -> None:
+    found = search(1e-3)
+    assert Selection.from_dict(found.to_dict()) == found
+
+
+# The rows
+
+
+@pytest.mark.parametrize("size", [2, 7, FEW_ROWS, FEW_ROWS + 1, SEARCH_ROWS, SEARCH_ROWS + 1])
+def test_folds_are_disjoint_parts_of_the_training_rows(size: int) -> None:
+    labels = np.arange(size) % 3 % 2
+    folds = selection_folds(labels, seed=1)
+    for train, held in folds:
+        assert len(train) > 0
+        assert len(held) > 0
+        assert not set(train) & set(held)
+        assert len(train) + len(held) <= SEARCH_ROWS
+    everything = np.concatenate([held for _, held in folds])
+    assert len(everything) == len(set(everything))
+    if size <= FEW_ROWS:
+        assert sorted(everything) == list(range(size))
+    else:
+        assert len(folds) == 1
+
+
+@pytest.mark.parametrize("size", [100, SEARCH_ROWS, SEARCH_ROWS + 1, 60_000])
+def test_held_out_rows_are_not_in_the_final_training(size: int) -> None:
+    kept, held = final_split(np.arange(size) % 2, seed=0)
+    assert sorted([*kept, *held]) == list(range(size))
+    assert len(held) == (0 if size <= SEARCH_ROWS else min(-(-size // 20), 2000))
+
+
+@given(LABELS, st.integers(2, 6), st.integers(0, 3))
+def test_folds_have_an_equal_part_of_every_class(labels: Rows, folds: int, seed: int) -> None:
+    fold = stratified_folds(labels, folds, seed=seed)
+    for name in np.unique(labels):
+        counts = np.bincount(fold[labels == name], minlength=folds)
+        assert counts.max() - counts.min() <= 1
+    sizes = np.bincount(fold, minlength=folds)
+    assert sizes.max() - sizes.min() <= 1
+
+
+@given(LABELS, st.integers(0, 3))
+def test_the_first_rows_are_balanced_while_there_are_rows_of_each_class(
+    labels: Rows, seed: int
+) -> None:
+    order = balanced_order(labels, seed=seed)
+    assert sorted(order) == list(range(len(labels)))
+    totals = np.bincount(labels, minlength=3)
+    for size in range(1, len(order) + 1):
+        counts = np.bincount(labels[order[:size]], minlength=3)
+        for name in range(3):  # behind another class only where it has run out
+            assert counts[name] == totals[name] or counts[name] >= counts.max() - 1
+
+
+def test_another_seed_takes_other_rows() -> None:
+    orders = [balanced_order(TWO_CLASSES, seed=seed)[:50] for seed in (0, 0, 1)]
+    assert orders[0].tolist() == orders[1].tolist() != orders[2].tolist()
+    folds = [stratified_folds(TWO_CLASSES, 5, seed=seed) for seed in (0, 0, 1)]
+    assert folds[0].tolist() == folds[1].tolist() != folds[2].tolist()

@@ -1,0 +1,113 @@
+"""The optimizer's groups, the weights of classes and the steps of a fine-tuning."""
+
+import numpy as np
+import pytest
+import torch
+from tqdm import tqdm
+
+from model.config import preset
+from model.heads import BertForClassification
+from pipeline.common.ragged import Ragged, offsets_of
+from tests.support.small_models import SMALL
+from train.finetuning.config import FinetuneConfig
+from train.finetuning.encoding import Encoded
+from train.finetuning.training import (
+    Plan,
+    build_optimizer,
+    class_weights,
+    predict_logits,
+    train_classifier,
+)
+
+
+def small_model(**changes: object) -> BertForClassification:
+    return BertForClassification(preset("nano", **{**SMALL, **changes}), 2, pooling="mean")
+
+
+def some_rows(count: int) -> tuple[Encoded, np.ndarray]:
+    """Rows of 2 to 9 tokens, whose second token names the class."""
+    random = np.random.default_rng(0)
+    lengths, labels = random.integers(2, 10, count), random.integers(0, 2, count)
+    values = random.integers(10, 90, lengths.sum()).astype(np.uint32)
+    offsets = offsets_of(lengths)
+    values[offsets[:-1] + 1] = 5 + labels
+    return Encoded(Ragged(values, offsets), lengths, 12, 0), labels
+
+
+def test_the_rate_falls_by_the_factor_from_layer_to_layer() -> None:
+    model = small_model()
+    optimizer = build_optimizer(model, FinetuneConfig(layer_decay=0.5, weight_decay=0.1))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    scales = {
+        names[id(parameter)]: (group["scale"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert len(scales) == len(names)
+    assert scales["classifier.weight"] == (1.0, 0.1)
+    assert scales["classifier.bias"] == (1.0, 0.0)
+    assert scales["encoder.final_norm.weight"] == (1.0, 0.0)
+    assert scales["encoder.layers.1.attention.qkv.weight"] == (0.5, 0.1)
+    assert scales["encoder.layers.0.feed_forward.down.bias"] == (0.25, 0.0)
+    assert scales["encoder.embeddings.word_embeddings.weight"] == (0.125, 0.1)
+
+
+def test_without_layer_decay_every_rate_is_the_same() -> None:
+    groups = build_optimizer(small_model(), FinetuneConfig()).param_groups
+    assert {group["scale"] for group in groups} == {1.0}
+
+
+def test_balanced_weights_give_each_class_the_same_total() -> None:
+    labels = np.array([0] * 6 + [1] * 2 + [2])
+    balanced = class_weights(labels, 3, FinetuneConfig(class_weights="balanced"))
+    assert (balanced * torch.tensor([6, 2, 1])).tolist() == pytest.approx([3, 3, 3])
+    assert class_weights(labels, 3, FinetuneConfig()).tolist() == [1, 1, 1]
+
+
+def trained(config: FinetuneConfig, plan: Plan, **options: object) -> BertForClassification:
+    model, (rows, labels) = small_model(hidden_dropout_prob=0.1), some_rows(50)
+    with tqdm(disable=True) as progress:
+        train_classifier(model, rows, labels, config, plan, seed=3, progress=progress, **options)
+    return model
+
+
+def test_training_may_end_before_its_schedule_does() -> None:
+    """The first epochs are the same, whether or not others follow."""
+    config = FinetuneConfig(batch_size=8, precision="fp32")
+    seen: list[torch.Tensor] = []
+    models: list[BertForClassification] = []
+
+    def keep(epoch: int) -> None:
+        seen.append(models[-1].classifier.weight.detach().clone())
+
+    models.append(small_model(hidden_dropout_prob=0.1))
+    rows, labels = some_rows(50)
+    whole = Plan(learning_rate=1e-3, schedule_epochs=4, epochs=4)
+    with tqdm(disable=True) as progress:
+        train_classifier(
+            models[-1], rows, labels, config, whole, seed=3, progress=progress, after_epoch=keep
+        )
+    cut = trained(config, Plan(learning_rate=1e-3, schedule_epochs=4, epochs=2))
+    assert len(seen) == 4
+    assert torch.equal(cut.classifier.weight, seen[1])
+    shorter = trained(config, Plan(learning_rate=1e-3, schedule_epochs=2, epochs=2))
+    assert not torch.equal(shorter.classifier.weight, seen[1])
+
+
+def test_a_telling_token_is_learned_in_either_precision() -> None:
+    rows, labels = some_rows(50)
+    plan = Plan(learning_rate=3e-3, schedule_epochs=8, epochs=8)
+    for precision in ("fp32", "bf16"):
+        model = trained(FinetuneConfig(batch_size=8, precision=precision), plan)
+        found = predict_logits(model, rows, precision=precision)
+        assert found.dtype == np.float32
+        assert (found.argmax(1) == labels).mean() > 0.9
+    assert model.training  # as it was
+
+
+def test_logits_do_not_depend_on_the_other_rows() -> None:
+    model, (rows, _) = small_model(), some_rows(50)
+    some = np.array([40, 3, 17])
+    whole = predict_logits(model, rows)
+    np.testing.assert_allclose(predict_logits(model, rows.take(some)), whole[some], atol=1e-5)
+    assert predict_logits(model, rows.take(np.arange(0))).shape == (0, 2)

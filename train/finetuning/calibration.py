@@ -1,0 +1,117 @@
+"""Are the probabilities of a classifier right? Temperature scaling and calibration error.
+
+    confidence   0.5-0.6   0.6-0.7   ...   0.9-1.0
+    rows              40        35             300
+    mean conf.      0.55      0.65            0.97
+    accuracy        0.53      0.60            0.89      <- overconfident: divide logits by T > 1
+
+Guo et al. 2017, "On calibration of modern neural networks".
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from train.finetuning.labelled import Rows
+
+Floats = NDArray[np.float64]
+
+BINS = 15  # of confidence, as in the paper
+LOWEST, HIGHEST = 0.05, 20.0  # temperatures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Confidence against accuracy, in the bins of confidence that have rows."""
+
+    temperature: float
+    error: float  # expected calibration error, in [0, 1]
+    error_before: float  # the same at temperature 1
+    counts: tuple[int, ...]
+    confidences: tuple[float, ...]  # mean of each bin
+    accuracies: tuple[float, ...]
+
+    @classmethod
+    def of(cls, logits: ArrayLike, labels: Rows, *, temperature: float) -> Self:
+        """From the logits [N, C] and labels [N] of rows that the temperature was not fitted on."""
+        counts, confidences, accuracies = _bins(logits, labels, temperature)
+        return cls(
+            temperature=temperature,
+            error=_error(counts, confidences, accuracies),
+            error_before=_error(*_bins(logits, labels, 1.0)),
+            counts=tuple(counts.tolist()),
+            confidences=tuple(confidences.tolist()),
+            accuracies=tuple(accuracies.tolist()),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        columns = ("counts", "confidences", "accuracies")
+        return cls(**{**values, **{name: tuple(values[name]) for name in columns}})
+
+
+def softmax(logits: ArrayLike, temperature: float = 1.0) -> Floats:
+    """Probabilities [N, C] of logits [N, C] divided by a temperature."""
+    scaled = np.asarray(logits, dtype=np.float64) / temperature
+    powers = np.exp(scaled - scaled.max(-1, keepdims=True))
+    probabilities: Floats = powers / powers.sum(-1, keepdims=True)
+    return probabilities
+
+
+def log_loss(
+    logits: ArrayLike, labels: Rows, temperature: float = 1.0, *, smoothing: float = 0.0
+) -> float:
+    """The mean cross-entropy in nats of logits [N, C] divided by a temperature.
+
+    `smoothing` is the probability of the labels that goes to the other classes, in equal parts.
+    """
+    losses = -np.log(np.maximum(softmax(logits, temperature), 1e-300))  # [N, C]
+    chosen = losses[np.arange(len(labels)), labels]
+    others = (losses.sum(1) - chosen) / (losses.shape[1] - 1)
+    return float(((1 - smoothing) * chosen + smoothing * others).mean())
+
+
+def fit_temperature(logits: ArrayLike, labels: Rows) -> float:
+    """The temperature at which the cross-entropy is lowest, in [0.05, 20].
+
+    Labels are smoothed by 1 / (N + 2) as in Platt 1999, 2.2: where all of N rows are right, the
+    confidence should be near (N + 1) / (N + 2), not 1. The loss is convex in 1 / T, so a
+    golden-section search over log T finds the minimum.
+    """
+    smoothing = 1 / (len(labels) + 2)
+
+    def loss(log_temperature: float) -> float:
+        return log_loss(logits, labels, np.exp(log_temperature), smoothing=smoothing)
+
+    ratio = (np.sqrt(5) - 1) / 2
+    low, high = np.log(LOWEST), np.log(HIGHEST)
+    while high - low > 1e-4:
+        left, right = high - ratio * (high - low), low + ratio * (high - low)
+        if loss(left) <= loss(right):
+            high = right
+        else:
+            low = left
+    return float(np.exp((low + high) / 2))
+
+
+def _bins(logits: ArrayLike, labels: Rows, temperature: float) -> tuple[Rows, Floats, Floats]:
+    """Rows, mean confidence and accuracy of each bin of equal width that has rows."""
+    probabilities = softmax(logits, temperature)
+    confidence, is_right = probabilities.max(1), probabilities.argmax(1) == labels
+    index = np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+    counts = np.bincount(index, minlength=BINS)
+    used = counts > 0
+    confidences = np.bincount(index, confidence, minlength=BINS)[used] / counts[used]
+    accuracies = np.bincount(index, is_right, minlength=BINS)[used] / counts[used]
+    return counts[used], confidences, accuracies
+
+
+def _error(counts: Rows, confidences: Floats, accuracies: Floats) -> float:
+    return float((counts * np.abs(confidences - accuracies)).sum() / counts.sum())

@@ -1,0 +1,154 @@
+"""Results of the compared models, one file each, so that a killed comparison continues.
+
+    OUT/cells/job.json                        what is compared: config and digests
+    OUT/cells/from_scratch-1000-0.json        model, training rows, seed: scores and choices
+    OUT/cells/pretrained-59242-0.safetensors  weights of those that may become the classifier
+
+The finished classifier takes the place of the folder.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from pipeline.common.differences import differences
+from pipeline.common.errors import InputError
+from pipeline.common.paths import whole_file
+from train.artifacts.classifier_folder import CELLS
+from train.finetuning.scores import Scores
+from train.finetuning.selection import Selection
+
+Start = Literal["pretrained", "from_scratch", "bag_of_words"]
+
+JOB = "job.json"
+SHOWN: dict[Start, str] = {
+    "pretrained": "fine-tuned",
+    "from_scratch": "from scratch",
+    "bag_of_words": "bag-of-words",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellKey:
+    """One model of a comparison."""
+
+    start: Start
+    examples: int  # training rows
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{self.start}-{self.examples}-{self.seed}"
+
+    @property
+    def title(self) -> str:
+        """As a person reads it."""
+        return f"{SHOWN[self.start]}, {self.examples:,} rows, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The result of one model on the test rows, and on other labelled rows by their source."""
+
+    key: CellKey
+    scores: Scores
+    also: dict[str, Scores] = field(default_factory=dict)
+    selection: Selection | None = None  # None: bag-of-words, which has nothing to choose
+
+    def line(self) -> str:
+        """The result as one line of text."""
+        line = f"{self.key.title}: accuracy {self.scores.accuracy:.4f}"
+        return f"{line} ({self.selection.line()})" if self.selection else line
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "start": self.key.start,
+            "examples": self.key.examples,
+            "seed": self.key.seed,
+            "scores": self.scores.to_dict(),
+            "also": {source: scores.to_dict() for source, scores in self.also.items()},
+            "selection": self.selection.to_dict() if self.selection else None,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        selection = values["selection"]
+        return cls(
+            key=CellKey(**{name: values[name] for name in ("start", "examples", "seed")}),
+            scores=Scores.from_dict(values["scores"]),
+            also={source: Scores.from_dict(scores) for source, scores in values["also"].items()},
+            selection=Selection.from_dict(selection) if selection else None,
+        )
+
+
+class CellStore:
+    """The finished cells of an unfinished classifier folder."""
+
+    def __init__(self, out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
+        """Raises InputError where cells of another job, or without `resume` any, are there."""
+        self._folder = out / CELLS
+        self._job = job
+        if overwrite:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        if not self._folder.exists():
+            return
+        if not resume:
+            raise InputError(
+                f"{out} holds an unfinished fine-tuning; add --resume to continue it, or "
+                "--overwrite to start again."
+            )
+        if differs := differences(self._read(self._folder / JOB), job):
+            raise InputError(
+                f"{out} holds an unfinished fine-tuning with another config "
+                f"({'; '.join(differs)}); give --overwrite to start again."
+            )
+
+    def read(self, key: CellKey, *, with_weights: bool) -> Cell | None:
+        """A finished cell; None if it is not finished, or if its weights are needed and missing."""
+        path = self._path(key, "json")
+        if not path.exists() or (with_weights and not self._path(key, "safetensors").exists()):
+            return None
+        return Cell.from_dict(self._read(path))
+
+    def write(self, cell: Cell, weights: dict[str, Tensor] | None = None) -> None:
+        """Store a finished cell. Raises InputError where the disk is full."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not (self._folder / JOB).exists():
+            self._write(self._folder / JOB, self._job)
+        if weights is not None:
+            path = self._path(cell.key, "safetensors")
+            partial = path.with_suffix(".partial")
+            try:
+                save_file(weights, partial)
+            except SafetensorError as error:
+                raise InputError(f"{path} cannot be written ({error}); free some space.") from error
+            partial.replace(path)
+        self._write(self._path(cell.key, "json"), cell.to_dict())
+
+    def read_weights(self, key: CellKey) -> dict[str, Tensor]:
+        """The weights that were stored with a cell."""
+        return load_file(self._path(key, "safetensors"))
+
+    def _path(self, key: CellKey, ending: str) -> Path:
+        return self._folder / f"{key.name}.{ending}"
+
+    def _write(self, path: Path, values: dict[str, Any]) -> None:
+        with whole_file(path) as file:
+            file.write((json.dumps(values, indent=2) + "\n").encode())
+
+    def _read(self, path: Path) -> Any:
+        try:
+            return json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{path} cannot be read ({error}); give --overwrite to start again."
+            ) from error

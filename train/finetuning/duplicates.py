@@ -1,0 +1,90 @@
+"""Test rows that have a near copy among the training rows.
+
+    test    "good lamp I would buy it again"           3 shingles of 5 words
+    train   "Good lamp, I would buy it again! Ann"     has all 3 of them: a near copy
+
+A test row has a near copy if one training row has at least 0.8 of its word 5-grams (containment;
+Broder 1997). Case and punctuation are ignored.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pipeline.common.counter_rng import UInt64Array, mix64
+from pipeline.common.ragged import offsets_of, slice_indices
+from train.finetuning.labelled import Rows
+
+SHINGLE = 5  # words
+CONTAINMENT = 0.8
+CHUNK = 50_000  # training rows at a time; reviews of 80 words make 60 MB of shingles
+
+
+def near_duplicates(test: Sequence[str], train: Sequence[str]) -> NDArray[np.bool_]:
+    """Which test texts have a near copy among the training texts, bool [test texts]."""
+    test_rows, test_hashes = shingles(test)
+    needed = CONTAINMENT * np.bincount(test_rows, minlength=len(test))
+    found = np.zeros(len(test), dtype=np.bool_)
+    for start in range(0, len(train), CHUNK):
+        rows, hashes = shingles(train[start : start + CHUNK])
+        # One row cannot have what the whole chunk lacks; few test rows are left after this.
+        is_known = np.isin(test_hashes, hashes)
+        known = np.bincount(test_rows[is_known], minlength=len(test))
+        left = is_known & (known >= needed)[test_rows]
+        test_row, shared = _shared(test_rows[left], test_hashes[left], rows, hashes)
+        found[test_row[shared >= needed[test_row]]] = True
+    return found
+
+
+def shingles(texts: Sequence[str]) -> tuple[Rows, UInt64Array]:
+    """The distinct word 5-grams of each text: its row and a 64-bit hash, both [number of them].
+
+    A text of fewer than 5 words is one shingle; a text without words has none.
+    """
+    lower = pc.utf8_lower(pa.array(texts, pa.large_string()))
+    spaced = pc.replace_substring_regex(lower, pattern=r"[^\pL\pN]+", replacement=" ")
+    trimmed = pc.utf8_trim_whitespace(spaced)
+    words = pc.split_pattern(trimmed, " ")
+    lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
+    offsets, hashes = offsets_of(lengths), _word_hashes(words.flatten())
+    is_empty = pc.equal(trimmed, "").to_numpy(zero_copy_only=False)
+    windows = np.where(is_empty, 0, np.maximum(lengths - SHINGLE + 1, 1))
+    rows = np.repeat(np.arange(len(texts)), windows)
+    index, ends = slice_indices(offsets[:-1], windows), offsets[1:][rows]
+    mixed = np.zeros(len(rows), dtype=np.uint64)
+    for _ in range(SHINGLE):  # words beyond the end of a short text count as 0
+        mixed = mix64(mixed + np.where(index < ends, hashes.take(index, mode="clip"), 0))
+        index = index + 1
+    order = np.lexsort((mixed, rows))
+    rows, mixed = rows[order], mixed[order]
+    is_new = np.append(True, (rows[1:] != rows[:-1]) | (mixed[1:] != mixed[:-1]))[: len(rows)]
+    return rows[is_new], mixed[is_new]
+
+
+def _word_hashes(words: pa.Array) -> UInt64Array:
+    """64 bits for each word, the same in every call."""
+    encoded = words.dictionary_encode()
+    digests = [
+        hashlib.blake2b(word.encode(), digest_size=8).digest()
+        for word in encoded.dictionary.to_pylist()
+    ]
+    hashes: UInt64Array = np.frombuffer(b"".join(digests), dtype="<u8")
+    found: UInt64Array = hashes[encoded.indices.to_numpy()]
+    return found
+
+
+def _shared(
+    test_rows: Rows, test_hashes: UInt64Array, rows: Rows, hashes: UInt64Array
+) -> tuple[Rows, Rows]:
+    """Pairs of a test row and a training row: the test row, and how many shingles they share."""
+    order = np.argsort(hashes, kind="stable")
+    hashes, rows = hashes[order], rows[order]
+    first = np.searchsorted(hashes, test_hashes, "left")
+    counts = np.searchsorted(hashes, test_hashes, "right") - first
+    pairs = np.repeat(test_rows, counts) * CHUNK + rows[slice_indices(first, counts)]
+    pair, shared = np.unique(pairs, return_counts=True)
+    return pair // CHUNK, shared

@@ -1,0 +1,147 @@
+"""One fine-tuned model: the search for its learning rate and epochs, then the final training.
+
+rows, labels  ->  model, the chosen plan, its results on held-out training rows
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from tqdm import tqdm
+
+from model.heads import BertForClassification, load_encoder
+from train.artifacts.pretrained import Pretrained
+from train.finetuning.config import FinetuneConfig
+from train.finetuning.encoding import Encoded
+from train.finetuning.labelled import Rows
+from train.finetuning.selection import (
+    SEARCH_ROWS,
+    HeldOut,
+    Selection,
+    candidate_rates,
+    final_plan,
+    final_split,
+    held_out_results,
+    select_plan,
+)
+from train.finetuning.training import Logits, Plan, predict_logits, train_classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """A trained classifier, and what was chosen for it."""
+
+    model: BertForClassification
+    selection: Selection
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitter:
+    """Fine-tunes one architecture, from pretrained or from random weights."""
+
+    start: Pretrained
+    is_pretrained: bool
+    classes: int
+    config: FinetuneConfig
+    device: torch.device
+
+    def fit(
+        self,
+        rows: Encoded,
+        labels: Rows,
+        *,
+        seed: int,
+        title: str,
+        chosen: Selection | None = None,
+        needs_held_out: bool = True,
+    ) -> Fitted:
+        """Train on all rows; `title` is that of the progress bar.
+
+        With `chosen`, the selection of another seed, no learning rate is searched. Its held-out
+        results are then measured for this seed too, unless `needs_held_out` is False.
+        """
+        with _progress(f"{title}, search") as progress:
+            held_out_logits = partial(self._held_out_logits, rows, labels, seed, progress)
+            if chosen is None:
+                rates = candidate_rates(self.start.model)
+                chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
+            elif needs_held_out and len(labels) <= SEARCH_ROWS:
+                plan = chosen.plan
+                by_stop = held_out_results(held_out_logits, labels, plan, [plan.epochs], seed=seed)
+                chosen = replace(chosen, held_out=by_stop[plan.epochs])
+        plan = final_plan(chosen.plan, len(labels), self.config)
+        with _progress(title) as progress:
+            return self._train_finally(rows, labels, replace(chosen, plan=plan), seed, progress)
+
+    def _train_finally(
+        self, rows: Encoded, labels: Rows, chosen: Selection, seed: int, progress: tqdm
+    ) -> Fitted:
+        """The final training; where rows are held out of it, the best epoch is kept."""
+        kept, held = final_split(labels, seed=seed)
+        model, plan = self.new_model(seed), chosen.plan
+        train = partial(
+            train_classifier,
+            *(model, rows.take(kept), labels[kept], self.config, plan),
+            seed=seed,
+            progress=progress,
+        )
+        if not len(held):
+            train()
+            return Fitted(model=model, selection=chosen)
+        held_rows, best, weights = rows.take(held), chosen, model.state_dict()
+
+        def keep_the_best(epoch: int) -> None:
+            nonlocal best, weights
+            result = HeldOut.of(self._logits(model, held_rows), labels[held])
+            is_first = best is chosen
+            if is_first or self.config.epochs != "auto" or result.loss < best.held_out.loss:
+                best = replace(chosen, plan=replace(plan, epochs=epoch), held_out=result)
+                weights = {name: value.clone() for name, value in model.state_dict().items()}
+
+        train(after_epoch=keep_the_best)
+        model.load_state_dict(weights)
+        return Fitted(model=model, selection=best)
+
+    def _held_out_logits(
+        self,
+        rows: Encoded,
+        labels: Rows,
+        seed: int,
+        progress: tqdm,
+        train: Rows,
+        held: Rows,
+        plan: Plan,
+        stops: Sequence[int],
+    ) -> dict[int, Logits]:
+        model, held_rows = self.new_model(seed), rows.take(held)
+        found: dict[int, Logits] = {}
+
+        def evaluate(epoch: int) -> None:
+            if epoch in stops:
+                found[epoch] = self._logits(model, held_rows)
+
+        train_classifier(
+            *(model, rows.take(train), labels[train], self.config, plan),
+            seed=seed,
+            progress=progress,
+            after_epoch=evaluate,
+        )
+        return found
+
+    def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
+        return predict_logits(model, rows, precision=self.config.precision)
+
+    def new_model(self, seed: int) -> BertForClassification:
+        """An untrained classifier; what is not pretrained is drawn from the seed."""
+        start = self.start
+        model = BertForClassification(start.model, self.classes, pooling=start.pooling, seed=seed)
+        if self.is_pretrained:
+            load_encoder(model, start.weights)
+        return model.to(self.device)
+
+
+def _progress(title: str) -> tqdm:
+    interval = 0.5 if sys.stderr.isatty() else 15.0
+    return tqdm(desc=title, unit="step", file=sys.stderr, mininterval=interval)

@@ -1,0 +1,150 @@
+"""Training of one classifier: AdamW, a linear warm-up and decay, and dropout drawn from the seed.
+
+    plan: peak 1e-3, schedule of 4 epochs, 3 epochs trained
+
+    rate   /\\
+          /  \\ _              warm-up, decay to 0 at the end of epoch 4
+         /      \\ _
+        0    1    2    3|   4      training ends here
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from model.heads import BertForClassification
+from train.engine.precision import autocast, resolve_precision, seed_dropout
+from train.engine.schedule import schedule_factor
+from train.finetuning.config import FinetuneConfig
+from train.finetuning.encoding import Encoded, evaluation_batches, training_batches
+from train.finetuning.labelled import Rows
+
+EVALUATION_BATCH = 128
+
+Logits = NDArray[np.float32]  # [N, C]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long a classifier is trained, and at which learning rate."""
+
+    learning_rate: float  # peak, of the top layers
+    schedule_epochs: int  # the learning rate decays to 0 over so many epochs
+    epochs: int  # training ends after so many of them
+
+
+def train_classifier(
+    model: BertForClassification,
+    rows: Encoded,
+    labels: Rows,
+    config: FinetuneConfig,
+    plan: Plan,
+    *,
+    seed: int,
+    progress: tqdm,
+    after_epoch: Callable[[int], None] | None = None,
+) -> None:
+    """Train in place, on the model's device; one tick of `progress` per step.
+
+    Dropout and the order of rows depend on the seed only. `after_epoch` gets the number of finished
+    epochs; it may evaluate the model.
+    """
+    device = model.classifier.weight.device
+    precision = resolve_precision(config.precision, device)
+    optimizer = build_optimizer(model, config)
+    classes = torch.from_numpy(labels)
+    weights = class_weights(labels, model.classifier.out_features, config).to(device)
+    total = plan.schedule_epochs * steps_per_epoch(len(rows), config)
+    step = 0
+    model.train()
+    for epoch in range(plan.epochs):
+        for batch in training_batches(
+            rows.input_ids.lengths, batch_size=config.batch_size, seed=seed, epoch=epoch
+        ):
+            seed_dropout(seed, step, 0)
+            # In the middle of the step, so that the first and the last one have a rate above 0.
+            done = (step + 0.5) / total
+            factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
+            for group in optimizer.param_groups:
+                group["lr"] = plan.learning_rate * factor * group["scale"]
+            with autocast(precision, device):
+                logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
+            loss = F.cross_entropy(logits.float(), classes[batch].to(device), weights)
+            torch.autograd.backward(loss)
+            nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            step += 1
+            progress.update()
+        if after_epoch is not None:
+            after_epoch(epoch + 1)
+
+
+def steps_per_epoch(rows: int, config: FinetuneConfig) -> int:
+    """Batches of an epoch; the last one may be short."""
+    return -(-rows // config.batch_size)
+
+
+@torch.no_grad()
+def predict_logits(
+    model: BertForClassification, rows: Encoded, *, precision: str = "fp32"
+) -> Logits:
+    """The logits of each class for each row, [N, C], in row order."""
+    device = model.classifier.weight.device
+    was_training = model.training
+    model.eval()
+    found = np.empty((len(rows), model.classifier.out_features), dtype=np.float32)
+    for batch in evaluation_batches(rows.input_ids.lengths, batch_size=EVALUATION_BATCH):
+        with autocast(resolve_precision(precision, device), device):
+            logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
+        found[batch] = logits.float().cpu().numpy()
+    model.train(was_training)
+    return found
+
+
+def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
+    """The weight of each class in the loss, float32 [C]: all 1, or "balanced".
+
+    Balanced weights are N / (C * count), so every class has the same total weight.
+    """
+    if config.class_weights == "none":
+        return torch.ones(classes)
+    counts = np.maximum(np.bincount(labels, minlength=classes), 1)
+    return torch.from_numpy(len(labels) / (classes * counts)).float()
+
+
+def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> torch.optim.AdamW:
+    """Fused AdamW; the `scale` of each parameter group multiplies its learning rate.
+
+    A layer that is d layers below the top has scale `layer_decay ** d` (Howard & Ruder 2018, 3.3;
+    Clark et al. 2020, appendix). Norms and biases have no weight decay.
+    """
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decay = config.weight_decay if parameter.ndim >= 2 else 0.0
+        scale = config.layer_decay ** _depth(name, len(model.encoder.layers))
+        groups.setdefault((scale, decay), []).append(parameter)
+    return torch.optim.AdamW(
+        [
+            {"params": parameters, "scale": scale, "weight_decay": decay}
+            for (scale, decay), parameters in groups.items()
+        ],
+        betas=(0.9, 0.98),
+        eps=1e-6,
+        fused=True,
+    )
+
+
+def _depth(name: str, layers: int) -> int:
+    """Layers between a parameter and the output: 0 in the head and above the last layer."""
+    if name.startswith("encoder.embeddings."):
+        return layers + 1
+    if name.startswith("encoder.layers."):
+        return layers - int(name.split(".")[2])
+    return 0
