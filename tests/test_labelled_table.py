@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.common.errors import InputError
 from pipeline.sources.labelled_table import read_table
-from pipeline.sources.sample.articles import make_reviews
+from pipeline.sources.sample.reviews import make_reviews
 
 DATA = os.environ.get("CLOZELINE_DATA")
 ROWS: list[dict[str, Any]] = [
@@ -84,7 +84,7 @@ def test_what_looks_like_a_number_in_csv_stays_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
-def test_invalid_utf8_is_mended(name: str, tmp_path: Path) -> None:
+def test_invalid_utf8_is_fixed(name: str, tmp_path: Path) -> None:
     source = write_rows(tmp_path / name, [{"label": 0, "text": "caf#"}, {"label": 1, "text": "é"}])
     data = Path(source).read_bytes()
     if name == "a.parquet":
@@ -155,6 +155,10 @@ def test_reviews_may_start_after_those_trained_on() -> None:
         "label": made.labels.tolist(),
         "content": made.contents,
     }
+    turning = read_table("sample:reviews?rows=500&turning=0.5", ["turning", "content"])
+    made = make_reviews(0, 0, 500, turning=0.5)
+    assert turning.to_pydict() == {"turning": made.turning.tolist(), "content": made.contents}
+    assert 200 < sum(turning.column("turning").to_pylist()) < 300
     with pytest.raises(InputError, match="has no labels; sample:reviews has"):
         read_table("sample:articles", ["label"])
     with pytest.raises(InputError, match="has no rows"):

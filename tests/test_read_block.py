@@ -23,7 +23,8 @@ from pipeline.common.errors import InputError
 from pipeline.sources import text_files as lines
 from pipeline.sources.documents import Documents
 from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.sample.articles import make_articles, make_reviews
+from pipeline.sources.sample.articles import make_articles
+from pipeline.sources.sample.reviews import make_reviews
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
@@ -108,7 +109,7 @@ def test_text_is_what_a_slow_reading_line_by_line_gives(
     assert read(source, block_bytes=5).texts == [text for text in expected if text.strip()]
 
 
-def test_the_bytes_of_a_json_line_are_mended_and_counted(tmp_path: Path) -> None:
+def test_the_bytes_of_a_json_line_are_fixed_and_counted(tmp_path: Path) -> None:
     source = write(
         tmp_path / "a.jsonl",
         b'\xef\xbb\xbf{"text": "a\\r\\nb\\rc"}\r\n'
@@ -336,7 +337,7 @@ def test_parquet_text_may_be_any_kind_of_text(type: pa.DataType, tmp_path: Path)
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_invalid_utf8_in_parquet_is_mended_and_counted(binary: bool, tmp_path: Path) -> None:
+def test_invalid_utf8_in_parquet_is_fixed_and_counted(binary: bool, tmp_path: Path) -> None:
     values = pa.array([b"caf\xe9 \xe2\x82", "é".encode(), None], pa.binary())
     column = values if binary else pa.Array.from_buffers(pa.string(), 3, values.buffers())
     source = str(tmp_path / "a.parquet")

@@ -42,3 +42,10 @@ def byte_size(source: str, name: str, text: str) -> int:
             f"{source}: {name} is bytes, as in {name}=250MB or {name}=64KB, not '{text}'"
         )
     return int(float(match[1]) * UNITS[match[2]])
+
+
+def fraction(source: str, name: str, text: str) -> float:
+    """The number from 0 to 1 that an option gives. Raises InputError."""
+    if not re.fullmatch(r"0(\.[0-9]{1,4})?|1(\.0{1,4})?", text):
+        raise InputError(f"{source}: {name} is from 0 to 1, as in {name}=0.25, not '{text}'")
+    return float(text)

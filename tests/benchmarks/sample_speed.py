@@ -10,7 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from pipeline.sources.sample.articles import count_articles, make_articles, make_reviews
+from pipeline.sources.sample.articles import count_articles, make_articles
+from pipeline.sources.sample.reviews import make_reviews
 
 RUNS = 3
 

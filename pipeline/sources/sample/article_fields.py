@@ -1,10 +1,10 @@
-"""The facts of sample articles, column by column: drawn once, so they agree wherever they are told.
+"""The fields of sample articles, column by column: drawn once, so they agree wherever they occur.
 
     rows 0, 5, 12 of the seed  ->  {"town": ["Vestvik", "Königsheim", "Borice"],
                                     "founded": ["1312", "1240", "1533"], ...}
 
-Every column is drawn from a stream of its own, named after its field, at the article's own number:
-so an article owes nothing to its neighbours, and a new field leaves the old ones as they were.
+Every column has a random stream of its own, named after its field, with the article's number as
+counter: so an article does not depend on others, and a new field leaves the old ones unchanged.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,13 @@ from pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from pipeline.sources.sample import themes as sample_themes
-from pipeline.sources.sample import words as sample_words
+from pipeline.sources.sample.prose import COUNTRIES, STYLES, THEMES, WORDS, Words
 
 Integers = NDArray[np.int64]
 Columns = dict[str, list[str]]
 T = TypeVar("T")
 
-#: what the themes of `sample_themes` allow: body length in mm, years in which a thing can happen
+#: What the themes allow, in their order: body length in mm, years in which a thing can happen.
 SPECIES_MM = np.array([[90, 300], [60, 600], [4, 60], [50, 600], [30, 120], [50, 300]])
 WORK_YEARS = np.array([[1800, 1988], [1905, 1988], [1780, 1930], [1958, 1988], [1790, 1988]])
 EVENT_YEARS = np.array(
@@ -35,41 +34,41 @@ EVENT_YEARS = np.array(
 )
 
 
-class Draw:
-    """The draws of some rows: each stream by its name, one number a row.
+class RowRng:
+    """Random numbers of some rows: a stream for each name, with the row as counter.
 
     With a `skew` above 1 options are unequal, like the words of real text: of eight options the
-    first is taken 1, 3 or 4 times in eight at a skew of 1, 2 or 3.
+    first is chosen 1, 3 or 4 times in eight at a skew of 1, 2 or 3.
     """
 
     def __init__(self, *, seed: int, scope: str, rows: Integers, skew: int) -> None:
         self.seed, self.scope, self.rows, self.skew = seed, scope, rows, skew
 
-    def evenly(self) -> "Draw":
-        """The same draws without a skew."""
-        return Draw(seed=self.seed, scope=self.scope, rows=self.rows, skew=1)
+    def evenly(self) -> "RowRng":
+        """The same streams without a skew."""
+        return RowRng(seed=self.seed, scope=self.scope, rows=self.rows, skew=1)
 
-    def words(self, name: str, lanes: int) -> UInt64Array:
-        """Uniform words, uint64 [rows, lanes]."""
+    def bits(self, name: str, width: int) -> UInt64Array:
+        """Random bits, uint64 [rows, width]."""
         key = stream_key(self.seed, f"{self.scope}/{name}")
-        return random_bits(key, self.rows[:, None], np.arange(lanes))
+        return random_bits(key, self.rows[:, None], np.arange(width))
 
     def below(self, name: str, limit: ArrayLike) -> Integers:
         """Whole numbers in [0, limit): int64 [rows]."""
-        return uniform_below(self.words(name, 1)[:, 0], limit)
+        return uniform_below(self.bits(name, 1)[:, 0], limit)
 
     def between(self, name: str, low: ArrayLike, high: ArrayLike) -> Integers:
         """Whole numbers in [low, high): int64 [rows]."""
         return np.asarray(low) + self.below(name, np.asarray(high) - np.asarray(low))
 
     def chance(self, name: str, probability: float) -> NDArray[np.bool_]:
-        return with_probability(self.words(name, 1)[:, 0], probability)
+        return with_probability(self.bits(name, 1)[:, 0], probability)
 
     def options(self, name: str, limits: ArrayLike) -> Integers:
-        """Skewed whole numbers below `limits` [rows, lanes], one of each: int64 [rows, lanes]."""
+        """Skewed whole numbers below `limits`, which broadcast to [rows, width]: int64."""
         limits = np.asarray(limits)
         # A product of floats is the same on every machine; a power need not be.
-        uniform = (self.words(name, limits.shape[1]) >> np.uint64(11)) * 2.0**-53
+        uniform = (self.bits(name, limits.shape[1]) >> np.uint64(11)) * 2.0**-53
         skewed = uniform.copy()
         for _ in range(self.skew - 1):
             skewed *= uniform
@@ -87,9 +86,9 @@ class Draw:
         return [tables[t][i] for t, i in zip(which.tolist(), chosen, strict=True)]
 
 
-def drawn_order(draw: Draw, name: str, size: int) -> Integers:
-    """An order of `size` things for each row: int64 [rows, size]."""
-    return np.argsort(draw.words(name, size), axis=1, kind="stable")
+def random_order(rng: RowRng, name: str, size: int) -> Integers:
+    """A random permutation of `size` things for each row: int64 [rows, size]."""
+    return np.argsort(rng.bits(name, size), axis=1, kind="stable")
 
 
 def with_article(noun: str) -> str:
@@ -106,66 +105,65 @@ def grouped(numbers: Integers) -> list[str]:
     return [f"{number:,}" for number in numbers.tolist()]
 
 
-def world_facts(draw: Draw) -> Columns:
-    """What every kind of article may speak of: a land, its places, and two of its people."""
-    land = draw.below("land", len(sample_words.COUNTRIES))
+def world_fields(rng: RowRng) -> Columns:
+    """What every kind of article may mention: a country, its places, and two of its people."""
+    land = rng.below("land", len(COUNTRIES))
     style = land // 2
-    countries = [sample_words.COUNTRIES[i] for i in land.tolist()]
-    regions = [sample_words.words(row[2]) for row in sample_words.COUNTRIES]
-    nations = [nation for _, nation, _ in countries]
-    heading = draw.below("heading", 8)
-    seasons = draw.pick("season", sample_words.SEASONS)
-    abroad = (land + draw.between("abroad", 1, 12)) % 12
+    countries = [COUNTRIES[i] for i in land.tolist()]
+    nations = [country.adjective for country in countries]
+    heading = rng.below("heading", 8)
+    seasons = rng.pick("season", WORDS["seasons"])
+    abroad = (land + rng.between("abroad", 1, 12)) % 12
     return {
-        "country": [country for country, _, _ in countries],
+        "country": [country.name for country in countries],
         "nation": nations,
         "a_nation": [with_article(nation) for nation in nations],
-        "region": draw.pick_of("region", regions, land),
-        "town": names(draw, "town", style, "towns"),
-        "near": names(draw, "near", style, "towns"),
-        "river": names(draw, "river", style, "rivers"),
-        "saint": draw.pick("saint", sample_words.SAINTS),
-        "side": [sample_words.DIRECTIONS[i] for i in heading.tolist()],
-        "other_side": [sample_words.DIRECTIONS[(i + 4) % 8] for i in heading.tolist()],
-        "foreign": [sample_words.COUNTRIES[i][0] for i in abroad.tolist()],
-        "father": draw.pick("father", sample_words.FATHERS),
-        "near_name": names(draw, "near_name", style, "surnames"),
-        "month": draw.pick("month", sample_words.MONTHS),
-        "month2": draw.pick("month2", sample_words.MONTHS),
+        "region": rng.pick_of("region", [country.regions for country in COUNTRIES], land),
+        "town": names(rng, "town", style, "towns"),
+        "near": names(rng, "near", style, "towns"),
+        "river": names(rng, "river", style, "rivers"),
+        "saint": rng.pick("saint", WORDS["saints"]),
+        "side": [WORDS["directions"][i] for i in heading.tolist()],
+        "other_side": [WORDS["directions"][(i + 4) % 8] for i in heading.tolist()],
+        "foreign": [COUNTRIES[i].name for i in abroad.tolist()],
+        "father": rng.pick("father", WORDS["fathers"]),
+        "near_name": names(rng, "near_name", style, "surnames"),
+        "month": rng.pick("month", WORDS["months"]),
+        "month2": rng.pick("month2", WORDS["months"]),
         "season": seasons,
         "a_season": [with_article(season) for season in seasons],
-        "day": strings(draw.between("day", 1, 29)),
-        "km": strings(draw.between("km", 6, 90)),
-        **person(draw, "p", style),
-        **person(draw, "q", style),
+        "day": strings(rng.between("day", 1, 29)),
+        "km": strings(rng.between("km", 6, 90)),
+        **person(rng, "p", style),
+        **person(rng, "q", style),
     }
 
 
-def names(draw: Draw, field: str, style: Integers, endings: str) -> list[str]:
+def names(rng: RowRng, field: str, style: Integers, endings: str) -> list[str]:
     """Invented names: head + middle + ending, in the sound of each row's style."""
-    draw = draw.evenly()  # names are many, so that few articles share one
-    heads = draw.pick_of(f"{field}/head", [s.heads for s in sample_words.STYLES], style)
-    middles = draw.pick_of(f"{field}/middle", [s.middles for s in sample_words.STYLES], style)
-    tails = [getattr(s, endings) for s in sample_words.STYLES]
-    parts = zip(heads, middles, draw.pick_of(f"{field}/ending", tails, style), strict=True)
+    rng = rng.evenly()  # so that few articles share a name
+    heads = rng.pick_of(f"{field}/head", [s.heads for s in STYLES], style)
+    middles = rng.pick_of(f"{field}/middle", [s.middles for s in STYLES], style)
+    tails = [getattr(s, endings) for s in STYLES]
+    parts = zip(heads, middles, rng.pick_of(f"{field}/ending", tails, style), strict=True)
     return [joined(head, middle, ending) for head, middle, ending in parts]
 
 
 def joined(head: str, middle: str, ending: str) -> str:
-    """Syllables in one word; a middle that stammers or makes vowels clash is left out."""
+    """Syllables as one word, without a middle that repeats the head or makes vowels meet."""
     vowels = "aeiouyåäöøáéíóúıü"  # noqa: RUF001
     clash = (middle[-1:] in vowels and ending[0] in vowels) or head.endswith(middle)
     return head + ending if clash else head + middle + ending
 
 
-def person(draw: Draw, who: str, style: Integers) -> Columns:
+def person(rng: RowRng, who: str, style: Integers) -> Columns:
     """A person: full name, last name, initial and the pronouns that go with them."""
-    draw = draw.evenly()
-    woman = draw.chance(f"{who}/woman", 0.5).tolist()
-    women = draw.pick_of(f"{who}/women", [s.women for s in sample_words.STYLES], style)
-    men = draw.pick_of(f"{who}/men", [s.men for s in sample_words.STYLES], style)
+    rng = rng.evenly()
+    woman = rng.chance(f"{who}/woman", 0.5).tolist()
+    women = rng.pick_of(f"{who}/women", [s.women for s in STYLES], style)
+    men = rng.pick_of(f"{who}/men", [s.men for s in STYLES], style)
     first = [w if is_woman else m for is_woman, w, m in zip(woman, women, men, strict=True)]
-    last = names(draw, f"{who}/last", style, "surnames")
+    last = names(rng, f"{who}/last", style, "surnames")
     pronouns = {
         "he": ("he", "she"), "his": ("his", "her"), "him": ("him", "her"),
         "son": ("son", "daughter"), "man": ("man", "woman"),
@@ -179,150 +177,146 @@ def person(draw: Draw, who: str, style: Integers) -> Columns:
     }
 
 
-def theme_facts(draw: Draw, themes: Sequence[sample_themes.Theme]) -> Columns:
+def theme_fields(rng: RowRng, themes: Sequence[dict[str, Words]]) -> Columns:
     """The words of each row's theme, and the first of them with its article."""
-    theme = draw.below("theme", len(themes))
-    facts = {
-        field: draw.pick_of(field, [options[field] for options in themes], theme)
+    theme = rng.below("theme", len(themes))
+    fields = {
+        field: rng.pick_of(field, [options[field] for options in themes], theme)
         for field in themes[0]
     }
     first = next(iter(themes[0]))
-    return facts | {f"a_{first}": [with_article(noun) for noun in facts[first]]}
+    return fields | {f"a_{first}": [with_article(noun) for noun in fields[first]]}
 
 
-def place_facts(draw: Draw) -> Columns:
-    size = draw.below("size", 3)
+def place_fields(rng: RowRng) -> Columns:
+    size = rng.below("size", 3)
     kind = [("village", "town", "city")[i] for i in size.tolist()]
-    people = draw.between("people", np.array([300, 3_000, 40_000])[size],
+    people = rng.between("people", np.array([300, 3_000, 40_000])[size],
                           np.array([3_000, 40_000, 600_000])[size])  # fmt: skip
-    growth = draw.between("growth", -25, 35)
+    growth = rng.between("growth", -25, 35)
     earlier = people * 100 // (100 + growth)
-    founded = draw.between("founded", 1080, 1600)
-    disaster = founded + draw.between("disaster", 60, 230)
-    return theme_facts(draw, sample_themes.PLACE_THEMES) | {
+    founded = rng.between("founded", 1080, 1600)
+    disaster = founded + rng.between("disaster", 60, 230)
+    return theme_fields(rng, THEMES["place"]) | {
         "type": kind,
         "a_type": [with_article(noun) for noun in kind],
         "people": grouped(people),
         "earlier": grouped(earlier),
         "change": ["up from" if now > then else "down from"
                    for now, then in zip(people.tolist(), earlier.tolist(), strict=True)],
-        "census": strings(draw.between("census", 1998, 2022)),
+        "census": strings(rng.between("census", 1998, 2022)),
         "founded": strings(founded),
-        "charter": strings(founded + draw.between("charter", 5, 55)),
+        "charter": strings(founded + rng.between("charter", 5, 55)),
         "disaster": strings(disaster),
-        "rebuilt": strings(disaster + draw.between("rebuilt", 3, 25)),
-        "railway": strings(draw.between("railway", 1846, 1912)),
-        "modern": strings(draw.between("modern", 1919, 1990)),
-        "metres": strings(draw.between("metres", 12, 980)),
-        "area": [f"{n / 10:.1f}" for n in draw.between("area", 80, 2400).tolist()],
-        "degrees": strings(draw.between("degrees", 14, 27)),
-        "schools": draw.pick("schools", sample_words.COUNTS),
+        "rebuilt": strings(disaster + rng.between("rebuilt", 3, 25)),
+        "railway": strings(rng.between("railway", 1846, 1912)),
+        "modern": strings(rng.between("modern", 1919, 1990)),
+        "metres": strings(rng.between("metres", 12, 980)),
+        "area": [f"{n / 10:.1f}" for n in rng.between("area", 80, 2400).tolist()],
+        "degrees": strings(rng.between("degrees", 14, 27)),
+        "schools": rng.pick("schools", WORDS["counts"]),
     }  # fmt: skip
 
 
-def person_facts(draw: Draw) -> Columns:
-    born = draw.between("born", 1760, 1901)
-    age = draw.between("age", 48, 93)
+def person_fields(rng: RowRng) -> Columns:
+    born = rng.between("born", 1760, 1901)
+    age = rng.between("age", 48, 93)
     died = born + age
-    debut = born + draw.between("debut", 22, 31)
-    moved = debut + draw.between("moved", 2, 8)
-    prized = moved + draw.between("prized", 2, 9)
-    facts = theme_facts(draw, sample_themes.PERSON_THEMES)
-    return facts | {
-        "a_thing": [with_article(thing) for thing in facts["thing"]],
+    debut = born + rng.between("debut", 22, 31)
+    moved = debut + rng.between("moved", 2, 8)
+    prized = moved + rng.between("prized", 2, 9)
+    fields = theme_fields(rng, THEMES["person"])
+    return fields | {
+        "a_thing": [with_article(thing) for thing in fields["thing"]],
         "born": strings(born),
         "died": strings(died),
         "age": strings(age),
-        "school": strings(born + draw.between("school", 16, 20)),
+        "school": strings(born + rng.between("school", 16, 20)),
         "debut": strings(debut),
         "moved": strings(moved),
-        "married": strings(debut + draw.between("married", 0, 10)),
+        "married": strings(debut + rng.between("married", 0, 10)),
         "prized": strings(prized),
-        "late": strings(np.minimum(prized + draw.between("late", 1, 9), died - 1)),
-        "renamed": strings(died + draw.between("renamed", 5, 32)),
-        "title": titles(draw, "title"),
-        "title2": titles(draw, "title2"),
-        "child": strings(draw.between("child", 9, 15)),
+        "late": strings(np.minimum(prized + rng.between("late", 1, 9), died - 1)),
+        "renamed": strings(died + rng.between("renamed", 5, 32)),
+        "title": titles(rng, "title"),
+        "title2": titles(rng, "title2"),
+        "child": strings(rng.between("child", 9, 15)),
         "debut_age": strings(debut - born),
     }  # fmt: skip
 
 
-def species_facts(draw: Draw) -> Columns:
-    facts = theme_facts(draw, sample_themes.SPECIES_THEMES)
-    heads = draw.pick("genus", sample_words.GENUS_HEADS)
-    genus = [joined(head, "o", ending) for head, ending in zip(heads, facts["ending"], strict=True)]
-    latin = draw.pick("latin", sample_words.words(
-        "montana|minor|elegans|vulgaris|obscura|sylvatica|borealis|maculata|gracilis|rupestris"
-        "|palustris|nivalis|serotina|pallida|robusta|orientalis|fluvialis|tenuis"))  # fmt: skip
-    theme = draw.below("theme", len(SPECIES_MM))
-    length = draw.between("length", *SPECIES_MM[theme].T)
-    colour = draw.below("colour", len(sample_words.COLOURS))
-    colour2 = (colour + draw.between("colour2", 1, len(sample_words.COLOURS))) % len(
-        sample_words.COLOURS
-    )
-    found = draw.between("found", 1758, 1925)
-    return facts | {
-        "name": [f"{mark} {noun}" for mark, noun in zip(facts["mark"], facts["noun"], strict=True)],
+def species_fields(rng: RowRng) -> Columns:
+    fields = theme_fields(rng, THEMES["species"])
+    heads = rng.pick("genus", WORDS["genus_heads"])
+    endings = fields["ending"]
+    genus = [joined(head, "o", ending) for head, ending in zip(heads, endings, strict=True)]
+    latin = rng.pick("latin", WORDS["latin_epithets"])
+    theme = rng.below("theme", len(SPECIES_MM))
+    length = rng.between("length", *SPECIES_MM[theme].T)
+    colour = rng.below("colour", len(WORDS["colours"]))
+    colour2 = (colour + rng.between("colour2", 1, len(WORDS["colours"]))) % len(WORDS["colours"])
+    found = rng.between("found", 1758, 1925)
+    marked_nouns = zip(fields["mark"], fields["noun"], strict=True)
+    return fields | {
+        "name": [f"{mark} {noun}" for mark, noun in marked_nouns],
         "genus": genus,
         "latin": latin,
         "short": [f"{g[0]}. {epithet}" for g, epithet in zip(genus, latin, strict=True)],
         "length": [f"{n / 10:.1f}" for n in length.tolist()],
         "longest": [f"{n / 10:.1f}" for n in (length * 3 // 2).tolist()],
         "found": strings(found),
-        "revised": strings(found + draw.between("revised", 30, 95)),
-        "listed": strings(draw.between("listed", 1979, 2021)),
-        "left": grouped(draw.between("left", 4, 90) * 100),
-        "low": strings(draw.between("low", 1, 9) * 100),
-        "high": strings(draw.between("high", 10, 26) * 100),
-        "years": draw.pick("years", sample_words.COUNTS),
-        "young": strings(draw.between("young", 2, 60)),
-        "colour": [sample_words.COLOURS[i] for i in colour.tolist()],
-        "colour2": [sample_words.COLOURS[i] for i in colour2.tolist()],
-        "spot": draw.pick("spot", sample_words.words(
-            "a pale stripe|a row of dark dots|a yellow edge|a faint metallic sheen|a white patch")),
+        "revised": strings(found + rng.between("revised", 30, 95)),
+        "listed": strings(rng.between("listed", 1979, 2021)),
+        "left": grouped(rng.between("left", 4, 90) * 100),
+        "low": strings(rng.between("low", 1, 9) * 100),
+        "high": strings(rng.between("high", 10, 26) * 100),
+        "years": rng.pick("years", WORDS["counts"]),
+        "young": strings(rng.between("young", 2, 60)),
+        "colour": [WORDS["colours"][i] for i in colour.tolist()],
+        "colour2": [WORDS["colours"][i] for i in colour2.tolist()],
+        "spot": rng.pick("spot", WORDS["spots"]),
     }  # fmt: skip
 
 
-def work_facts(draw: Draw) -> Columns:
-    begun = draw.between("begun", *WORK_YEARS[draw.below("theme", len(WORK_YEARS))].T)
-    land = draw.below("land", len(sample_words.COUNTRIES))
-    year = begun + draw.between("year", 1, 7)
-    return theme_facts(draw, sample_themes.WORK_THEMES) | {
-        "title": titles(draw, "title"),
-        "title2": titles(draw, "title2"),
-        "title3": titles(draw, "title3"),
-        "title4": titles(draw, "title4"),
+def work_fields(rng: RowRng) -> Columns:
+    begun = rng.between("begun", *WORK_YEARS[rng.below("theme", len(WORK_YEARS))].T)
+    land = rng.below("land", len(COUNTRIES))
+    year = begun + rng.between("year", 1, 7)
+    return theme_fields(rng, THEMES["work"]) | {
+        "title": titles(rng, "title"),
+        "title2": titles(rng, "title2"),
+        "title3": titles(rng, "title3"),
+        "title4": titles(rng, "title4"),
         "begun": strings(begun),
         "year": strings(year),
         "a_year": [with_article(number) for number in strings(year)],
-        "prized": strings(year + draw.between("prized", 1, 4)),
-        "again": strings(year + draw.between("again", 12, 30)),
-        "number": draw.pick("number", sample_words.COUNTS[1:6]),
-        "copies": grouped(draw.between("copies", 3, 90) * 500),
-        "subject": draw.pick("subject", sample_words.SUBJECTS),
-        "hero": draw.evenly().pick_of("hero", [s.women for s in sample_words.STYLES], land // 2),
+        "prized": strings(year + rng.between("prized", 1, 4)),
+        "again": strings(year + rng.between("again", 12, 30)),
+        "number": rng.pick("number", WORDS["counts"][1:6]),
+        "copies": grouped(rng.between("copies", 3, 90) * 500),
+        "subject": rng.pick("subject", WORDS["subjects"]),
+        "hero": rng.evenly().pick_of("hero", [s.women for s in STYLES], land // 2),
     }  # fmt: skip
 
 
-def event_facts(draw: Draw) -> Columns:
-    year = draw.between("year", *EVENT_YEARS[draw.below("theme", len(EVENT_YEARS))].T)
-    return theme_facts(draw, sample_themes.EVENT_THEMES) | {
+def event_fields(rng: RowRng) -> Columns:
+    year = rng.between("year", *EVENT_YEARS[rng.below("theme", len(EVENT_YEARS))].T)
+    return theme_fields(rng, THEMES["event"]) | {
         "year": strings(year),
-        "before": strings(year - draw.between("before", 1, 6)),
-        "after": strings(year + draw.between("after", 1, 8)),
-        "book": strings(year + draw.between("book", 20, 70)),
+        "before": strings(year - rng.between("before", 1, 6)),
+        "after": strings(year + rng.between("after", 1, 8)),
+        "book": strings(year + rng.between("book", 20, 70)),
         "century": strings(year + 100),
-        "victims": grouped(draw.between("victims", 11, 900)),
-        "crowd": grouped(draw.between("crowd", 12, 240) * 50),
-        "money": grouped(draw.between("money", 3, 95) * 1000),
-        "hour": draw.pick("hour", sample_words.words(
-            "at dawn|shortly after noon|at about 4 p.m.|before midnight|at nightfall")),
-        "days": draw.pick("days", sample_words.COUNTS),
+        "victims": grouped(rng.between("victims", 11, 900)),
+        "crowd": grouped(rng.between("crowd", 12, 240) * 50),
+        "money": grouped(rng.between("money", 3, 95) * 1000),
+        "hour": rng.pick("hour", WORDS["hours"]),
+        "days": rng.pick("days", WORDS["counts"]),
     }  # fmt: skip
 
 
-def titles(draw: Draw, field: str) -> list[str]:
+def titles(rng: RowRng, field: str) -> list[str]:
     """Titles of works: 'The Silent Orchard'."""
-    adjectives = draw.pick(f"{field}/adjective", sample_words.TITLE_ADJECTIVES)
-    nouns = draw.pick(f"{field}/noun", sample_words.TITLE_NOUNS)
+    adjectives = rng.pick(f"{field}/adjective", WORDS["title_adjectives"])
+    nouns = rng.pick(f"{field}/noun", WORDS["title_nouns"])
     return [f"The {adjective} {noun}" for adjective, noun in zip(adjectives, nouns, strict=True)]

@@ -1,12 +1,14 @@
-"""Product reviews with a sentiment that takes some reading: row by row, from a seed.
+"""The built-in sample's product reviews, with a sentiment that takes some reading.
 
     product, parts, label   kettle: lid, spout, ...          1 (positive)
     plan                    context, turn                    (drawn)
     review                  "My Velmora kettle", "I use it nearly every day. Although the lid
                             jams, the spout pours neatly."
 
-Most reviews speak plainly, and a bag of words will do. In the others praise and blame are equally
-many, and only "although", "but" and "not so" tell which side the writer is on.
+Most reviews are plain, and counting words is enough. In *turning* reviews praise and blame are
+equally frequent, and only "although", "but" and "not so" tell which side the writer is on.
+
+Review i is a pure function of (seed, i) and of the fraction of turning reviews.
 """
 
 from dataclasses import dataclass
@@ -15,107 +17,107 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
-from pipeline.sources.sample import opinions
-from pipeline.sources.sample import words as sample_words
-from pipeline.sources.sample.article_fields import Columns, Draw, Integers, drawn_order, strings
+from pipeline.sources.sample.article_fields import Columns, Integers, RowRng, random_order, strings
+from pipeline.sources.sample.opinions import PLANS, PRODUCTS, TEXTS, TITLES, VERDICTS
+from pipeline.sources.sample.prose import WORDS, Words
 
-#: share of the reviews in which the order of things decides
+#: fraction of the reviews in which the order of the clauses decides
 TURNING = 0.25
-#: share of the plain reviews whose title tells the verdict
+#: fraction of the plain reviews whose title tells the verdict
 TELLING_TITLES = 0.6
-#: parts a product has; each is spoken of once at most
+#: parts of a product; a review mentions each once at most
 PARTS = 6
 
 
 @dataclass(frozen=True)
 class Reviews:
-    """Columns of equal length; labels are int8, 1 positive and 0 negative."""
+    """Columns of equal length; the numbers are int8."""
 
     titles: list[str]
     contents: list[str]
-    labels: NDArray[np.int8]
+    labels: NDArray[np.int8]  #: 1 positive, 0 negative
+    turning: NDArray[np.int8]  #: 1 if only the order of the clauses tells the label, else 0
 
 
-def make_reviews(seed: int, start: int, stop: int) -> Reviews:
+def make_reviews(seed: int, start: int, stop: int, *, turning: float = TURNING) -> Reviews:
     """Reviews start..stop-1 of a seed; review i is the same in every range that holds it.
 
-    Reviews 2j and 2j + 1 have different labels, so every even range is balanced.
+    Reviews 2j and 2j + 1 have different labels, so every even range is balanced. `turning` is the
+    fraction of turning reviews; those of a smaller fraction are among those of a larger one.
     """
     rows = np.arange(start, stop)
-    draw = Draw(seed=seed, scope="sample/review", rows=rows, skew=2)
+    rng = RowRng(seed=seed, scope="sample/review", rows=rows, skew=2)
     labels = review_labels(seed, rows)
-    facts = review_facts(draw) | clause_facts(draw, labels)
-    turning = draw.chance("turning", TURNING)
-    columns = title_column(draw, labels, turning), content_column(draw, labels, turning)
+    fields = review_fields(rng) | clause_fields(rng, labels)
+    is_turning = rng.chance("turning", turning)
+    columns = title_column(rng, labels, is_turning), content_column(rng, labels, is_turning)
     templates = zip(*columns, strict=True)
     titles, contents = [], []
-    for (title, content), values in zip(templates, zip(*facts.values(), strict=True), strict=True):
-        row = dict(zip(facts, values, strict=True))
+    for (title, content), values in zip(templates, zip(*fields.values(), strict=True), strict=True):
+        row = dict(zip(fields, values, strict=True))
         titles.append(title.format_map(row))
         contents.append(content.format_map(row))
-    return Reviews(titles, contents, labels)
+    return Reviews(titles, contents, labels, is_turning.astype(np.int8))
 
 
 def review_labels(seed: int, rows: Integers) -> NDArray[np.int8]:
-    """A coin for each pair of rows: the first of the pair shows it, the second its other side."""
+    """A coin for each pair of rows: the first row gets one side, the second the other."""
     coins = uniform_below(random_bits(stream_key(seed, "sample/review/label"), rows // 2), 2)
     return (coins ^ (rows % 2)).astype(np.int8)
 
 
-def review_facts(draw: Draw) -> Columns:
-    """What a review speaks of beside the product's parts."""
-    product = draw.below("product", len(opinions.PRODUCTS))
-    heads = draw.pick("brand/head", opinions.BRAND_HEADS)
-    endings = draw.pick("brand/ending", opinions.BRAND_ENDINGS)
-    counts = draw.pick("count", sample_words.COUNTS)
+def review_fields(rng: RowRng) -> Columns:
+    """What a review mentions besides the product's parts."""
+    product = rng.below("product", len(PRODUCTS))
+    heads = rng.pick("brand/head", TEXTS["brand_heads"])
+    endings = rng.pick("brand/ending", TEXTS["brand_endings"])
+    counts = rng.pick("count", WORDS["counts"])
     return {
-        "noun": draw.pick_of("noun", [p.nouns for p in opinions.PRODUCTS], product),
+        "noun": rng.pick_of("noun", [p.nouns for p in PRODUCTS], product),
         "brand": [head + ending for head, ending in zip(heads, endings, strict=True)],
-        "relative": draw.pick("relative", opinions.RELATIVES),
-        "month": draw.pick("month", sample_words.MONTHS),
-        "weekday": draw.pick("weekday", opinions.WEEKDAYS),
-        "nth": draw.pick("nth", opinions.ORDINALS),
+        "relative": rng.pick("relative", TEXTS["relatives"]),
+        "month": rng.pick("month", WORDS["months"]),
+        "weekday": rng.pick("weekday", TEXTS["weekdays"]),
+        "nth": rng.pick("nth", TEXTS["ordinals"]),
         "count": counts,
         "count_": [count.capitalize() for count in counts],
-        "price": strings(draw.between("price", 9, 180)),
+        "price": strings(rng.between("price", 9, 180)),
     }
 
 
-def clause_facts(draw: Draw, labels: NDArray[np.int8]) -> Columns:
-    """Clauses about the product's parts in drawn order: own0.. agree with the label, opp0.. don't.
+def clause_fields(rng: RowRng, labels: NDArray[np.int8]) -> Columns:
+    """Clauses about the product's parts in random order: own0.. agree with the label, opp0.. don't.
 
-    No part is spoken of twice: the first half of the parts is for one's own side.
+    No part is mentioned twice: the first half of the parts is for the reviewer's own opinion.
     """
-    product = draw.below("product", len(opinions.PRODUCTS)).tolist()
-    order = drawn_order(draw, "parts", PARTS)
-    choice = draw.words("clauses", PARTS)
-    facts: Columns = {}
-    for lane in range(PARTS):
-        side = labels if lane < PARTS // 2 else 1 - labels
-        parts = zip(product, order[:, lane].tolist(), side.tolist(), strict=True)
-        options = [opinions.PRODUCTS[p].parts[part].clauses[s] for p, part, s in parts]
-        picks = uniform_below(choice[:, lane], [len(clauses) for clauses in options]).tolist()
+    product = rng.below("product", len(PRODUCTS)).tolist()
+    order = random_order(rng, "parts", PARTS)
+    choice = rng.bits("clauses", PARTS)
+    fields: Columns = {}
+    for number in range(PARTS):
+        is_own = number < PARTS // 2
+        side = labels if is_own else 1 - labels
+        parts = zip(product, order[:, number].tolist(), side.tolist(), strict=True)
+        options = [PRODUCTS[p].parts[part].clauses[s] for p, part, s in parts]
+        picks = uniform_below(choice[:, number], [len(clauses) for clauses in options]).tolist()
         clauses = [some[pick] for some, pick in zip(options, picks, strict=True)]
-        name = ("own" if lane < PARTS // 2 else "opp") + str(lane % (PARTS // 2))
-        facts[name] = clauses
-        facts[f"{name}_"] = [clause[0].upper() + clause[1:] for clause in clauses]
-    return facts
+        name = ("own" if is_own else "opp") + str(number % (PARTS // 2))
+        fields[name] = clauses
+        fields[f"{name}_"] = [clause[0].upper() + clause[1:] for clause in clauses]
+    return fields
 
 
-def title_column(draw: Draw, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
+def title_column(rng: RowRng, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
     """A template for each title; those of turning reviews never tell the verdict."""
-    telling = draw.chance("title/telling", TELLING_TITLES) & ~turning
-    tables = (*opinions.TITLES, opinions.NEUTRAL_TITLES)
-    return draw.pick_of("title", tables, np.where(telling, labels, 2))
+    telling = rng.chance("title/telling", TELLING_TITLES) & ~turning
+    return rng.pick_of("title", TITLES, np.where(telling, labels, 2))
 
 
-def content_column(draw: Draw, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
+def content_column(rng: RowRng, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
     """A template for each content, as its plan says; no wording is used twice in a review."""
-    plans = draw.pick_of(
-        "plan", (opinions.PLAIN_PLANS, opinions.TURNING_PLANS), turning.astype(np.int64)
-    )
+    plans = rng.pick_of("plan", PLANS, turning.astype(np.int64))
     orders = {
-        kind: drawn_order(draw, f"wordings/{kind}", len(options)).tolist()
+        kind: random_order(rng, f"wordings/{kind}", len(options)).tolist()
         for kind, options in wordings(0).items()
     }
     return [
@@ -124,20 +126,14 @@ def content_column(draw: Draw, labels: NDArray[np.int8], turning: NDArray[np.boo
     ]
 
 
-def wordings(label: int) -> dict[str, tuple[str, ...]]:
+def wordings(label: int) -> dict[str, Words]:
     """The wordings of each kind of sentence in a plan; only verdicts depend on the label."""
-    return {
-        "context": opinions.CONTEXT,
-        "own": opinions.OWN,
-        "concession": opinions.CONCESSION,
-        "turn": opinions.TURNS,
-        "denial": opinions.DENIALS,
-        "verdict": opinions.VERDICTS[label],
-    }
+    kinds = ("context", "own", "concession", "turn", "denial")
+    return {kind: TEXTS[kind] for kind in kinds} | {"verdict": VERDICTS[label]}
 
 
 def content_template(
-    plan: list[str], options: dict[str, tuple[str, ...]], orders: dict[str, list[int]]
+    plan: list[str], options: dict[str, Words], orders: dict[str, list[int]]
 ) -> str:
     """The sentences of a plan; the k-th of a kind takes that kind's k-th wording in its order.
 
