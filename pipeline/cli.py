@@ -129,13 +129,13 @@ def inspect(folder: Path, number: int, seed: int) -> None:
     *("--source", "sources"),
     multiple=True,
     metavar="SOURCE",
-    help="Tokenize this again, and find every example in it; give all sources of the shards.",
+    help="Rebuild the examples from this text and compare them; give all sources of the shards.",
 )
 def verify(folder: Path, sources: tuple[str, ...]) -> None:
     """Check every byte and every example against the manifest.
 
-    With --source also against the text. That needs room for its tokens, about as much as the
-    shards take, in the temporary folder (TMPDIR).
+    Exit code 1 if there are problems. --source needs space in the temporary folder (TMPDIR) for
+    the tokenized text, about as much as the shards take.
     """
     from pipeline.common.errors import CheckFailedError
     from pipeline.dataset.manifest import read_manifest

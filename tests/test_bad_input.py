@@ -190,9 +190,7 @@ def test_the_truncated_greek_dump_is_one_rejection(folder: Path, tmp_path: Path)
     assert [entry["where"] for entry in rejected(tmp_path / "out")] == [str(source)]
 
 
-def test_bytes_that_are_no_utf8_and_nul_are_mended_and_counted(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_invalid_utf8_and_nul_are_repaired_and_counted(folder: Path, tmp_path: Path) -> None:
     documents = [f"{GOOD} Number {number}.".encode() for number in range(30)]
     documents[3] += b" Latin-1: caf\xe9."
     documents[7] = documents[7].replace(b"line", b"li\0ne")
@@ -334,7 +332,7 @@ def test_shards_need_a_tokenizer_folder(folder: Path, tmp_path: Path) -> None:
     line = refused(
         "shards", source, "--tokenizer", tmp_path / "tokenizer", "--out", out, "--workers=1"
     )
-    assert "has no Punkt parameters; make the tokenizer with `clozeline tokenizer`" in line
+    assert "has no Punkt parameters; make it with `clozeline tokenizer`" in line
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -413,7 +411,11 @@ def cut(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("harm", "fault"),
-    [(flip, "its bytes changed"), (cut, "the manifest says"), (Path.unlink, "missing")],
+    [
+        (flip, "the file does not have the manifest's sha256"),
+        (cut, "the manifest says"),
+        (Path.unlink, "missing"),
+    ],
 )
 def test_verify_names_the_shard_that_is_not_what_it_was(
     harm: Callable[[Path], None], fault: str, finished: Path, tmp_path: Path

@@ -1,4 +1,4 @@
-"""A dry run tells what the job will make, from a part of the text, and writes nothing."""
+"""A dry run estimates what the job will write, from a part of the text, and writes nothing."""
 
 import re
 from collections.abc import Sequence
@@ -57,20 +57,20 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
     assert found.examples == pytest.approx(3 * once.examples, rel=0.02)
 
 
-def told(lines: Sequence[str]) -> dict[str, str]:
+def by_name(lines: Sequence[str]) -> dict[str, str]:
     """The first word of each line, and the others."""
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
 
 
-def test_what_is_done_already_is_told(tokenizer: Path, tmp_path: Path) -> None:
+def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:
     blocks, context, loaded = facts(tokenizer, tmp_path / "out")
     context.cache_dir.mkdir(parents=True)
     for block in blocks[:2]:
         context.cache_path(block).touch()
-    lines = told(list(dry_run(blocks, context, loaded, workers=2)))
-    assert lines["blocks"].startswith(f"{len(blocks)} of 1 sources, 2 of them done already")
+    lines = by_name(list(dry_run(blocks, context, loaded, workers=2)))
+    assert lines["blocks"].startswith(f"{len(blocks)} in 1 source, 2 already tokenized; about ")
     assert lines["shards"] == f"1 for training and 0 for validation, arrow, in {tmp_path / 'out'}"
-    assert lines["time"].endswith("on 2 workers of this machine")
+    assert lines["time"].endswith("with 2 workers on this machine")
     assert re.fullmatch(r"about [\d,]+", lines["examples"])
 
 
@@ -83,8 +83,8 @@ def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> N
     assert "examples   about" in clozeline_ok(*line, *options, "--dry-run")
     assert sorted(tmp_path.iterdir()) == before
     clozeline_ok(*line, *options)
-    told = clozeline_ok(*line, *options, "--dry-run")
-    assert told == f"nothing to do: {tmp_path / 'out'} is already complete\n"
+    shown = clozeline_ok(*line, *options, "--dry-run")
+    assert shown == f"nothing to do: {tmp_path / 'out'} is already complete\n"
 
 
 def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:

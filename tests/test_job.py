@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from pipeline.common.folder_lock import locked_folder
-from pipeline.dataset.manifest import MANIFEST, read_manifest
+from pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
 from pipeline.job.job import JobOptions, build_shards, local_runner, sources_digest
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import Normalization, Tokenizer
@@ -129,9 +129,7 @@ def test_other_sources_are_refused_whatever_is_gone_of_the_job(copy, lost):
 
 
 def test_a_data_set_that_does_not_record_its_sources_is_refused(copy):
-    manifest = copy / "out" / MANIFEST
-    recorded = read_manifest(copy / "out").sources_digest
-    manifest.write_text(manifest.read_text().replace(recorded, ""))
+    write_manifest(copy / "out", replace(read_manifest(copy / "out"), sources_digest=""))
     with pytest.raises(InputError, match=r"\(its sources are not recorded\)\. Give another --out"):
         shards(copy)
 

@@ -1,4 +1,4 @@
-"""The audit of masks: bounds that chance does not leave, and each fault by its own words."""
+"""The checks of masks: bounds that chance does not exceed, and each problem by its own line."""
 
 import math
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.config import DataConfig
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.verify import mask_checks as mask_audit
+from pipeline.verify import mask_checks
 from pipeline.verify.findings import Findings
 from pipeline.verify.mask_checks import check_masks, within_chance
 from tests.support.small import small_tokenizer
@@ -18,7 +18,8 @@ from tests.test_examples import documents_of, examples_of
 TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
 WHOLE = replace(CONFIG, masking="whole-words", masked_lm_prob=0.3)
-SEED = "rows with masks other than the config and the seed draw"
+SEED = "rows with masks other than those of the config and the seed"
+NUMBER = "rows with more or fewer masks than the rules give"
 
 
 def many_rows(config=CONFIG):
@@ -44,20 +45,20 @@ def remasked(examples, config=CONFIG, **changes):
     )
 
 
-def faults_of(examples, config=CONFIG):
-    faults = Findings()
-    check_masks(examples, faults, "train", 0, config, TOKENIZER)
-    return faults.lines()
+def findings_of(examples, config=CONFIG):
+    findings = Findings()
+    check_masks(examples, findings, "train", 0, config, TOKENIZER)
+    return findings.lines()
 
 
 @pytest.mark.parametrize("config", [CONFIG, WHOLE])
-def test_sound_masks_have_no_fault(config):
-    assert faults_of(many_rows(config), config) == []
+def test_sound_masks_have_no_findings(config):
+    assert findings_of(many_rows(config), config) == []
 
 
 @pytest.mark.parametrize("chance", [0.01, 0.1, 0.5, 0.8])
 @pytest.mark.parametrize("size", [1, 10, 100, 1000])
-def test_chance_leaves_its_bounds_less_than_once_in_25_million(size, chance):
+def test_chance_exceeds_the_bounds_less_than_once_in_25_million(size, chance):
     """Against the exact tails of the binomial law."""
     variance = size * chance * (1 - chance)
     outside = sum(
@@ -80,15 +81,15 @@ def test_the_bounds_are_narrow_where_there_is_much_to_count():
     [
         ({"mask_token_prob": 0.85, "random_token_prob": 0.05}, "are [MASK], not 80.00%"),
         ({"mask_token_prob": 0.8, "random_token_prob": 0.05}, "are kept, not 10.2"),
-        ({"mask_token_prob": 0.8, "random_token_prob": 0.15}, "are a random word, not 9.7"),
+        ({"mask_token_prob": 0.8, "random_token_prob": 0.15}, "are a random token, not 9.7"),
     ],
 )
-def test_shares_other_than_80_10_10(rates, expected):
-    lines = faults_of(remasked(many_rows(), **rates))
+def test_fractions_other_than_80_10_10(rates, expected):
+    lines = findings_of(remasked(many_rows(), **rates))
     assert any(f"% of the masked tokens {expected}" in line for line in lines), lines
 
 
-def test_masks_that_keep_to_the_front_of_the_rows():
+def test_masks_at_the_front_of_the_rows_only():
     examples = many_rows().unmasked()
     counts = np.full(len(examples), 4)
     positions = np.tile(np.arange(1, 5), len(examples)).astype(np.uint16)
@@ -99,13 +100,13 @@ def test_masks_that_keep_to_the_front_of_the_rows():
         masked_lm_positions=Ragged(positions, offsets),
         masked_lm_labels=Ragged(examples.input_ids.values[flat], offsets),
     )
-    lines = faults_of(front)
+    lines = findings_of(front)
     assert any(line.startswith("part 1 of 8 of the rows has ") for line in lines), lines
     assert any(line.startswith("part 8 of 8 of the rows has 0 masks, not ") for line in lines)
 
 
 def without_first_mask(examples, row):
-    """The row's first masked token put back, and no longer told of."""
+    """The first masked token of the row restored and no longer masked."""
     at = examples.masked_lm_positions.offsets[row]
     ids = examples.input_ids.values.copy()
     ids[examples.flat_positions()[at]] = examples.masked_lm_labels.values[at]
@@ -124,8 +125,8 @@ def without_first_mask(examples, row):
 
 
 def test_one_mask_too_few():
-    assert faults_of(without_first_mask(many_rows(), 7)) == [
-        "rows that hide more or fewer tokens than the rules: 1, the first at 7",
+    assert findings_of(without_first_mask(many_rows(), 7)) == [
+        f"{NUMBER}: 1, the first at 7",
         f"{SEED}: 1, the first at 7",
     ]
 
@@ -135,21 +136,20 @@ def test_one_mask_too_many():
     examples = many_rows()
     more = remasked(examples, masked_lm_prob=0.2, max_predictions_per_seq=5)
     counts = (more.masked_lm_positions.lengths != examples.masked_lm_positions.lengths).sum()
-    lines = faults_of(more)
-    what = "rows that hide more or fewer tokens than the rules"
-    assert any(line.startswith(f"{what}: {counts:,}, ") for line in lines), lines
+    lines = findings_of(more)
+    assert any(line.startswith(f"{NUMBER}: {counts:,}, ") for line in lines), lines
 
 
-def test_a_word_that_is_hidden_in_part():
+def test_a_word_that_is_partly_masked():
     examples = many_rows(WHOLE)
     starts = np.flatnonzero(TOKENIZER.is_continuation[examples.masked_lm_labels.values])
     row = int(np.searchsorted(examples.masked_lm_labels.offsets, starts[0], side="right") - 1)
     examples = without_first_mask(examples, row)
-    lines = faults_of(examples, WHOLE)
+    lines = findings_of(examples, WHOLE)
     assert f"{SEED}: 1, the first at {row}" in lines
     some = remasked(many_rows(WHOLE), CONFIG, masking="tokens", masked_lm_prob=0.3)
-    lines = faults_of(some, WHOLE)
-    assert any(line.startswith("rows that hide a word in part: ") for line in lines), lines
+    lines = findings_of(some, WHOLE)
+    assert any(line.startswith("rows with partly masked words: ") for line in lines), lines
 
 
 def test_whole_words_of_which_one_more_would_have_fitted():
@@ -157,30 +157,29 @@ def test_whole_words_of_which_one_more_would_have_fitted():
     words = ~TOKENIZER.is_continuation[examples.masked_lm_labels.values]
     whole = np.add.reduceat(words, examples.masked_lm_labels.offsets[:-1])
     row = int(np.argmax(whole == examples.masked_lm_labels.lengths))  # words of one piece alone
-    lines = faults_of(without_first_mask(examples, row), WHOLE)
-    what = "rows that hide more or fewer tokens than the rules"
-    assert f"{what}: 1, the first at {row}" in lines, lines
+    lines = findings_of(without_first_mask(examples, row), WHOLE)
+    assert f"{NUMBER}: 1, the first at {row}" in lines, lines
 
 
 @pytest.mark.parametrize("config", [CONFIG, WHOLE])
-def test_small_slabs_say_the_same(monkeypatch, config):
+def test_small_slabs_give_the_same_findings(monkeypatch, config):
     examples = without_first_mask(many_rows(config), 1234)
-    whole = faults_of(examples, config)
+    whole = findings_of(examples, config)
     assert f"{SEED}: 1, the first at 1,234" in whole
-    monkeypatch.setattr(mask_audit, "SLAB", 100)
-    assert faults_of(examples, config) == whole
+    monkeypatch.setattr(mask_checks, "SLAB", 100)
+    assert findings_of(examples, config) == whole
 
 
 @pytest.mark.parametrize("piece", ["[unused0]", "[SEP]"])
-def test_a_random_word_that_is_no_word(piece):
+def test_a_random_replacement_that_may_not_be_one(piece):
     examples = many_rows()
     shown = examples.input_ids.values[examples.flat_positions()]
     at = int(np.argmax((shown != TOKENIZER.mask_id) & (shown != examples.masked_lm_labels.values)))
     row = int(np.searchsorted(examples.masked_lm_labels.offsets, at, side="right") - 1)
     ids = examples.input_ids.values.copy()
     ids[examples.flat_positions()[at]] = TOKENIZER.tokens.index(piece)
-    assert faults_of(replace(examples, input_ids=Ragged(ids, examples.input_ids.offsets))) == [
-        f"rows with a special or unused piece for a random word: 1, the first at {row}",
+    assert findings_of(replace(examples, input_ids=Ragged(ids, examples.input_ids.offsets))) == [
+        f"rows with a special or unused token as a random replacement: 1, the first at {row}",
         f"{SEED}: 1, the first at {row}",
     ]
 
@@ -188,7 +187,7 @@ def test_a_random_word_that_is_no_word(piece):
 def test_the_number_of_rows_that_the_seed_masks_otherwise():
     examples = many_rows()
     other = remasked(examples, replace(CONFIG, seed=1))
-    [line] = faults_of(other)
+    [line] = findings_of(other)
     found = int(line.removeprefix(f"{SEED}: ").removesuffix(", the first at 0").replace(",", ""))
     assert 0.99 * len(examples) < found <= len(examples)  # some rows come out alike
     row = 999
@@ -196,4 +195,4 @@ def test_the_number_of_rows_that_the_seed_masks_otherwise():
     place = examples.flat_positions()[examples.masked_lm_positions.offsets[row]]
     ids[place] = 9 if ids[place] != 9 else 10
     changed = replace(examples, input_ids=Ragged(ids, examples.input_ids.offsets))
-    assert faults_of(changed) == [f"{SEED}: 1, the first at {row}"]
+    assert findings_of(changed) == [f"{SEED}: 1, the first at {row}"]

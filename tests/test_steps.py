@@ -13,7 +13,8 @@ from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
 from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import read_shard
-from pipeline.job.steps import JobContext, Steps, finish_dataset
+from pipeline.job.finish import finish_dataset
+from pipeline.job.steps import JobContext, Steps
 from pipeline.job.token_cache import read_counts
 from pipeline.sources.formats import list_blocks
 from pipeline.verify.verify import verify
@@ -246,11 +247,13 @@ def test_a_tokenizer_without_punkt_is_named(tmp_path):
     bare = small_tokenizer()
     bare.save(tmp_path / "bare" / TOKENIZER)
     context = replace(context, out_dir=tmp_path / "bare", tokenizer_digest=bare.digest)
-    with pytest.raises(InputError, match="has no Punkt parameters; make the tokenizer with"):
+    with pytest.raises(
+        InputError, match="has no Punkt parameters; make it with `clozeline tokenizer`"
+    ):
         list(Steps(context).tokenize_block(blocks[0]))
 
 
-def test_mended_text_is_counted_as_read_and_not_as_dropped(tmp_path):
+def test_repaired_text_is_counted_as_read_and_not_as_dropped(tmp_path):
     _, context = work(tmp_path)
     source = tmp_path / "odd.txt"
     source.write_bytes(b"the cat sat\0 on the mat.\n\nthe \xff dog ran.\n\nit slept there.")

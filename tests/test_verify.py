@@ -1,4 +1,4 @@
-"""Verify: every planted fault is found and named, and a sound data set has none."""
+"""Verify: every planted problem is found and named, and a sound data set has none."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def name_of(folder, number=0):
 
 
 def plant(folder, spoil, number=0):
-    """Spoil the rows of a shard, and let the manifest agree with what is then there."""
+    """Spoil the rows of a shard, and make the manifest agree with them."""
     manifest = read_manifest(folder)
     entry = manifest.shards[number]
     examples = spoil(read_shard(folder / entry.name))
@@ -52,7 +52,7 @@ def plant(folder, spoil, number=0):
 
 
 def count_tokens(folder, manifest):
-    """How often each token stands in the training rows, as far as they can be taken apart."""
+    """How often each token occurs in the training rows, as far as they can be read."""
     counts = np.zeros(manifest.vocab_size, dtype=np.int64)
     for entry in manifest.of_split("train"):
         examples = read_shard(folder / entry.name)
@@ -81,7 +81,7 @@ def change(column, row, value, *, at=0):
 
 
 def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
-    """The same originals under masks of one's choice."""
+    """The same originals under masks of another seed or shard."""
     return mask_examples(
         examples.unmasked(),
         keys=np.broadcast_to(mask_keys(seed, split=split, shard=shard, epoch=0), len(examples)),
@@ -101,17 +101,17 @@ def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
         {"pairs": "order", "max_seq_length": 16, "dupe_factor": 2},
     ],
 )
-def test_a_sound_data_set_has_no_fault(tmp_path, change):
+def test_a_sound_data_set_has_no_findings(tmp_path, change):
     manifest = build(*work(tmp_path, replace(CONFIG, **change)))
     assert list(verify(tmp_path / "out")) == []
     assert summary(manifest) == (
-        f"4 shards and {manifest.num_examples('train'):,} training examples are sound: bytes, "
-        "manifest, pairs, masks; the source was not looked at; dataset digest "
+        f"4 shards with {manifest.num_examples('train'):,} training examples are sound: bytes, "
+        "manifest, pairs, masks; not compared with its source; dataset digest "
         f"{manifest.dataset_digest[:12]}"
     )
     source = str(tmp_path / "corpus.txt")
     assert list(verify(tmp_path / "out", [source])) == []
-    assert f"; compared with {source}; " in summary(manifest, [source])
+    assert f"; rebuilt from {source}; " in summary(manifest, [source])
 
 
 # ---- files -------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ def test_a_changed_byte_wherever_it_is(tmp_path, format):
     for place in range(0, len(good), 331):
         path.write_bytes(good[:place] + bytes([good[place] ^ 0x80]) + good[place + 1 :])
         assert list(verify(folder)) == [
-            f"{path.name}: its bytes changed (another sha256 than the manifest's)"
+            f"{path.name}: the file does not have the manifest's sha256"
         ]
 
 
@@ -154,16 +154,16 @@ def test_swapped_shards_of_equal_size(data_set):
     swapped = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(swapped)
-    assert [fault.split(":")[0] for fault in verify(data_set)] == [one.name, other.name]
+    assert [finding.split(":")[0] for finding in verify(data_set)] == [one.name, other.name]
 
 
 def test_another_tokenizer(data_set):
     shutil.rmtree(data_set / TOKENIZER)
     flags = Normalization(lowercase=False, strip_accents=False)
     Tokenizer(TOKENIZER_FACTS.tokens, flags, PUNKT).save(data_set / TOKENIZER)
-    [fault] = verify(data_set)
-    assert load_tokenizer(data_set / TOKENIZER).digest[:12] in fault
-    assert TOKENIZER_FACTS.digest[:12] in fault
+    [finding] = verify(data_set)
+    assert load_tokenizer(data_set / TOKENIZER).digest[:12] in finding
+    assert TOKENIZER_FACTS.digest[:12] in finding
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_manifest_of_other_rows(data_set):
     entry = manifest.shards[0]
     for wrong, expected in (
         ({"rows": entry.rows + 1}, f"{entry.rows} rows, the manifest says {entry.rows + 1}"),
-        ({"rows_sha256": "0" * 64}, "its rows changed (another rows_sha256 than the manifest's)"),
+        ({"rows_sha256": "0" * 64}, "the rows do not have the manifest's rows_sha256"),
     ):
         shards = [replace(entry, **wrong), *manifest.shards[1:]]
         write_manifest(data_set, replace(manifest, shards=shards))
@@ -205,8 +205,8 @@ def test_a_shard_of_another_schema_version(data_set):
     facts = write_shard(path, read_shard(path), newer, format="arrow", compression=None)
     shards = [replace(entry, **vars(facts)), *manifest.shards[1:]]
     write_manifest(data_set, replace(manifest, shards=shards))
-    [fault] = verify(data_set)
-    assert "schema version 9, this code reads 1" in fault
+    [finding] = verify(data_set)
+    assert "schema version 9, this code reads 1" in finding
 
 
 def test_files_that_the_manifest_does_not_name(data_set):
@@ -219,7 +219,7 @@ def test_files_that_the_manifest_does_not_name(data_set):
     ]
 
 
-def test_a_shard_under_the_name_of_another_place(data_set):
+def test_a_shard_under_the_name_of_another(data_set):
     manifest = read_manifest(data_set)
     renamed = "train-00007-of-00003.arrow"
     (data_set / name_of(data_set)).rename(data_set / renamed)
@@ -227,7 +227,7 @@ def test_a_shard_under_the_name_of_another_place(data_set):
     write_manifest(data_set, replace(manifest, shards=shards))
     wanted = shard_name("train", 0, 3, "arrow")
     assert list(verify(data_set)) == [
-        f"manifest.json: shard 0 of train is called {renamed}, not {wanted}"
+        f"manifest.json: shard 0 of train is named {renamed}, not {wanted}"
     ]
 
 
@@ -237,7 +237,7 @@ def test_a_manifest_of_other_lengths(data_set):
     longer = replace(entry, length_histogram=[*entry.length_histogram, 1])
     write_manifest(data_set, replace(manifest, shards=[first, longer, *others]))
     assert list(verify(data_set)) == [
-        f"{entry.name}: its rows have other lengths than the manifest's length_histogram"
+        f"{entry.name}: the rows do not have the lengths of the manifest's length_histogram"
     ]
 
 
@@ -248,13 +248,13 @@ def test_a_manifest_of_other_tokens(data_set):
     counts[11] -= 1
     write_manifest(data_set, replace(manifest, token_counts=counts))
     assert list(verify(data_set)) == [
-        f"manifest.json: other token_counts than the rows: 2, the first of id 9: {counts[9]:,}, "
-        f"and the rows have {counts[9] - 1:,}"
+        f"manifest.json: 2 token_counts differ from the rows, the first for id 9: {counts[9]:,}, "
+        f"the rows have {counts[9] - 1:,}"
     ]
     write_manifest(data_set, replace(manifest, token_counts=counts[:-1], vocab_size=4))
     assert list(verify(data_set)) == [
-        f"manifest.json: vocab_size is 4, the tokenizer's {TOKENIZER_FACTS.vocab_size}",
-        f"manifest.json: {len(counts) - 1} token_counts for {len(counts)} pieces",
+        f"manifest.json: vocab_size is 4, the tokenizer's is {TOKENIZER_FACTS.vocab_size}",
+        f"manifest.json: {len(counts) - 1} token_counts for {len(counts)} tokens",
     ]
 
 
@@ -280,7 +280,7 @@ def other_document(examples):
 
 
 def masked_sep(examples):
-    """The [SEP] of A hidden (and left as it is), as if it were the row's first choice."""
+    """The [SEP] of A masked (and kept), in place of the first masked token of the row."""
     positions = examples.masked_lm_positions.values.copy()
     labels = examples.masked_lm_labels.values.copy()
     ids = examples.input_ids.values.copy()
@@ -309,23 +309,29 @@ def longer_by(difference):
     return spoil
 
 
-NO_A = "rows with length_a beyond the row, or of an empty A: 1, the first at "
-FAULTS = {
+NO_A = "rows with an empty A, or a length_a beyond the row: 1, the first at "
+PROBLEMS = {
     "label that says random": (
         lambda e: change("next_sentence_label", following_row(e), 1)(e),
-        "random Bs from the document of A: 1",
+        "rows with a random B from the document of A: 1",
     ),
     "label that says it follows": (
         lambda e: change("next_sentence_label", random_row(e), 0)(e),
-        "following Bs from another document: 1",
+        "rows with a following B from another document: 1",
     ),
-    "label of no pair": (change("next_sentence_label", 3, -1), "rows with the wrong kind of label"),
+    "label of no pair": (
+        change("next_sentence_label", 3, -1),
+        "rows with a label that does not fit --pairs",
+    ),
     "label 7": (
         change("next_sentence_label", 3, 7),
         "rows with an unknown label: 1, the first at 3",
     ),
-    "random B of A's document": (same_document, "random Bs from the document of A: 1"),
-    "following B of another document": (other_document, "following Bs from another document: 1"),
+    "random B of A's document": (same_document, "rows with a random B from the document of A: 1"),
+    "following B of another document": (
+        other_document,
+        "rows with a following B from another document: 1",
+    ),
     "A one longer": (longer_by(1), "rows whose A has no [SEP]: 1, the first at 0"),
     "A one shorter": (longer_by(-1), "rows whose A has no [SEP]: 1, the first at 0"),
     "A as long as two rows": (longer_by(60), NO_A),
@@ -350,7 +356,7 @@ FAULTS = {
         change("masked_lm_labels", 0, 999),
         f"rows with ids beyond the vocabulary of {TOKENIZER_FACTS.vocab_size}: 1, the first at 0",
     ),
-    "masked [SEP]": (masked_sep, "rows with special tokens that are masked: 1, the first at 0"),
+    "masked [SEP]": (masked_sep, "rows with masked special tokens: 1, the first at 0"),
     "[SEP] inside A": (special_inside(SEP), "rows with special tokens inside A or B: 1"),
     "[MASK] that hides nothing": (
         special_inside(MASK),
@@ -362,7 +368,7 @@ FAULTS = {
     ),
     "a position moved": (
         lambda e: change("masked_lm_positions", 0, e.masked_lm_positions.values[0] + 1)(e),
-        "rows with masks other than the config and the seed draw",
+        "rows with masks other than those of the config and the seed",
     ),
     "masks of another seed": (lambda e: remask(e, seed=1), "rows with masks other than"),
     "masks of another shard": (lambda e: remask(e, shard=1), "rows with masks other than"),
@@ -373,22 +379,22 @@ FAULTS = {
     "no masks": (Examples.unmasked, "rows with masks other than"),
     "rows in another order": (
         lambda e: remask(e.take(np.arange(len(e))[::-1])),
-        "rows out of the order of their documents",
+        "rows not in the order of their documents",
     ),
     "a row twice": (
         lambda e: e.take(np.append(np.arange(len(e)), len(e) - 1)),
-        "rows with masks other than the config and the seed draw: 1",
+        "rows with masks other than those of the config and the seed: 1",
     ),
     "positions in another order": (
         lambda e: change("masked_lm_positions", 0, e.masked_lm_positions.values[1])(e),
-        "rows whose masked positions do not ascend: 1, the first at 0",
+        "rows whose masked positions are not ascending: 1, the first at 0",
     ),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_named(data_set, fault):
-    spoil, message = FAULTS[fault]
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_a_planted_problem_is_named(data_set, problem):
+    spoil, message = PROBLEMS[problem]
     plant(data_set, spoil)
     found = list(verify(data_set))
     assert any(line.startswith(f"{name_of(data_set)}: {message}") for line in found), found
@@ -399,10 +405,10 @@ def test_rows_longer_than_the_config_allows(data_set):
     manifest = read_manifest(data_set)
     shorter = replace(manifest, config=replace(CONFIG, max_seq_length=8))
     write_manifest(data_set, shorter)
-    faults = list(verify(data_set))
+    findings = list(verify(data_set))
     lengths = read_shard(data_set / name_of(data_set)).input_ids.lengths
     wrong = f"{(lengths > 8).sum()}, the first at {np.argmax(lengths > 8)}"
-    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens: {wrong}" in faults
+    assert f"{name_of(data_set)}: rows shorter than 3 or longer than 8 tokens: {wrong}" in findings
 
 
 def test_an_empty_shard_is_sound(data_set):

@@ -57,7 +57,7 @@ class Manifest:
     dropped: dict[str, int] = field(default_factory=dict)
     #: How often each token of the vocabulary stands in the training examples before masking, [V].
     token_counts: list[int] = field(default_factory=list)
-    #: Names, sizes and times of the source files; "" in data sets that did not record them.
+    #: Names, sizes and times of the source files; "" if not known.
     sources_digest: str = ""
     schema_version: int = SCHEMA_VERSION
 

@@ -15,7 +15,8 @@ from apache_beam.transforms import combiners
 
 from pipeline.common.errors import InputError
 from pipeline.job.beam_workers import loopback_only
-from pipeline.job.steps import JobContext, ShardRecord, Steps, finish_dataset
+from pipeline.job.finish import finish_dataset
+from pipeline.job.steps import JobContext, ShardRecord, Steps
 from pipeline.job.token_cache import CacheSlice
 from pipeline.sources.block import Block
 

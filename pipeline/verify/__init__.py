@@ -1,7 +1,7 @@
 """A finished data set, checked: every file, every row, and on request against its sources.
 
     work/shards
-    ->  ["train-00001-of-00004.arrow: rows whose B does not follow A: 3, the first at 812"]
+    ->  ["train-00001-of-00004.arrow: rows whose A has no [SEP]: 3, the first at 812"]
 
-The bounds on random shares allow for chance: a sound data set has no findings.
+The bounds on random fractions allow for chance: a sound data set has no findings.
 """

@@ -1,35 +1,40 @@
-"""What is wrong with a shard: each kind of fault is one line, with how many rows and the first."""
+"""What is wrong with a shard: one line per kind of problem, with the number of rows and the first.
 
+rows whose A has no [SEP]: 3, the first at 812
+"""
+
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.common.ragged import Ragged
+from pipeline.dataset.schema import Examples
 
 Flags = NDArray[np.bool_]
 
 
 class Findings:
-    """What was found, how often, and in which row first; one line each."""
+    """The problems of a shard, by kind, in the order in which they were found."""
 
     def __init__(self) -> None:
         self._rows: dict[str, tuple[int, int]] = {}
         self._others: list[str] = []
 
-    def note(self, rows: NDArray[Any], what: str, *, first: int = 0) -> None:
-        """Count the rows of which `what` holds: flags, or numbers; `first` is that of the first."""
+    def note(self, rows: NDArray[Any], problem: str, *, first: int = 0) -> None:
+        """Add rows that have the problem: flags [R] or row numbers, counted from row `first`."""
         numbers = np.flatnonzero(rows) if rows.dtype == bool else np.unique(rows)
         if len(numbers):
-            count, row = self._rows.get(what, (0, int(numbers[0]) + first))
-            self._rows[what] = (count + len(numbers), min(row, int(numbers[0]) + first))
+            count, row = self._rows.get(problem, (0, int(numbers[0]) + first))
+            self._rows[problem] = (count + len(numbers), min(row, int(numbers[0]) + first))
 
-    def say(self, what: str) -> None:
-        """A fault of the shard as a whole."""
-        self._others.append(what)
+    def add(self, problem: str) -> None:
+        """Add a problem of the shard as a whole."""
+        self._others.append(problem)
 
     def lines(self) -> list[str]:
-        """`what: how many, the first at row`, in the order of finding."""
+        """One line for each kind of problem."""
         rows = [f"{what}: {n:,}, the first at {row:,}" for what, (n, row) in self._rows.items()]
         return rows + self._others
 
@@ -37,3 +42,20 @@ class Findings:
 def rows_with(flags: Flags, ragged: Ragged) -> NDArray[np.int64]:
     """The rows in which a value is flagged, each once."""
     return np.unique(np.searchsorted(ragged.offsets, np.flatnonzero(flags), side="right") - 1)
+
+
+def differing_rows(one: Examples, two: Examples) -> NDArray[np.int64]:
+    """The rows that are not the same in both, up to the end of the shorter one."""
+    number = min(len(one), len(two))
+    differs = np.zeros(number, dtype=bool)
+    for column in fields(Examples):
+        a, b = (getattr(examples, column.name) for examples in (one, two))
+        if isinstance(a, Ragged):
+            same_length = a.lengths[:number] == b.lengths[:number]
+            differs |= ~same_length
+            rows = np.flatnonzero(same_length)
+            a, b = (x if len(rows) == len(x) else x.take(rows) for x in (a, b))
+            differs[rows[rows_with(a.values != b.values, a)]] = True
+        else:
+            differs |= a[:number] != b[:number]
+    return np.flatnonzero(differs)

@@ -1,13 +1,13 @@
 """`clozeline verify`: is the data set on disk what its manifest says, and what BERT expects?
 
-Three parts, and nothing is sampled:
+Three parts; nothing is sampled:
 
-    files    each present and whole, the very bytes of the manifest; none that it does not name
-    rows     an audit of what must hold of every example; what the manifest counts is counted again
-    source   (if the sources are given) each A and B is a stretch of the document it names
+    files    each shard is present and has the sha256 of the manifest; no other shard is there
+    rows     every example follows the rules; what the manifest counts is counted again
+    source   (if the sources are given) the shards rebuilt from them have the same rows
 
 The manifest's `dataset_digest` is over the digests of the rows: it is checked when the manifest is
-read, and they are checked here. A damaged shard is named, and not looked into.
+read, and they are checked here. The rows of a damaged shard are not read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.dataset.manifest import (
     LENGTH_BIN,
@@ -34,14 +34,13 @@ from pipeline.dataset.shards import file_sha256, read_shard, rows_sha256, shard_
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from pipeline.verify.findings import Findings
 from pipeline.verify.row_checks import check_rows
-from pipeline.verify.source_check import Source, read_sources
+from pipeline.verify.source_check import Rebuild, rebuild
 
 
 def verify(folder: Path, sources: Sequence[str] = ()) -> Iterator[str]:
-    """The faults found, one line each; none for a sound data set.
+    """What is wrong with the data set, one line each; nothing for a sound one.
 
-    Raises InputError where there is no manifest or no readable tokenizer, or a source cannot be
-    read.
+    Raises InputError if there is no manifest or no readable tokenizer, or a source cannot be read.
     """
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -52,79 +51,79 @@ def verify(folder: Path, sources: Sequence[str] = ()) -> Iterator[str]:
         )
         return
     yield from _stray_files(folder, manifest)
-    yield from (f"{MANIFEST}: {fault}" for fault in _misnamed(manifest, tokenizer))
-    with read_sources(sources, folder, manifest) if sources else nullcontext() as source:
-        yield from _Verification(folder, manifest, tokenizer, source).faults()
+    yield from (f"{MANIFEST}: {finding}" for finding in _wrong_entries(manifest, tokenizer))
+    with rebuild(sources, manifest, tokenizer) if sources else nullcontext() as source:
+        yield from _Verification(folder, manifest, tokenizer, source).findings()
 
 
 @dataclass
 class _Verification:
-    """The look at all shards, one after the other."""
+    """The check of all shards, one after the other."""
 
     folder: Path
     manifest: Manifest
     tokenizer: Tokenizer
-    source: Source | None
+    source: Rebuild | None
 
-    def faults(self) -> Iterator[str]:
+    def findings(self) -> Iterator[str]:
         """Of all shards, then of the manifest."""
         token_counts: NDArray[np.int64] | None = np.zeros(self.tokenizer.vocab_size, np.int64)
         numbered = list(enumerate(_numbered(self.manifest)))
         shards = tqdm(numbered, desc="verifying", unit="shard", disable=None)
         for bucket, (number, entry) in shards:
-            faults = Findings()
-            examples = self._sound_rows(number, entry, faults)
+            findings = Findings()
+            examples = self._sound_rows(number, entry, findings)
             if examples is None:
-                token_counts = None  # cannot be known any more
+                token_counts = None  # incomplete
             elif token_counts is not None and entry.split == TRAIN:
                 token_counts += np.bincount(
                     examples.unmasked().input_ids.values, minlength=len(token_counts)
                 )
             if self.source:
-                self.source.compare(bucket, examples, faults)
-            yield from (f"{entry.name}: {line}" for line in faults.lines())
+                self.source.compare(bucket, examples, findings)
+            yield from (f"{entry.name}: {line}" for line in findings.lines())
         if token_counts is not None:
             token_counts[self.tokenizer.is_special] = 0
             yield from self._token_counts(token_counts)
         if self.source:
             yield from (f"{MANIFEST}: {line}" for line in self.source.differences())
 
-    def _sound_rows(self, number: int, entry: ShardEntry, faults: Findings) -> Examples | None:
-        """The rows of a shard, if they can be taken apart."""
+    def _sound_rows(self, number: int, entry: ShardEntry, findings: Findings) -> Examples | None:
+        """The rows of a shard; None if they cannot be read or do not have the shape of examples."""
         try:
             examples = _read_whole(self.folder / entry.name, entry)
         except InputError as error:
-            faults.say(str(error))
+            findings.add(str(error))
             return None
         if len(examples) != entry.rows:
-            faults.say(f"{len(examples):,} rows, the manifest says {entry.rows:,}")
+            findings.add(f"{len(examples):,} rows, the manifest says {entry.rows:,}")
         elif rows_sha256(examples) != entry.rows_sha256:
-            faults.say("its rows changed (another rows_sha256 than the manifest's)")
+            findings.add("the rows do not have the manifest's rows_sha256")
         lengths = np.bincount(np.maximum(examples.input_ids.lengths - 1, 0) // LENGTH_BIN)
         if lengths.tolist() != entry.length_histogram:
-            faults.say("its rows have other lengths than the manifest's length_histogram")
-        can_be_taken_apart = check_rows(
+            findings.add("the rows do not have the lengths of the manifest's length_histogram")
+        have_shape = check_rows(
             examples,
-            faults,
+            findings,
             split=entry.split,
             shard=number,
             config=self.manifest.config,
             tokenizer=self.tokenizer,
             nothing_to_mask=self.manifest.dropped.get("nothing_to_mask", 0),
         )
-        return examples if can_be_taken_apart else None
+        return examples if have_shape else None
 
     def _token_counts(self, counted: NDArray[np.int64]) -> Iterator[str]:
         recorded = np.array(self.manifest.token_counts, dtype=np.int64)
         if len(recorded) != len(counted):
-            yield f"{MANIFEST}: {len(recorded):,} token_counts for {len(counted):,} pieces"
+            yield f"{MANIFEST}: {len(recorded):,} token_counts for {len(counted):,} tokens"
             return
         differ = np.flatnonzero(recorded != counted)
         if len(differ):
             first = differ[0]
             yield (
-                f"{MANIFEST}: other token_counts than the rows: {len(differ):,}, the first of id "
-                f"{first:,}: {recorded[first]:,}, and the rows have {counted[first]:,}"
+                f"{MANIFEST}: {len(differ):,} token_counts differ from the rows, the first for id "
+                f"{first:,}: {recorded[first]:,}, the rows have {counted[first]:,}"
             )
 
 
@@ -134,10 +133,10 @@ def _read_whole(path: Path, entry: ShardEntry) -> Examples:
         raise InputError("missing")
     size = path.stat().st_size
     if size != entry.bytes:
-        raise InputError(f"{size:,} bytes, the manifest says {entry.bytes:,}")
+        raise CorruptDataError(f"{size:,} bytes, the manifest says {entry.bytes:,}")
     if file_sha256(path) != entry.sha256:
-        # Not looked into: Arrow believes the lengths and offsets it finds, and may read anywhere.
-        raise InputError("its bytes changed (another sha256 than the manifest's)")
+        # Not parsed: Arrow trusts the lengths and offsets it finds, and may read out of bounds.
+        raise CorruptDataError("the file does not have the manifest's sha256")
     return read_shard(path)
 
 
@@ -147,14 +146,14 @@ def _numbered(manifest: Manifest) -> Iterator[tuple[int, ShardEntry]]:
         yield from enumerate(manifest.of_split(split))
 
 
-def _misnamed(manifest: Manifest, tokenizer: Tokenizer) -> Iterator[str]:
+def _wrong_entries(manifest: Manifest, tokenizer: Tokenizer) -> Iterator[str]:
     if manifest.vocab_size != tokenizer.vocab_size:
-        yield f"vocab_size is {manifest.vocab_size:,}, the tokenizer's {tokenizer.vocab_size:,}"
+        yield f"vocab_size is {manifest.vocab_size:,}, the tokenizer's is {tokenizer.vocab_size:,}"
     for number, entry in _numbered(manifest):
         count = len(manifest.of_split(entry.split))
         name = shard_name(entry.split, number, count, manifest.config.format)
         if entry.name != name:
-            yield f"shard {number} of {entry.split} is called {entry.name}, not {name}"
+            yield f"shard {number} of {entry.split} is named {entry.name}, not {name}"
 
 
 def _stray_files(folder: Path, manifest: Manifest) -> Iterator[str]:
@@ -165,10 +164,10 @@ def _stray_files(folder: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
-    """One line about a sound data set, and how far it was looked into."""
-    looked = f"compared with {', '.join(sources)}" if sources else "the source was not looked at"
+    """One line about a sound data set, and what was checked."""
+    checked = f"rebuilt from {', '.join(sources)}" if sources else "not compared with its source"
     return (
-        f"{len(manifest.shards)} shards and {manifest.num_examples(TRAIN):,} training examples are "
-        f"sound: bytes, manifest, pairs, masks; {looked}; dataset digest "
+        f"{len(manifest.shards)} shards with {manifest.num_examples(TRAIN):,} training examples "
+        f"are sound: bytes, manifest, pairs, masks; {checked}; dataset digest "
         f"{manifest.dataset_digest[:12]}"
     )

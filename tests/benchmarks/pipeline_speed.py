@@ -29,7 +29,8 @@ import pyarrow.parquet as pq
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import TOKENIZER
-from pipeline.job.steps import JobContext, Steps, finish_dataset
+from pipeline.job.finish import finish_dataset
+from pipeline.job.steps import JobContext, Steps
 from pipeline.sources.block import Block
 from pipeline.sources.formats import list_blocks, read_block
 from pipeline.sources.sample.articles import count_articles, make_articles

@@ -1,0 +1,99 @@
+"""The last step of a job: all shard records to manifest.json, rejected.jsonl and job.json."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.common.counts import Counts
+from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.paths import whole_file
+from pipeline.dataset.buckets import TRAIN
+from pipeline.dataset.manifest import JOB, REJECTED, Manifest, write_manifest
+from pipeline.job.steps import JobContext, ShardRecord
+
+
+def finish_dataset(records: Iterable[ShardRecord], *, context: JobContext) -> Manifest:
+    """The last step: check what was rejected, then write the manifest.
+
+    Raises JobFailedError if too many documents were rejected, and InputError if the sources give no
+    example; then there is no manifest.
+    """
+    ordered = sorted(records, key=lambda record: record.bucket)
+    assert [record.bucket for record in ordered] == list(range(len(context.buckets)))
+    manifest, total = assemble_manifest(ordered, context=context)
+    _write_rejected(context.out_dir / REJECTED, total.rejected)
+    _check_rejected(total, context)
+    if not manifest.num_examples(TRAIN):
+        raise InputError(_no_examples(manifest))
+    _write_job(context.out_dir / JOB, total, ordered)
+    write_manifest(context.out_dir, manifest)
+    return manifest
+
+
+def assemble_manifest(
+    ordered: Sequence[ShardRecord], *, context: JobContext
+) -> tuple[Manifest, Counts]:
+    """The manifest of all shards, in order of their buckets, and their counts added up."""
+    total = Counts()
+    for record in ordered:
+        total.add(record.counts)
+    counted = np.array([r.token_counts for r in ordered if r.token_counts], dtype=np.int64)
+    manifest = Manifest(
+        config=context.config,
+        tokenizer_digest=context.tokenizer_digest,
+        vocab_size=context.vocab_size,
+        sources_digest=context.sources_digest,
+        shards=[record.entry for record in ordered],
+        counts=_sorted(total.read) | {"rejected": len(total.rejected)},
+        dropped=_sorted(total.dropped),
+        token_counts=counted.sum(axis=0).tolist(),
+    )
+    return manifest, total
+
+
+def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
+    """What only the workers know; the process that started the job adds the rest."""
+    values = {
+        "stages": {name: round(seconds, 3) for name, seconds in total.seconds.items()},
+        "peak_worker_megabytes": max(record.peak_memory for record in records) // 1_000_000,
+    }
+    with whole_file(path) as file:
+        file.write(json.dumps(values).encode())
+
+
+def _write_rejected(path: Path, rejected: list[dict[str, str]]) -> None:
+    path.unlink(missing_ok=True)
+    if rejected:
+        lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in rejected)
+        with whole_file(path) as file:
+            file.write(("\n".join(lines) + "\n").encode())
+
+
+def _check_rejected(total: Counts, context: JobContext) -> None:
+    seen = len(total.rejected) + total.read["documents"]
+    allowed = math.ceil(seen * context.config.max_rejected)
+    if len(total.rejected) > allowed:
+        first = total.rejected[0]
+        raise JobFailedError(
+            f"{len(total.rejected)} of {seen} documents were rejected, more than the {allowed} "
+            f"that --max-rejected {context.config.max_rejected} allows; the first is "
+            f"{first['where']} ({first['reason']}), all are in {context.out_dir / REJECTED}. "
+            "Fix the source or allow more."
+        )
+
+
+def _no_examples(manifest: Manifest) -> str:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest.dropped.items())
+    return (
+        f"no example could be made from {manifest.counts.get('documents', 0):,} documents "
+        f"(dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "
+        "--min-characters or --validation, or --pairs none."
+    )
+
+
+def _sorted(counter: Counter[str]) -> dict[str, int]:
+    return {name: count for name, count in sorted(counter.items()) if count}
