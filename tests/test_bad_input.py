@@ -241,7 +241,8 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Pa
         ("--block-bytes=0", "block_bytes is 0; give at least 1."),
         (
             "--pairs=next",
-            "Invalid value for '--pairs': 'next' is not one of 'segments', 'sentences', 'none'.",
+            "Invalid value for '--pairs': 'next' is not one of 'segments', 'order', 'sentences', "
+            "'none'.",
         ),
         ("--dupe-factor=x", "Invalid value for '--dupe-factor': 'x' is not a valid integer."),
     ],

@@ -139,9 +139,7 @@ class Steps:
         """
         path = self.context.cache_path(block)
         if not path.exists():
-            self.cache_tokens(
-                path, read_block(block, text_columns=self.context.config.text_columns)
-            )
+            self.cache_tokens(path, read_block(block))
         slices = list_slices(path)
         nothing = CacheSlice(path.name, ())
         required = range(len(self.context.buckets)) if block.index == 0 else range(1)
