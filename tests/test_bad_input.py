@@ -346,7 +346,7 @@ def test_folders_that_are_files_are_named(folder: Path, tmp_path: Path) -> None:
         refused(*shards_line(good, file)),
         refused(*shards_line(good, tmp_path / "out", "--token-cache", file)),
     ):
-        assert line == f"{file} cannot be made a folder (File exists); give another."
+        assert line == f"cannot create the folder {file} (File exists); give another path."
     assert "(Not a directory)" in refused(*shards_line(good, file / "out"))
     assert file.read_text() == "mine"
 

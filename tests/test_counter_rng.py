@@ -1,4 +1,4 @@
-"""Draws: pure functions of their place, uniform, and the same numbers for ever."""
+"""Random numbers: pure functions of key and counters, uniform, and frozen."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ from pipeline.common.counter_rng import (
 SEEDS = st.integers(0, 2**63 - 1)
 
 
-def test_the_numbers_are_the_same_for_ever():
-    # The first words of SplitMix64 from state 0, as its authors' C code prints them.
+def test_golden_numbers():
+    # The first outputs of SplitMix64 from state 0, as its authors' C code prints them.
     assert mix64(np.array([0x9E3779B97F4A7C15], np.uint64))[0] == 0xE220A8397B1DCDAF
     key = stream_key(7, "masks/train", 3, 0)
     assert int(key) == 13021456694372175046
@@ -32,7 +32,7 @@ def test_the_numbers_are_the_same_for_ever():
     assert permutation(key, 8).tolist() == [0, 4, 3, 1, 6, 7, 2, 5]
 
 
-def test_another_process_draws_the_same():
+def test_another_process_computes_the_same_numbers():
     code = (
         "import numpy as np; from pipeline.common.counter_rng import *;"
         "print(random_bits(stream_key(1, 'x', 2), np.arange(5)).tolist())"
@@ -42,7 +42,7 @@ def test_another_process_draws_the_same():
 
 
 @given(SEEDS, st.integers(1, 200), st.integers(0, 200))
-def test_a_number_does_not_depend_on_who_else_draws(seed, rows, first):
+def test_a_number_does_not_depend_on_what_else_is_computed(seed, rows, first):
     key = stream_key(seed, "any", 1)
     many = random_bits(key, np.arange(first + rows), np.arange(3)[:, None])
     few = random_bits(key, np.arange(first, first + rows), 2)
@@ -50,7 +50,7 @@ def test_a_number_does_not_depend_on_who_else_draws(seed, rows, first):
 
 
 @given(SEEDS, st.lists(st.integers(0, 1000), min_size=1, max_size=20))
-def test_an_array_of_scopes_is_many_streams(seed, shards):
+def test_an_array_of_scopes_gives_one_key_each(seed, shards):
     keys = stream_key(seed, "masks", np.array(shards), 5)
     assert keys.tolist() == [int(stream_key(seed, "masks", shard, 5)) for shard in shards]
 
@@ -65,38 +65,38 @@ def test_an_array_of_scopes_is_many_streams(seed, shards):
         ((0, "a"), (0, "a", 0)),
     ],
 )
-def test_streams_of_other_names_are_other_streams(one, other):
+def test_streams_with_different_names_differ(one, other):
     assert stream_key(*one) != stream_key(*other)
 
 
-def test_rows_and_lanes_are_not_each_other():
-    words = random_bits(stream_key(0, "grid"), np.arange(300)[:, None], np.arange(300))
-    assert len(np.unique(words)) == 300 * 300
+def test_rows_and_counters_cannot_be_exchanged():
+    bits = random_bits(stream_key(0, "grid"), np.arange(300)[:, None], np.arange(300))
+    assert len(np.unique(bits)) == 300 * 300
 
 
 @given(SEEDS, st.integers(1, 2**32 - 1))
-def test_a_choice_lies_below_its_limit(seed, limit):
-    draws = uniform_below(random_bits(stream_key(seed, "c"), np.arange(50)), limit)
-    assert draws.min() >= 0
-    assert draws.max() < limit
+def test_an_integer_is_below_its_limit(seed, limit):
+    numbers = uniform_below(random_bits(stream_key(seed, "c"), np.arange(50)), limit)
+    assert numbers.min() >= 0
+    assert numbers.max() < limit
 
 
-def test_choices_are_uniform():
-    draws = uniform_below(random_bits(stream_key(0, "u"), np.arange(60_000)), 6)
-    counts = np.bincount(draws)
+def test_integers_are_uniform():
+    numbers = uniform_below(random_bits(stream_key(0, "u"), np.arange(60_000)), 6)
+    counts = np.bincount(numbers)
     # Six cells of 10,000: the standard deviation of one is 91.
     assert (abs(counts - 10_000) < 5 * 91).all()
 
 
-def test_probabilities_hold_at_their_ends_and_in_between():
-    words = np.append(random_bits(stream_key(0, "p"), np.arange(40_000)), np.uint64(2**64 - 1))
-    assert not with_probability(words, 0.0).any()
-    assert with_probability(words, 1.0).all()
-    assert abs(with_probability(words, 0.3).mean() - 0.3) < 5 * np.sqrt(0.21 / 40_000)
+def test_probabilities_of_zero_one_and_in_between():
+    bits = np.append(random_bits(stream_key(0, "p"), np.arange(40_000)), np.uint64(2**64 - 1))
+    assert not with_probability(bits, 0.0).any()
+    assert with_probability(bits, 1.0).all()
+    assert abs(with_probability(bits, 0.3).mean() - 0.3) < 5 * np.sqrt(0.21 / 40_000)
 
 
 @given(SEEDS, st.integers(0, 300))
-def test_a_permutation_holds_everything_once(seed, size):
+def test_a_permutation_contains_every_index_once(seed, size):
     assert sorted(permutation(stream_key(seed, "o"), size)) == list(range(size))
 
 

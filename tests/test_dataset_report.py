@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from dataclasses import fields, replace
 from html.parser import HTMLParser
@@ -403,17 +402,6 @@ write_report(Path({str(again)!r}), out=None)
         [sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=os.environ | settings, check=True
     )
     assert {name: (again / name).read_bytes() for name in first} == first
-
-
-def test_the_templates_travel_with_the_package():
-    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    packed = {
-        path
-        for package, globs in options["package-data"].items()
-        for glob in globs
-        for path in ROOT.joinpath(*package.split(".")).glob(glob)
-    }
-    assert packed >= set((ROOT / "pipeline").rglob("*.jinja")) != set()
 
 
 # --- the command ----------------------------------------------------------------------------------

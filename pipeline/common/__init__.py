@@ -1,6 +1,5 @@
-"""What every room of the pipeline needs and none of them owns.
+"""What all parts of the pipeline use: random numbers, ragged columns, files, options, errors.
 
-    uniform_below(random_bits(stream_key(seed, "masks", 3), range(4)), 10)  ->  [7, 1, 4, 4]
-
-Counter-based random numbers, ragged columns, atomic files on any file system, user errors.
+uniform_below(random_bits(stream_key(seed, "masks", 3), range(4)), 10)  ->  [7, 1, 4, 4]
+offsets_of([2, 0, 3])                                                   ->  [0, 2, 2, 5]
 """

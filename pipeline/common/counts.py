@@ -1,4 +1,4 @@
-"""What a block or a shard counted: read, dropped and rejected, with the reasons."""
+"""Counts of a block or a shard: what was read, dropped and rejected, by reason."""
 
 import json
 from collections import Counter
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Counts:
-    """What was read, what was left out and why; travels in the data, not in Beam's metrics."""
+    """What was read and left out; part of the data, since not every Beam runner has metrics."""
 
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
     rejected: list[dict[str, str]] = field(default_factory=list)  # {"where": ..., "reason": ...}
-    #: CPU seconds by stage: what the machine made of the work, so no part of what was counted.
+    #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
 
     def add(self, other: "Counts") -> None:
-        """Count in what another block or shard saw."""
+        """Add the counts of another block or shard."""
         self.read.update(other.read)
         self.dropped.update(other.dropped)
         self.rejected.extend(other.rejected)
@@ -29,10 +29,10 @@ class Counts:
     @classmethod
     def from_json(cls, text: str | bytes) -> "Counts":
         """The inverse of `to_json`."""
-        facts = json.loads(text)
+        values = json.loads(text)
         return cls(
-            read=Counter(facts["read"]),
-            dropped=Counter(facts["dropped"]),
-            rejected=facts["rejected"],
-            seconds=Counter(facts["seconds"]),
+            read=Counter(values["read"]),
+            dropped=Counter(values["dropped"]),
+            rejected=values["rejected"],
+            seconds=Counter(values["seconds"]),
         )

@@ -1,9 +1,9 @@
-"""Where files are kept: a local path, or a place in any store that fsspec knows, by its URL.
+"""Paths: local ones, and URLs of any store that fsspec can open.
 
     "work/shards"       ->  pathlib.Path
     "s3://bucket/a"     ->  UPath, which has the methods of a Path
 
-What the pipeline writes goes through `whole_file`, and what it reads back through `open_mapped`.
+The pipeline writes files with `whole_file` and reads them with `open_mapped`.
 """
 
 import os
@@ -19,20 +19,20 @@ import pyarrow as pa
 from pipeline.common.errors import InputError
 
 
-def path_of(place: str | Path) -> Path:
-    """The path that a user names. Raises InputError for a store that cannot be reached."""
-    if not isinstance(place, str):
-        return place
-    if "://" not in place:
-        return Path(place)
+def path_of(path_or_url: str | Path) -> Path:
+    """The path that a user gave. Raises InputError for a store that cannot be reached."""
+    if not isinstance(path_or_url, str):
+        return path_or_url
+    if "://" not in path_or_url:
+        return Path(path_or_url)
 
     try:
         from upath import UPath
 
-        path = UPath(place)
-        _ = path.fs  # made when it is asked for: now, while the user looks on
+        path = UPath(path_or_url)
+        _ = path.fs  # connects: a store that cannot be reached is an error here, not later
     except (ImportError, ValueError, OSError) as error:
-        raise InputError(f"{place} cannot be reached: {error}") from error
+        raise InputError(f"{path_or_url} cannot be reached: {error}") from error
     return cast(Path, path)
 
 
@@ -43,10 +43,10 @@ def is_local(path: Path) -> bool:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is complete.
+    """Open a file that appears under its name only when it is complete.
 
-    The temporary name is unique, so two processes that write the same file do not meet; the last
-    one to finish wins with the same bytes.
+    The temporary name is unique, so processes that write the same file do not disturb each other;
+    the last to finish wins.
     """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -61,32 +61,32 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_mapped(path: Path) -> pa.NativeFile:
-    """A file to read here and there: mapped into memory, or fetched piece by piece from a store.
+    """Open a file for random access: memory-mapped, or read in ranges from a store.
 
-    Raises OSError where it cannot be opened.
+    Raises OSError if it cannot be opened.
     """
     return pa.memory_map(str(path)) if is_local(path) else pa.PythonFile(path.open("rb"), "r")
 
 
 def names_in(folder: Path) -> set[str]:
-    """The names of the files in a folder, as they are now; none if there is no folder."""
+    """The current names of the files in a folder; empty if there is no folder."""
     if not is_local(folder):
-        cast(Any, folder).fs.invalidate_cache()  # stores remember what they listed
+        cast(Any, folder).fs.invalidate_cache()  # fsspec caches listings
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
 def make_folder(path: Path) -> None:
-    """Raises InputError where it cannot be made."""
+    """Create the folder and its parents. Raises InputError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be made a folder ({error.strerror or error}); give another."
+            f"cannot create the folder {path} ({error.strerror or error}); give another path."
         ) from error
 
 
 def remove_folder(path: Path) -> None:
-    """With all that is in it; none is no error."""
+    """Delete the folder and its content, if it exists."""
     if not path.exists():
         return
     if is_local(path):

@@ -27,12 +27,12 @@ class Ragged:
 
     @property
     def lengths(self) -> Offsets:
-        """Values in each row, int64 [R]."""
+        """The number of values in each row, int64 [R]."""
         return np.diff(self.offsets)
 
     def take(self, rows: ArrayLike) -> "Ragged":
         """The given rows, in the given order; the values are read-only."""
-        # To Arrow a row is a string of bytes: a copy of each, and not an index for each value.
+        # As Arrow binary strings the rows are copied whole, without an index for each value.
         values = np.ascontiguousarray(self.values)
         bounds = pa.py_buffer(self.offsets * values.itemsize)
         column = pa.LargeBinaryArray.from_buffers(
@@ -52,7 +52,7 @@ class Ragged:
 
 
 def offsets_of(lengths: ArrayLike) -> Offsets:
-    """Where each row starts, and where the last one ends: int64 [R + 1]."""
+    """The start of each row and the end of the last one, int64 [R + 1]."""
     lengths = np.asarray(lengths)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
@@ -60,7 +60,7 @@ def offsets_of(lengths: ArrayLike) -> Offsets:
 
 
 def slice_indices(starts: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
-    """The indices of the slices [start, start + length), one after the other."""
+    """The indices of the slices [start, start + length), concatenated."""
     starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
     offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -73,7 +73,7 @@ def concatenate(parts: list[Ragged]) -> Ragged:
 
 
 def from_arrow(column: pa.ListArray | pa.ChunkedArray) -> Ragged:
-    """A list column without nulls; a view of its values where it is one chunk."""
+    """A list column without nulls; a view of its values if it is one chunk."""
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     offsets = column.offsets.to_numpy().astype(np.int64)
@@ -82,7 +82,7 @@ def from_arrow(column: pa.ListArray | pa.ChunkedArray) -> Ragged:
 
 
 def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
-    """A list column whose items are not null."""
+    """A list column with non-nullable items."""
     item = pa.field("item", value_type, nullable=False)
     offsets = pa.array(rows.offsets.astype(np.int32))
     values = pa.array(rows.values.astype(value_type.to_pandas_dtype(), copy=False))
@@ -90,9 +90,9 @@ def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
 
 
 def to_record_batch(columns: object, schema: pa.Schema) -> pa.RecordBatch:
-    """The attributes of `columns` that the schema names, arrays or `Ragged`, as fresh Arrow arrays.
+    """The attributes of `columns` named by the schema (arrays or `Ragged`), as new Arrow arrays.
 
-    Fresh, because slices and chunk layout leak into what Arrow writes: so equal rows are equal
+    They are copied because Arrow writes slices and chunks differently: equal rows must give equal
     bytes.
     """
     arrays = []

@@ -1,4 +1,4 @@
-"""Where the CPU seconds go, by stage; travels with the counts and ends in job.json."""
+"""CPU seconds by stage; part of the counts of a block or shard, summed up in job.json."""
 
 import time
 from collections import Counter
@@ -10,9 +10,9 @@ Item = TypeVar("Item")
 
 
 class StageTimer:
-    """CPU seconds of the calling thread, by the name of the stage.
+    """CPU seconds of the calling thread, by name of the stage.
 
-    The thread's and not the process's: in a runner with threads, others work at the same time.
+    Per thread, because a Beam runner may run several stages as threads of one process.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class StageTimer:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count what the block takes."""
+        """Add the time that the `with` block takes."""
         start = time.thread_time()
         try:
             yield
@@ -28,7 +28,7 @@ class StageTimer:
             self.seconds[name] += time.thread_time() - start  # type: ignore[assignment]
 
     def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
-        """The items; count what it takes to make them, and not what is done with them."""
+        """Yield the items; add the time it takes to produce them, not to consume them."""
         iterator, end = iter(items), object()
         while True:
             with self.stage(name):
