@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tokenization.fast_wordpiece import SLAB_CHARACTERS, ColumnTokenizer, Memo, cut_words
+from pipeline.tokenization.fast_wordpiece import SLAB_CHARACTERS, ColumnTokenizer, Memo, split_words
 from pipeline.tokenization.tokenizer import (
     SPECIAL_TOKENS,
     Normalization,
@@ -166,7 +166,7 @@ def test_a_lone_surrogate_is_no_text() -> None:
 
 
 def test_words_end_at_spaces_marks_and_sentences() -> None:
-    words, bounds = cut_words(["No, no.", "", "a\tb", "É c "], letters=bytes(range(256)).lower())
+    words, bounds = split_words(["No, no.", "", "a\tb", "É c "], letters=bytes(range(256)).lower())
     assert words.to_pylist() == ["no", ",", "no", ".", "a\tb", "É", "c"]
     assert bounds.tolist() == [0, 4, 4, 5, 7]
 

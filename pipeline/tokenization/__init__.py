@@ -3,5 +3,6 @@
     "It was old. So it fell."
     ->  ["It was old.", "So it fell."]  ->  [[2009, 2001, 2214, 1012], [2061, 2009, 3062, 1012]]
 
-Sentences are NLTK's Punkt and ids are `tokenizers`' WordPiece, exactly, but several times faster.
+Sentences equal those of NLTK's Punkt, and ids those of the `tokenizers` library's WordPiece, but
+both are computed several times faster.
 """

@@ -21,7 +21,7 @@ from pipeline.tokenization.sentences import SentenceSplitter
 class TokenizedDocuments:
     """Documents as columns: D documents, S sentences, T tokens."""
 
-    high: UInt64Array  # [D] halves of the hash
+    high: UInt64Array  # [D] high and low half of the hash
     low: UInt64Array
     sentence_lengths: Ragged  # D rows, S values: tokens of each sentence
     paragraph_lengths: Ragged  # D rows: sentences of each paragraph
@@ -48,25 +48,26 @@ def tokenize_documents(
     tokenizer: ColumnTokenizer,
     min_characters: int,
 ) -> tuple[TokenizedDocuments, Counts]:
-    """A piece of a block as columns, and what was read and dropped.
+    """Documents as columns, and the counts of what was read and dropped.
 
-    A line is a paragraph. Paragraphs and documents of fewer than `min_characters` are dropped, and
-    so are sentences and documents of which no token is left.
+    A line is a paragraph. Paragraphs and documents with fewer than `min_characters` are dropped, as
+    are sentences and documents without tokens.
+
+        ["It was old. So it fell.\nNobody saw it."]  ->  1 document, sentences of 4, 4 and 4 tokens,
+                                                         paragraphs of 2 and 1 sentences
     """
-    watch = StageTimer()
-    with watch.stage("documents"):
+    timer = StageTimer()
+    with timer.stage("documents"):
         paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
         high, low = hash_documents(_joined(paragraphs, paragraphs_in))
-    with watch.stage("sentences"):
+    with timer.stage("sentences"):
         sentences, sentences_in = splitter.split(paragraphs)
-    with watch.stage("tokens"):
+    with timer.stage("tokens"):
         ids, tokens_in = tokenizer.encode(sentences)
-    counts.seconds = watch.seconds
-    # A sentence of control characters alone has no token, and is no sentence.
+    counts.seconds = timer.seconds
+    # A sentence that consists of control characters has no tokens; it does not count.
     has_tokens = tokens_in > 0
-    lost = np.zeros(len(sentences) + 1, dtype=np.int64)
-    np.cumsum(~has_tokens, out=lost[1:])
-    sentences_in = sentences_in - np.diff(lost[offsets_of(sentences_in)])
+    sentences_in = np.diff(offsets_of(has_tokens)[offsets_of(sentences_in)])
     tokens_in = tokens_in[has_tokens]
     sentence_offsets = offsets_of(sentences_in)[offsets_of(paragraphs_in)]
     documents = TokenizedDocuments(
@@ -83,7 +84,7 @@ def tokenize_documents(
 
 
 def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
-    """The paragraphs that are long enough, and how many each document that is kept has."""
+    """The paragraphs that are long enough, how many each kept document has, and the counts."""
     paragraphs: list[str] = []
     paragraphs_in: list[int] = []
     dropped: Counter[str] = Counter()

@@ -1,20 +1,20 @@
-"""Sentences are the spans of NLTK's Punkt (Kiss & Strunk 2006), found without NLTK.
+"""Text to sentences: the same spans as NLTK's Punkt (Kiss & Strunk 2006), several times faster.
 
-At every `.`, `?` or `!` that something follows, Punkt decides whether a sentence ends there, from
-the *chunk* that the mark closes and the *follower*: the next chunk, or one closing mark.
+At every `.`, `?` or `!` inside a text, Punkt decides whether a sentence ends there, from the
+*chunk* that ends with the mark and the *follower*: the next chunk, or one closing mark.
 
     text      Dr. Oz came (at 5 p.m.) today!  He left.
-    chunk     Dr.              p.m.      today!            back to the last space
+    chunk     Dr.              p.m.      today!            starts after the last space
     follower  Oz                )     He
 
-Most chunks end a sentence whatever follows: any plain word that is no abbreviation. So a decision
-is one look-up of the chunk, sometimes a second one of what Punkt's rules need to know of it
-together with the follower; only what is new is taken apart, by NLTK's rules, quirks and all.
+Most chunks end a sentence whatever follows: any plain word that is not an abbreviation. So a
+decision is one look-up of the chunk, sometimes followed by a look-up of its relevant properties
+and the follower; only unseen chunks are tokenized and decided, by NLTK's rules with all quirks.
 
-A chunk that holds an odd space (NBSP and its kin) is never remembered: NLTK's pattern of a token
-can reach across that space, so its whole context is taken apart each time. NLTK matches with the
-`regex` package, whose letters and digits are not those of `re`: the two patterns that ask for them
-use it here as well. The packages disagree about spaces too, so those are spelt out.
+A chunk with a non-ASCII space (such as NBSP) is never memoized: NLTK's token pattern can match
+across that space, so its whole context is tokenized each time. NLTK matches with the `regex`
+package, whose letters and digits differ from those of `re`: the two patterns that use them are
+compiled with it here as well. The packages also disagree about spaces, so those are listed.
 """
 
 import re
@@ -34,40 +34,40 @@ from pipeline.common.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class PunktData:
-    """What Punkt knows of a language, as plain sorted values: the same knowledge is the same JSON.
+    """Punkt's parameters for a language, as plain sorted values: equal parameters, equal JSON.
 
-    A *type* is a word in lower case; every number is the type `##number##`.
+    A *type* is a word in lower case; every number is of the type `##number##`.
     """
 
     language: str
-    #: Types of abbreviations, without the last period.
+    #: Types of abbreviations, without the final period.
     abbrev_types: list[str]
-    #: Pairs of types that no sentence break parts; the first is written without its period.
+    #: Pairs of types with no sentence break between them; the first has no final period.
     collocations: list[list[str]]
     #: Types that often start a sentence.
     sent_starters: list[str]
-    #: Type -> the cases and places it was seen in, as bits (`UPPER` and its kin below).
+    #: Type -> the cases and positions it was seen in, as bits (`UPPER` and the others below).
     ortho_context: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as a dict of JSON's own types."""
+        """The fields as a dict that JSON can store."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "PunktData":
-        """What `to_json` gave, also after a way through a file; InputError for other fields."""
+        """The inverse of `to_json`. Raises InputError for other fields."""
         try:
             return cls(**data)
         except TypeError as error:
             raise InputError(
-                f"not Punkt's parameters: {error}; make the tokenizer again."
+                f"the Punkt parameters are invalid ({error}); build the tokenizer again."
             ) from None
 
 
 def find_punkt(language: str) -> PunktData | None:
-    """The `punkt_tab` parameters where NLTK finds them (NLTK_DATA); None where there are none.
+    """The `punkt_tab` parameters from NLTK's data folders (NLTK_DATA), or None without any.
 
-    InputError if `punkt_tab` is there but not this language, or if NLTK refuses to read it.
+    Raises InputError if `punkt_tab` lacks this language, or if NLTK refuses to read it.
     """
     import warnings
 
@@ -77,7 +77,7 @@ def find_punkt(language: str) -> PunktData | None:
     if not re.fullmatch(r"\w+", language):
         raise InputError(f"{language!r} is not a language; give a name such as 'english'.")
     with warnings.catch_warnings():
-        # NLTK warns of every folder that others may write to, whatever that folder holds.
+        # NLTK warns about every folder that other users can write to.
         warnings.simplefilter("ignore", RuntimeWarning)
         try:
             folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
@@ -88,21 +88,21 @@ def find_punkt(language: str) -> PunktData | None:
     for path in there:
         if path.name == language:
             raise InputError(
-                f"nltk does not read {path}: a file is missing, or others may write there. "
-                f"Try `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
+                f"NLTK cannot read {path}: a file is missing, or other users can write to it. "
+                f"Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
             )
     if there:
         names = ", ".join(path.name for path in there)
-        raise InputError(f"punkt_tab has no {language!r}; name one of those it has: {names}.")
+        raise InputError(f"punkt_tab does not have {language!r}; it has {names}.")
     return None
 
 
 def train_punkt(texts: Iterable[str], language: str) -> PunktData:
-    """Punkt's parameters learned from `texts`, the same in whatever order the texts come.
+    """Punkt's parameters learned from `texts`; their order does not matter.
 
-    NLTK takes 2 s and 75 MB a million characters, and two million are plenty: eight came no closer
-    to its English parameters on Wikipedia than one. Its settings stay as they are: with
-    INCLUDE_ALL_COLLOCS a corpus that repeats itself teaches never to part "empire. Eventually".
+    NLTK takes 2 s and 75 MB per million characters, and two million are plenty: on Wikipedia eight
+    came no closer to its English parameters than one. NLTK's default settings are kept: with
+    INCLUDE_ALL_COLLOCS a repetitive corpus makes "empire. Eventually" a collocation.
     """
     from nltk.tokenize.punkt import PunktTrainer
 
@@ -126,7 +126,7 @@ def _plain(parameters: Any, language: str) -> PunktData:
 
 SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 QUOTES = "\u2018\u2019\u201c\u201d\xab\xbb"
-CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word wherever it stands
+CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word in any position
 RUN = rf"(?:-{{2,}}|\.{{2,}}|(?:\.[{SPACE}]){{2,}}\.)"  # dashes, dots, and ". . ."
 WORD_END = rf"[{SPACE}]|$|[{CLOSING}]|{RUN}"
 
@@ -139,24 +139,24 @@ TOKEN = re.compile(
 #: Closing marks at the start of a sentence that belong to the one before.
 STRAY = re.compile(rf"([\"')\]}}{QUOTES}]+?)(?:[{SPACE}]+|(?=--)|$)")
 STRAY_MARKS = frozenset("\"')]}" + QUOTES)
-#: `str.rfind` looks for one kind of space, so in odd texts the other ASCII spaces become that one.
+#: `str.rfind` searches for one character, so the other ASCII spaces are mapped to " ".
 ASCII_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f"), " ")
 
-# Where training met a type. Upper case: bits 1 to 3, at the beginning of a sentence, in the middle,
-# or one of the two. Lower case: bits 4 to 6.
+# Where training saw a type. Upper case: bits 1 to 3, at the beginning of a sentence, in the middle,
+# or in an unknown position. Lower case: bits 4 to 6.
 MIDDLE_UPPER, BEGIN_LOWER, UPPER, LOWER = 0b100, 0b10000, 0b1110, 0b1110000
 
-#: What is remembered of each kind, forgotten all at once when full: some 20 MB.
+#: Size of each memo, about 20 MB; a full memo is cleared.
 MEMO_ENTRIES = 100_000
-MEMO_CHARACTERS = 64  # a longer chunk is not worth it
+MEMO_CHARACTERS = 64  # longer chunks are not memoized
 
 
 class Token(NamedTuple):
-    """A token as Punkt's first pass, which looks at nothing else, leaves it."""
+    """A token after Punkt's first pass, which does not depend on its neighbours."""
 
     text: str
     type: str
-    ends: bool  # it ends a sentence, for all that is known yet
+    ends: bool  # the first pass says that a sentence ends here
     marked: bool  # it is an abbreviation or an ellipsis
 
     @property
@@ -165,7 +165,7 @@ class Token(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """All that the second pass asks of a token to decide whether a sentence ends there."""
+    """The properties of a token that decide, in the second pass, whether a sentence ends there."""
 
     ends: bool
     marked: bool
@@ -174,13 +174,13 @@ class Ending(NamedTuple):
     collocating: str | None  # the type, if some collocation starts with it
 
 
-#: A sentence ends here, or does not, whatever follows.
+#: A sentence ends, or does not end, here whatever follows.
 CERTAIN = Ending(ends=True, marked=False, initial=False, number=False, collocating=None)
 CONTINUES = CERTAIN._replace(ends=False)
 
 
 class SentenceSplitter:
-    """Punkt for one language: `PunktSentenceTokenizer(parameters).span_tokenize`, only faster."""
+    """Punkt for one language: a faster `PunktSentenceTokenizer(parameters).span_tokenize`."""
 
     def __init__(self, parameters: PunktData) -> None:
         import regex
@@ -196,13 +196,13 @@ class SentenceSplitter:
         self._decisions: dict[tuple[Ending, str], bool] = {}
 
     def split(self, paragraphs: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
-        """All sentences in order, and how many each paragraph has: int64 [paragraphs].
+        """All sentences in order, and the number of sentences per paragraph: int64 [paragraphs].
 
         ["It is. So there!", "", "Yes"]  ->  ["It is.", "So there!", "Yes"],  [2, 0, 1]
         """
         sentences: list[str] = []
         counts = []
-        for text in paragraphs:  # not keeping all spans: the garbage collector would visit them
+        for text in paragraphs:  # spans are not collected: they would slow the garbage collector
             spans = self.spans(text)
             sentences += [text[start:end] for start, end in spans]
             counts.append(len(spans))
@@ -234,9 +234,9 @@ class SentenceSplitter:
         return breaks
 
     def _decide(self, ending: Ending | None, text: str, start: int, end: int, at: int) -> bool:
-        """Whether a sentence ends after the chunk text[start:end]; its follower starts at `at`."""
+        """Whether a sentence ends after the chunk text[start:end]; the follower starts at `at`."""
         follower = text[at] if at == end else CHUNK.match(text, at)[0]  # type: ignore[index]
-        # A line of \x1c to \x1f is blank for NLTK, so here it matters whether it is one.
+        # NLTK treats a line of \x1c to \x1f as blank, so whether it is a whole line matters here.
         if ending is None or follower.isspace():
             return self._breaks_inside(self._tokens(text[start:at] + follower))
         known = self._decisions.get((ending, follower))
@@ -248,15 +248,15 @@ class SentenceSplitter:
         return known
 
     def _ending_of_chunk(self, chunk: str) -> Ending | None:
-        """What the chunk leaves to be decided; None if that cannot be told without the follower."""
+        """The chunk's ending, CERTAIN if it decides alone; None if the follower is needed."""
         if not CHUNK.fullmatch(chunk):
-            return None  # an odd space
+            return None  # it contains a non-ASCII space
         ending, stem = CERTAIN, chunk[:-1].lower()
         is_word = chunk[-1] == "." and len(stem) > 1 and chunk.isascii() and stem.isalpha()
         if not is_word or stem in self._abbreviations or stem in self._collocating:
             tokens = self._tokens(chunk)
             ending = self._ending(tokens[-1])
-            # "what?!" holds a break after "what?" already, so it is one whatever comes after "!".
+            # "what?!" has a break after "what?" already, so it is certain whatever follows "!".
             if ending == CERTAIN or self._breaks_inside(tokens):
                 ending = CERTAIN
         if len(chunk) <= MEMO_CHARACTERS:
@@ -268,7 +268,7 @@ class SentenceSplitter:
         return any(self._ends_sentence(self._ending(a), b) for a, b in pairwise(tokens))
 
     def _tokens(self, text: str) -> list[Token]:
-        """The words of a text with Punkt's first pass applied; none on lines that are blank."""
+        """The tokens of a text after Punkt's first pass; blank lines have none."""
         lines = [line for line in text.split("\n") if line.strip()]
         return [self._token(word) for line in lines for word in TOKEN.findall(line)]
 
@@ -311,10 +311,10 @@ class SentenceSplitter:
         return ending.ends
 
     def _starts_sentence(self, token: Token, type_: str) -> bool | None:
-        """What the case of the token says (the orthographic heuristic, section 4.1.1).
+        """Whether the token's case says that it starts a sentence (section 4.1.1).
 
-        Yes for "The" if training met "the", and "The" never in the middle of a sentence;
-        no for "the" if training met "The", or never "the" at the beginning; else None.
+        Yes for "The" if training saw "the", and never "The" in the middle of a sentence;
+        no for "the" if training saw "The", or never "the" at the beginning; else None.
         """
         if token.text in (";", ":", ",", ".", "!", "?"):
             return False
@@ -327,7 +327,7 @@ class SentenceSplitter:
 
 
 def _candidates(text: str) -> list[tuple[int, int, int]]:
-    """(start of the chunk, its end, start of the follower) for each place where NLTK looks."""
+    """(start of the chunk, its end, start of the follower) for each candidate of NLTK."""
     spaced = text if text.isprintable() else text.translate(ASCII_SPACES)
     candidates: list[tuple[int, int, int]] = []
     start, previous = 0, 1
@@ -337,7 +337,7 @@ def _candidates(text: str) -> list[tuple[int, int, int]]:
         if space >= 0:
             start = space + 1
         elif start < previous - 1:
-            candidates.pop()  # of two marks in a chunk NLTK looks at the later one only
+            candidates.pop()  # of two marks in a chunk NLTK considers only the later one
         previous = mark + 1
         candidates.append((start, previous, follower))
     return candidates
