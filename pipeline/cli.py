@@ -14,11 +14,15 @@ FOLDER = PathOrUrl()
 
 @click.command()
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@click.option("--out", required=True, type=FOLDER, help="Folder of the tokenizer.")
-@click.option("--vocab", type=FOLDER, help="Adopt this vocab.txt or tokenizer.json.")
-@click.option("--vocab-size", type=click.IntRange(min=100), help="Learn so many pieces.")
+@click.option("--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.")
+@click.option("--vocab", type=FOLDER, help="Use this vocab.txt or tokenizer.json.")
+@click.option(
+    "--vocab-size", type=click.IntRange(min=100), help="Learn a vocabulary of this many tokens."
+)
 @click.option("--cased/--uncased", default=False, show_default=True, help="Keep upper case.")
-@click.option("--language", default="english", show_default=True, help="Of Punkt's parameters.")
+@click.option(
+    "--language", default="english", show_default=True, help="Language of the sentence splitter."
+)
 @click.option(
     "--text-columns",
     multiple=True,
@@ -31,21 +35,21 @@ FOLDER = PathOrUrl()
     default=200,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Text to learn from at most.",
+    help="Maximum megabytes of text to learn from.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing tokenizer.")
 def tokenizer(sources: tuple[str, ...], out: Path, vocab: Path | None, **options: Any) -> None:
-    """Learn (or adopt) WordPiece, and the parameters of Punkt.
+    """Learn or adopt a WordPiece vocabulary and a sentence splitter.
 
-    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Where nltk
-    has no punkt_tab for the language, Punkt is trained on the sources.
+    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Without
+    NLTK's punkt_tab for the language, Punkt is trained on the sources.
     """
     from pipeline.tokenization.train_tokenizer import make_tokenizer
 
     if (vocab is None) == (options["vocab_size"] is None):
         raise click.UsageError("give one of --vocab FILE and --vocab-size N.")
-    made, where = make_tokenizer(sources, out=out, vocab=vocab, **options)
-    click.echo(f"{made.vocab_size:,} pieces, Punkt {where}: {out}")
+    made, origin = make_tokenizer(sources, out=out, vocab=vocab, **options)
+    click.echo(f"{made.vocab_size:,} tokens, Punkt parameters {origin}: {out}")
 
 
 class BeamCommand(click.Command):

@@ -295,10 +295,10 @@ def no_mask(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        ("vocab.txt", no_mask, "the vocabulary of 6 pieces lacks [MASK]; BERT needs all of "),
-        ("bpe.json", bpe, "is not BERT's kind: normalizer type is None, not 'BertNormalizer'"),
+        ("vocab.txt", no_mask, "the vocabulary of 6 tokens lacks [MASK]; BERT needs "),
+        ("bpe.json", bpe, "is not a BERT tokenizer: normalizer type is None, not 'BertNormalizer'"),
         ("none.txt", lambda path: None, "no such file; give a vocab.txt or a tokenizer.json"),
-        ("a.json", lambda path: path.write_text("{"), "is not JSON: "),
+        ("a.json", lambda path: path.write_text("{"), "is not JSON ("),
     ],
 )
 def test_a_vocabulary_that_is_not_berts_is_refused(
@@ -318,7 +318,7 @@ def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder: Path, tmp_path: 
     learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out")
     assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
     assert refused(*learn, tmp_path / "file").endswith("file; give another --out.")
-    assert "cannot be made (File exists)" in refused(*learn, tmp_path / "file" / "t")
+    assert "(File exists); give another --out." in refused(*learn, tmp_path / "file" / "t")
     assert "already" in refused(*learn, folder / "tokenizer")
     assert not (tmp_path / "t").exists()
 

@@ -30,7 +30,7 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  tokenizer  Learn (or adopt) WordPiece, and the parameters of Punkt.
+  tokenizer  Learn or adopt a WordPiece vocabulary and a sentence splitter.
   shards     Text to shards of masked examples.
   inspect    Show examples as a person reads them.
   verify     Check every byte and every example against the manifest.

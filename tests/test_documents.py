@@ -70,7 +70,7 @@ def test_sentences_stay_in_their_paragraphs_and_documents(written):
 
 
 @given(st.lists(DOCUMENT, min_size=2, max_size=5), st.data())
-def test_pieces_give_what_the_whole_gives(written, data):
+def test_chunks_give_the_same_documents_as_the_whole(written, data):
     texts = [text_of(document) for document in written]
     cut = data.draw(st.integers(1, len(texts) - 1))
     whole, whole_counts = tokenize(texts)
@@ -81,7 +81,7 @@ def test_pieces_give_what_the_whole_gives(written, data):
     assert counts == whole_counts
 
 
-def test_sentences_without_a_token_are_no_sentences():
+def test_sentences_without_tokens_are_dropped():
     texts = [
         f"the cat sat. {NOTHING}\n{NOTHING}\nit slept.",
         NOTHING,
@@ -109,7 +109,7 @@ def test_short_paragraphs_and_documents_are_dropped_and_counted():
     assert documents.high == hash_documents(["the cat sat.\ndog."])[0]
 
 
-def test_space_around_lines_is_no_text():
+def test_space_around_lines_is_ignored():
     one, _ = tokenize(["  the cat sat. \t\n\n   it slept."])
     other, _ = tokenize(["the cat sat.\nit slept."])
     assert one.high == other.high

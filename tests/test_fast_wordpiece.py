@@ -103,23 +103,23 @@ def articles(rows: int | None = None) -> list[str]:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(deadline=None)
 @given(texts=sentences)
-def test_ids_are_the_library_s(name: str, texts: list[str]) -> None:
+def test_ids_equal_the_librarys(name: str, texts: list[str]) -> None:
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_every_hostile_pair_is_the_library_s(name: str) -> None:
+def test_every_hostile_pair_equals_the_librarys(name: str) -> None:
     texts = [f"a{x}{y}{x} {y}" for x in HOSTILE for y in HOSTILE]
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 
-def test_the_small_vocabulary_knows_the_hostile_text() -> None:
+def test_the_small_vocabulary_covers_the_hostile_text() -> None:
     # Were nearly all of it [UNK], equal ids would say little.
     ids, _ = COLUMNS[str(CASED.normalization)].encode([t for t in HOSTILE if len(t) == 1])
     assert (ids == CASED.unk_id).mean() < 0.1
 
 
-def test_every_character_is_the_library_s() -> None:
+def test_every_character_equals_the_librarys() -> None:
     every = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in UNUSED]
     texts = ["".join(f"x{c}.{c} " for c in every[i : i + 64]) for i in range(0, len(every), 64)]
     columns = ColumnTokenizer(UNCASED)
@@ -141,7 +141,7 @@ def test_long_words_are_unknown_from_101_characters() -> None:
     assert ids[35:].tolist() == [UNCASED.unk_id] * 3
 
 
-def test_sentences_may_be_empty_or_none_at_all() -> None:
+def test_no_sentences_and_empty_sentences() -> None:
     columns = ColumnTokenizer(UNCASED)
     assert as_lists(columns, []) == []
     assert as_lists(columns, [""]) == [[]]
@@ -150,7 +150,7 @@ def test_sentences_may_be_empty_or_none_at_all() -> None:
     ]  # fmt: skip
 
 
-def test_a_call_may_be_of_any_size() -> None:
+def test_calls_of_any_size_give_the_same_ids() -> None:
     texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
     ids, lengths = ColumnTokenizer(UNCASED).encode(texts)
     some, some_lengths = ColumnTokenizer(UNCASED).encode(texts[:4])
@@ -160,12 +160,12 @@ def test_a_call_may_be_of_any_size() -> None:
     assert as_lists(ColumnTokenizer(UNCASED), [""] * 3) == [[]] * 3
 
 
-def test_a_lone_surrogate_is_no_text() -> None:
+def test_a_lone_surrogate_is_an_error() -> None:
     with pytest.raises(UnicodeEncodeError):
         ColumnTokenizer(UNCASED).encode(["the \ud83d"])
 
 
-def test_words_end_at_spaces_marks_and_sentences() -> None:
+def test_words_end_at_spaces_punctuation_and_sentences() -> None:
     words, bounds = split_words(["No, no.", "", "a\tb", "É c "], letters=bytes(range(256)).lower())
     assert words.to_pylist() == ["no", ",", "no", ".", "a\tb", "É", "c"]
     assert bounds.tolist() == [0, 4, 4, 5, 7]
@@ -173,13 +173,13 @@ def test_words_end_at_spaces_marks_and_sentences() -> None:
 
 @settings(deadline=None)
 @given(batches=st.lists(sentences, max_size=6), memo_bytes=st.sampled_from([0, 500, 2000, 1 << 20]))
-def test_the_memo_changes_no_result(batches: list[list[str]], memo_bytes: int) -> None:
+def test_the_memo_does_not_affect_results(batches: list[list[str]], memo_bytes: int) -> None:
     columns = ColumnTokenizer(UNCASED, memo_bytes=memo_bytes)
     for texts in [*batches, *batches]:
         assert as_lists(columns, texts) == UNCASED.encode_batch(texts)
 
 
-def test_a_full_memo_makes_room_and_one_that_is_not_keeps_all() -> None:
+def test_only_a_full_memo_is_cleared() -> None:
     memo, ids = Memo(1_000), np.array([7, 8, 9], np.uint32)
     memo.add(["a", "bc"], ids, np.array([0, 1]))
     memo.make_room()
@@ -191,7 +191,7 @@ def test_a_full_memo_makes_room_and_one_that_is_not_keeps_all() -> None:
     assert memo.ids_of(["a"]).to_pylist() == [[9]]
 
 
-def test_the_memo_is_bounded_however_many_words_there_are() -> None:
+def test_the_memo_is_bounded() -> None:
     columns = ColumnTokenizer(UNCASED, memo_bytes=50_000)
     held = []
     for start in range(0, 20_000, 100):
@@ -202,7 +202,7 @@ def test_the_memo_is_bounded_however_many_words_there_are() -> None:
 
 @needs_data
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
-def test_real_articles_are_the_library_s(kind: str) -> None:
+def test_real_articles_equal_the_librarys(kind: str) -> None:
     texts = articles(300)
     assert as_lists(ColumnTokenizer(TOKENIZERS[kind]), texts) == TOKENIZERS[kind].encode_batch(
         texts
@@ -212,9 +212,11 @@ def test_real_articles_are_the_library_s(kind: str) -> None:
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
-def test_a_file_of_real_articles_is_the_library_s(kind: str) -> None:
+def test_a_file_of_real_articles_equals_the_librarys(kind: str) -> None:
     texts = articles()
-    columns = ColumnTokenizer(TOKENIZERS[kind], memo_bytes=8 << 20)  # it forgets on the way
+    columns = ColumnTokenizer(
+        TOKENIZERS[kind], memo_bytes=8 << 20
+    )  # small enough to be cleared on the way
     for start in range(0, len(texts), 50_000):
         part = texts[start : start + 50_000]
         assert as_lists(columns, part) == TOKENIZERS[kind].encode_batch(part)

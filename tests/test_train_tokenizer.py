@@ -40,7 +40,7 @@ def corpus(tmp_path):
 
 
 def make(out, *sources, **more):
-    facts = {
+    options = {
         "vocab": None,
         "vocab_size": None,
         "cased": False,
@@ -48,7 +48,7 @@ def make(out, *sources, **more):
         "text_columns": ("text",),
         "max_megabytes": 10,
     }
-    return make_tokenizer([str(source) for source in sources], out=out, **(facts | more))
+    return make_tokenizer([str(source) for source in sources], out=out, **(options | more))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def vocabulary(tmp_path):
     return path
 
 
-def test_a_learned_vocabulary_knows_the_text(tmp_path, corpus, no_punkt):
+def test_a_learned_vocabulary_covers_the_text(tmp_path, corpus, no_punkt):
     tokenizer, where = make(tmp_path / "out", corpus, vocab_size=200)
     assert where == "trained on the sources"
     assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
@@ -68,14 +68,14 @@ def test_a_learned_vocabulary_knows_the_text(tmp_path, corpus, no_punkt):
     assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
 
 
-def test_what_is_learned_splits_sentences(tmp_path, corpus, no_punkt):
+def test_a_learned_splitter_splits_sentences(tmp_path, corpus, no_punkt):
     tokenizer, _ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
     assert tokenizer.punkt["language"] == "elvish"
     splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
     assert splitter.split(["the cat sat. It slept."])[0] == ["the cat sat.", "It slept."]
 
 
-def test_an_adopted_vocabulary_is_taken_as_it_is(tmp_path, corpus, vocabulary, no_punkt):
+def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary, no_punkt):
     tokenizer, _ = make(tmp_path / "out", corpus, vocab=vocabulary)
     assert tokenizer.tokens == small_tokenizer().tokens
     assert tokenizer.lowercase
@@ -83,7 +83,7 @@ def test_an_adopted_vocabulary_is_taken_as_it_is(tmp_path, corpus, vocabulary, n
     assert not cased.lowercase
 
 
-def test_no_more_text_is_read_than_asked_for(tmp_path, punkt_of_nltk):
+def test_at_most_max_megabytes_are_read(tmp_path, punkt_of_nltk):
     for i in range(4):
         (tmp_path / f"{i}.txt").write_text(f"{'abcd'[i] * 9} " * 150_000 + ".")  # 1.5 MB each
     sources = [tmp_path / f"{i}.txt" for i in range(4)]
@@ -91,19 +91,19 @@ def test_no_more_text_is_read_than_asked_for(tmp_path, punkt_of_nltk):
     assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
 
 
-def test_punkt_of_nltk_is_taken_where_it_is_found(tmp_path, vocabulary, punkt_of_nltk):
+def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):
     tokenizer, where = make(tmp_path / "out", vocab=vocabulary)
-    assert where == "of nltk (english)"
+    assert where == "from nltk (english)"
     assert "dr" in tokenizer.punkt["abbrev_types"]
 
 
-def test_without_punkt_and_sources_it_is_said_what_to_do(tmp_path, vocabulary, no_punkt):
-    with pytest.raises(InputError, match=r"no punkt_tab for english.*name sources, or point NLTK"):
+def test_without_punkt_and_sources_the_error_says_what_to_do(tmp_path, vocabulary, no_punkt):
+    with pytest.raises(InputError, match=r"no punkt_tab for english.*give sources, or set NLTK"):
         make(tmp_path / "out", vocab=vocabulary)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_holds_something_is_not_touched(tmp_path, corpus, no_punkt):
+def test_a_folder_with_files_is_left_alone(tmp_path, corpus, no_punkt):
     (tmp_path / "out").mkdir()
     make(tmp_path / "out", corpus, vocab_size=200)  # an empty one is fine
     before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -114,7 +114,7 @@ def test_a_folder_that_holds_something_is_not_touched(tmp_path, corpus, no_punkt
         make(corpus, corpus, vocab_size=200)
 
 
-def test_a_vocabulary_that_is_not_berts_leaves_no_folder(tmp_path, corpus, no_punkt):
+def test_a_refused_vocabulary_leaves_no_folder(tmp_path, corpus, no_punkt):
     (tmp_path / "bad.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
     with pytest.raises(InputError, match=r"bad\.txt.*lacks \[MASK\]"):
         make(tmp_path / "out", corpus, vocab=tmp_path / "bad.txt")

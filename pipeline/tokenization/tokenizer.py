@@ -1,13 +1,15 @@
-"""The tokenizer folder: BERT's WordPiece, facts about its vocabulary, and Punkt's parameters.
+"""The tokenizer folder: a BERT WordPiece vocabulary, its normalizer flags and Punkt's parameters.
 
-A tokenizer is three things: a list of pieces (id = place in the list), four normalizer flags, and
-optionally the sentence splitter's parameters. Everything else follows from them, so whatever file
-a vocabulary comes from, the library's tokenizer is built anew from these alone, and the digest
-covers exactly these. The price: a `tokenizer.json` that does anything BERT's does not is refused.
+    work/tokenizer/   vocab.txt   punkt.json   tokenizer.json
 
-Text never becomes a special token. The library would turn text that spells "[MASK]" into one
-unless told not to, and keeps that setting neither in `tokenizer.json` nor in a pickle; here it is
-set where the library's tokenizer is built, which is the only way a `Tokenizer` comes to be.
+A tokenizer consists of a list of tokens (id = index in the list), four normalizer flags and,
+optionally, the sentence splitter's parameters. The library's tokenizer is always built from these
+alone, whatever file a vocabulary comes from, and the digest covers exactly these. So a
+`tokenizer.json` with settings that differ from BERT's is refused.
+
+Text never becomes a special token. By default the library turns text that spells "[MASK]" into
+one, and it saves this setting neither in `tokenizer.json` nor in a pickle; here it is set in the
+only place where the library's tokenizer is built.
 """
 
 import hashlib
@@ -28,11 +30,11 @@ from pipeline.common.paths import names_in, path_of, whole_file
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 CONTINUATION = "##"
-UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line ends, lone surrogates
+UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 
-# What makes a tokenizer.json BERT's: (part, setting, value).
+# The settings of BERT's tokenizer.json: (part, setting, value).
 BERT_SETTINGS = (
     ("normalizer", "type", "BertNormalizer"),
     ("pre_tokenizer", "type", "BertPreTokenizer"),
@@ -45,26 +47,26 @@ BERT_SETTINGS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Normalization:
-    """What BertNormalizer does to text before it is cut into words, in this order."""
+    """The steps of BertNormalizer, in order, before text is split into words."""
 
-    clean_text: bool = True  #: drop control characters, make every whitespace a space
-    handle_chinese_chars: bool = True  #: a space around each Chinese character
+    clean_text: bool = True  #: drop control characters, turn all whitespace into spaces
+    handle_chinese_chars: bool = True  #: put spaces around each Chinese character
     strip_accents: bool  #: decompose (NFD), drop nonspacing marks
     lowercase: bool
 
 
 class Tokenizer:
-    """BERT's WordPiece and what the pipeline asks of its vocabulary of V pieces.
+    """A BERT WordPiece tokenizer and the properties of its vocabulary of V tokens.
 
-    tokens            list[str] [V]    id -> piece
+    tokens            list[str] [V]    id -> token
     is_special        bool      [V]    one of SPECIAL_TOKENS
-    is_continuation   bool      [V]    "##..." pieces, which go on with a word
-    replacement_ids   uint32    [R]    what a random replacement may be: no special, no "[unused"
-    punkt             dict | None      Punkt's parameters, as JSON gives them back
-    digest            str              sha256, hex, over pieces, flags and Punkt's parameters
+    is_continuation   bool      [V]    "##..." tokens, which continue a word
+    replacement_ids   uint32    [R]    candidates for a random token: no special, no "[unused..."
+    punkt             dict | None      Punkt's parameters, as read from JSON
+    digest            str              sha256, hex, of tokens, flags and Punkt's parameters
     library           tokenizers.Tokenizer
 
-    Raises InputError where a vocabulary cannot be BERT's. Pickles: it is built anew from its facts.
+    Raises InputError for a vocabulary that cannot be BERT's. Unpickling builds it anew.
     """
 
     def __init__(
@@ -92,18 +94,18 @@ class Tokenizer:
         return self.normalization.lowercase
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """The library's ids of each text, no [CLS] or [SEP] added: what `tokens.py` must equal."""
+        """The library's ids of each text, without [CLS] and [SEP]; `fast_wordpiece` equals them."""
         return [text.ids for text in self.library.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text: pieces joined to words, special tokens shown."""
+        """Readable text: tokens joined to words, including special tokens."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def save(self, folder: str | Path) -> None:
-        """Write vocab.txt, punkt.json if there are parameters, and, last, tokenizer.json.
+        """Write vocab.txt, punkt.json if there are parameters, and finally tokenizer.json.
 
-        Without the last one a folder is no tokenizer. One that already holds this tokenizer is left
-        as it is; one that holds anything else is an InputError.
+        Without the last file a folder is not a tokenizer. A folder with the same tokenizer is left
+        unchanged. Raises InputError for a folder that holds anything else.
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.endswith(".partial")}
@@ -116,7 +118,7 @@ class Tokenizer:
             _write(folder / PUNKT_JSON, canonical_json(self.punkt) + "\n")
         else:
             (folder / PUNKT_JSON).unlink(missing_ok=True)
-        # Not the library's own save: it tells of a full disk by a bare Exception.
+        # Not the library's own save: it reports a full disk as a bare Exception.
         _write(folder / TOKENIZER_JSON, self.library.to_str(pretty=True))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -143,30 +145,30 @@ class Tokenizer:
         return library
 
     def _digest(self) -> str:
-        facts = [self.tokens, asdict(self.normalization), self.punkt]
-        return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
+        parts = [self.tokens, asdict(self.normalization), self.punkt]
+        return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
     def _check_same(self, folder: Path) -> None:
         digest = load_tokenizer(folder).digest
         if digest != self.digest:
             raise InputError(
-                f"{folder} already holds another tokenizer (digest {digest[:12]}, this one is "
-                f"{self.digest[:12]}); choose another folder or remove it"
+                f"{folder} already holds another tokenizer (digest {digest[:12]}, this one has "
+                f"{self.digest[:12]}); choose another folder or remove it."
             )
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote. `vocab.txt` is for other tools and not read.
+    """Load what `Tokenizer.save` wrote; `vocab.txt` is for other tools and is not read.
 
-    InputError where the folder is missing, is no tokenizer folder, or holds one that is not BERT's.
+    Raises InputError if the folder is missing or does not hold a BERT tokenizer.
     """
     folder = path_of(folder)
     if not (folder / TOKENIZER_JSON).is_file():
         found = sorted(names_in(folder))[:5] if folder.is_dir() else None
-        what = "no such folder" if found is None else f"it holds {', '.join(found) or 'nothing'}"
+        what = "no such folder" if found is None else f"it has {', '.join(found) or 'no files'}"
         raise InputError(
-            f"{folder} is no tokenizer folder (no {TOKENIZER_JSON} in it: {what}); "
-            f"make one with `clozeline tokenizer --out {folder}`"
+            f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); "
+            f"make one with `clozeline tokenizer --out {folder}`."
         )
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
@@ -175,9 +177,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def adopt_vocabulary(path: str | Path, *, cased: bool, punkt: dict[str, Any] | None) -> Tokenizer:
-    """A tokenizer from a vocab.txt (one piece a line) or a tokenizer.json (by its name, *.json).
+    """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
 
-    InputError where the file is missing, is not BERT's kind, or is cased against `cased`.
+    Raises InputError if the file is missing, is not for BERT, or does not agree with `cased`.
     """
     path = path_of(path)
     if path.suffix != ".json":
@@ -185,19 +187,19 @@ def adopt_vocabulary(path: str | Path, *, cased: bool, punkt: dict[str, Any] | N
     tokens, normalization = read_tokenizer_json(path)
     if normalization.lowercase == cased:
         found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
-        raise InputError(f"{path} is {found}, which is not what was asked for; {fix} --cased")
+        raise InputError(f"{path} is {found}; {fix} --cased.")
     return _named(path, tokens, normalization, punkt)
 
 
 def learn_vocabulary(
     texts: Iterator[str], *, vocab_size: int, cased: bool, punkt: dict[str, Any] | None
 ) -> Tokenizer:
-    """Learn at most `vocab_size` pieces with the library's WordPiece trainer, specials first.
+    """Learn at most `vocab_size` tokens with the library's WordPiece trainer, special ones first.
 
-    The library breaks ties by the order of its hash tables, so **two runs on the same text do not
-    give the same vocabulary**: learn once, keep the folder, and treat it as an input. A small text
-    gives fewer pieces; a `vocab_size` below the number of characters in the text gives more.
-    InputError where the text holds no words.
+    The library breaks ties by hash order, so **training twice on the same text does not give the
+    same vocabulary**: learn once, keep the folder, and treat it as an input. A small text gives
+    fewer tokens; a `vocab_size` below the number of distinct characters gives more. Raises
+    InputError if the text has no words.
     """
     normalization = _normalization(cased=cased)
     library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
@@ -206,49 +208,52 @@ def learn_vocabulary(
     )
     vocabulary = library.get_vocab()
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return _named("the text to learn from", tokens, normalization, punkt)
+    return _named("the training text", tokens, normalization, punkt)
 
 
 def check_tokens(tokens: Sequence[str]) -> None:
-    """InputError where a list of pieces cannot be a BERT vocabulary; id i is line i + 1."""
+    """Raises InputError if a list of tokens cannot be a BERT vocabulary; id i is line i + 1."""
     first: dict[str, int] = {}
     for i, token in enumerate(tokens):
         if not token or UNWRITABLE.search(token):
-            raise InputError(f"id {i} (line {i + 1}) is {token!r}, which is no piece; remove it")
+            raise InputError(
+                f"id {i} (line {i + 1}) is {token!r}, which is not a token; remove it."
+            )
         if first.setdefault(token, i) != i:
             raise InputError(
                 f"id {i} (line {i + 1}) repeats id {first[token]} (line {first[token] + 1}), "
-                f"{token!r}; a piece must stand once"
+                f"{token!r}; remove one of them."
             )
     missing = [token for token in SPECIAL_TOKENS if token not in first]
     if missing:
         raise InputError(
-            f"the vocabulary of {len(tokens):,} pieces lacks {', '.join(missing)}; "
-            f"BERT needs all of {' '.join(SPECIAL_TOKENS)}"
+            f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; "
+            f"BERT needs {' '.join(SPECIAL_TOKENS)}."
         )
     if all(token in SPECIAL_TOKENS or token.startswith("[unused") for token in tokens):
-        raise InputError(f"no words: all {len(tokens)} pieces are special; give more text or words")
+        raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
 
 
 def read_vocab_txt(path: Path) -> list[str]:
-    """The lines of a vocab.txt, in order; `str.splitlines` would cut at U+2028 and the like."""
+    """The lines of a vocab.txt, in order; `str.splitlines` would also split at U+2028."""
     lines = _read_text(path).removesuffix("\n").split("\n")
     return [line.removesuffix("\r") for line in lines]
 
 
 def read_tokenizer_json(path: Path) -> tuple[list[str], Normalization]:
-    """The pieces and the normalizer's flags. Padding, truncation and templates are not taken over.
+    """The tokens and the normalizer's flags. Padding, truncation and templates are ignored.
 
-    InputError where the file asks for anything but BERT's WordPiece.
+    Raises InputError for anything but BERT's WordPiece.
     """
     spec = _read_json_object(path)
     parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
-    parts["model"] = {"type": "WordPiece", **parts["model"]}  # files of 2020 do not say the type
+    parts["model"] = {"type": "WordPiece", **parts["model"]}  # files from 2020 have no type
     for part, setting, wanted in BERT_SETTINGS:
         if parts[part].get(setting) != wanted:
             raise InputError(
-                f"{path} is not BERT's kind: {part} {setting} is {parts[part].get(setting)!r}, "
-                f"not {wanted!r}; give a vocab.txt, or a tokenizer.json made for BERT"
+                f"{path} is not a BERT tokenizer: {part} {setting} is "
+                f"{parts[part].get(setting)!r}, not {wanted!r}; give a vocab.txt, or a "
+                "tokenizer.json of BERT's."
             )
     vocabulary = _part(parts["model"], "vocab")
     _check_ids(path, vocabulary)
@@ -258,7 +263,7 @@ def read_tokenizer_json(path: Path) -> tuple[list[str], Normalization]:
 
 
 def canonical_json(value: Any) -> str:
-    """One text per value: sorted keys, no spaces, ASCII."""
+    """Equal values give equal text: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -267,10 +272,10 @@ def _check_ids(path: Path, vocabulary: dict[str, Any]) -> None:
     if all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids))):
         return
     strays = [repr(i) for i in ids if type(i) is not int or not 0 <= i < len(ids)]
-    found = f"{strays[0]} is none of them" if strays else "one stands twice"
+    found = f"{strays[0]} is out of range" if strays else "one is repeated"
     raise InputError(
-        f"{path}: the ids of {len(ids):,} pieces must be 0 to {len(ids) - 1}, each once, "
-        f"but {found}; give the vocab.txt instead"
+        f"{path}: the ids of {len(ids):,} tokens must be 0 to {len(ids) - 1}, each once, "
+        f"but {found}; give the vocab.txt instead."
     )
 
 
@@ -280,18 +285,18 @@ def _check_added_tokens(path: Path, added: list[Any], vocabulary: dict[str, int]
         content, i = spec.get("content"), spec.get("id")
         if content not in SPECIAL_TOKENS or vocabulary.get(content) != i:
             raise InputError(
-                f"{path} adds the token {content!r} (id {i}), and only {' '.join(SPECIAL_TOKENS)} "
-                "may be special; put it in a vocab.txt as a piece, or remove it"
+                f"{path} adds the token {content!r} (id {i}), but only {' '.join(SPECIAL_TOKENS)} "
+                "may be added; remove it, or give a vocab.txt that contains it."
             )
 
 
 def _read_normalization(path: Path, spec: dict[str, Any]) -> Normalization:
     flags = {name: spec.get(name) for name in Normalization.__dataclass_fields__}
-    if flags["strip_accents"] is None:  # the library's way to say: as lowercase
+    if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
         flags["strip_accents"] = flags["lowercase"]
     for name, flag in flags.items():
         if not isinstance(flag, bool):
-            raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false")
+            raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
     return Normalization(**flags)  # type: ignore[arg-type]
 
 
@@ -300,7 +305,7 @@ def _normalization(*, cased: bool) -> Normalization:
 
 
 def _named(
-    where: str | Path,
+    origin: str | Path,
     tokens: list[str],
     normalization: Normalization,
     punkt: dict[str, Any] | None,
@@ -308,7 +313,7 @@ def _named(
     try:
         return Tokenizer(tokens, normalization, punkt)
     except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+        raise InputError(f"{origin}: {error}") from error
 
 
 def _write(path: Path, text: str) -> None:
@@ -319,20 +324,20 @@ def _write(path: Path, text: str) -> None:
 def _read_text(path: Path) -> str:
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "no such file"
-        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json")
+        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text: {error}; convert it first") from error
+        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(_read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}; write it again") from error
+        raise InputError(f"{path} is not JSON ({error}); replace it.") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object")
+        raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object; replace it.")
     return value
 
 

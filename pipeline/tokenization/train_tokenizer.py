@@ -1,4 +1,4 @@
-"""`clozeline tokenizer`: a vocabulary and Punkt's parameters, learned or adopted, once."""
+"""`clozeline tokenizer`: learns or adopts a vocabulary and Punkt's parameters."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ from pipeline.tokenization.tokenizer import (
     learn_vocabulary,
 )
 
-# NLTK's trainer takes seconds for a megabyte, and its statistics settle early: 8 MB of Wikipedia
-# came no closer to the published English parameters than 1 MB.
+# NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
+# the published English parameters than 1 MB.
 PUNKT_TEXT_BYTES = 2_000_000
 SMALL_BLOCK = 1 << 20
 
@@ -36,27 +36,28 @@ def make_tokenizer(
     max_megabytes: int,
     overwrite: bool = False,
 ) -> tuple[Tokenizer, str]:
-    """Write the tokenizer folder; tells also where Punkt's parameters came from.
+    """Write the tokenizer folder; returns also where Punkt's parameters come from.
 
-    Raises InputError for a vocabulary that is not BERT's kind, and where there is nothing to learn
-    from.
+    Raises InputError for a vocabulary that is not BERT's, and if there is no text to learn from.
     """
     _check_out(out, overwrite=overwrite)
     limit = max_megabytes * 1_000_000
     if vocab is not None:
-        adopt_vocabulary(vocab, cased=cased, punkt=None)  # a bad one is told before the long work
+        adopt_vocabulary(vocab, cased=cased, punkt=None)  # reports a bad one before the long work
     blocks = _mixed(sources, text_columns) if sources else []
     punkt = find_punkt(language)
-    where = f"of nltk ({language})"
+    origin = f"from nltk ({language})"
     if punkt is None:
         punkt = _train_punkt(blocks, language)
-        where = "trained on the sources"
+        origin = "trained on the sources"
     if vocab is not None:
         tokenizer = adopt_vocabulary(vocab, cased=cased, punkt=punkt.to_json())
     else:
         assert vocab_size is not None
         if not blocks:
-            raise InputError("no source to learn from; name at least one, or give --vocab FILE.")
+            raise InputError(
+                "there is no source to learn from; give at least one, or --vocab FILE."
+            )
         texts = _texts(blocks, limit, label="learning WordPiece")
         tokenizer = learn_vocabulary(
             texts, vocab_size=vocab_size, cased=cased, punkt=punkt.to_json()
@@ -64,7 +65,7 @@ def make_tokenizer(
     if overwrite:
         remove_folder(out)
     tokenizer.save(out)
-    return tokenizer, where
+    return tokenizer, origin
 
 
 def _check_out(out: Path, *, overwrite: bool) -> None:
@@ -79,32 +80,32 @@ def _check_out(out: Path, *, overwrite: bool) -> None:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{out} cannot be made ({error.strerror}); give another --out.") from error
+        raise InputError(f"cannot create {out} ({error.strerror}); give another --out.") from error
 
 
 def _train_punkt(blocks: list[Block], language: str) -> PunktData:
     if not blocks:
         raise InputError(
-            f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; name "
-            "sources, or point NLTK_DATA to a folder with tokenizers/punkt_tab."
+            f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; give "
+            "sources, or set NLTK_DATA to a folder that contains tokenizers/punkt_tab."
         )
     texts = _texts(blocks, PUNKT_TEXT_BYTES, label="training Punkt")
     return train_punkt(texts, language)
 
 
 def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]:
-    """All blocks in a drawn order, so that a part of them is like the whole."""
+    """All blocks in random order, so that the first ones are a fair sample."""
     blocks = list_blocks(sources, block_bytes=SMALL_BLOCK, text_columns=text_columns)
     return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]
 
 
 def _texts(blocks: list[Block], limit: int, *, label: str) -> Iterator[str]:
-    """The documents of the blocks, until `limit` characters."""
+    """The documents of the blocks, up to about `limit` characters."""
     total = min(limit, sum(block.text_bytes for block in blocks))
     with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
         for block in blocks:
-            for piece in read_block(block, chunk_bytes=SMALL_BLOCK):
-                yield from piece.texts
-                bar.update(sum(map(len, piece.texts)))
+            for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
+                yield from chunk.texts
+                bar.update(sum(map(len, chunk.texts)))
                 if bar.n >= limit:
                     return
