@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import DivergedError, InputError
 from train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
@@ -28,9 +28,7 @@ from train.artifacts.checkpoint import (
 from train.artifacts.checkpoint_writer import CheckpointWriter
 from train.artifacts.snapshot import restore_moments, take_snapshot
 
-STATE = TrainState(
-    step=7, next_position=56, dataset_digest="ab", tokenizer_digest="cd", seed=3, heldout_loss=1.5
-)
+STATE = TrainState(step=7, loader={"next_position": 56, "seed": 3}, heldout_loss=1.5)
 
 
 def make_model(seed=0):
@@ -89,6 +87,25 @@ def test_the_state_comes_back(tmp_path):
     assert read_state(folder) == replace(STATE, heldout_loss=0.25)
 
 
+def test_a_state_of_version_0_1_0_is_read(tmp_path):
+    """It had the loader's values beside the others, and its own sha256 like every state."""
+    folder = save(tmp_path)
+    old = {
+        "step": 7, "next_position": 56, "dataset_digest": "ab", "tokenizer_digest": "cd",
+        "seed": 3, "skipped_shards": [], "heldout_loss": None, "elapsed": 0.0,
+        "files": json.loads((folder / "state.json").read_text())["files"],
+    }  # fmt: skip
+    digest = sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
+    (folder / "state.json").write_text(json.dumps({**old, "sha256": digest}))
+    state = check_checkpoint(folder)
+    assert (state.step, state.running_metrics) == (7, [])
+    assert state.loader == {
+        "version": 1, "order_version": 1, "pool_rows": 65_536, "next_position": 56,
+        "tokenizer_digest": "cd", "dataset_digest": "ab", "split": "train", "seed": 3,
+        "skipped_shards": [], "length_bins": 0, "batch_size": None,
+    }  # fmt: skip
+
+
 def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_path):
     model = make_model()
     optimizer = make_optimizer(model)
@@ -106,7 +123,7 @@ def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_p
         assert torch.equal(ours, theirs)
 
 
-def test_a_half_written_folder_is_no_checkpoint_and_is_swept_up(tmp_path):
+def test_a_half_written_folder_is_not_a_checkpoint_and_is_removed(tmp_path):
     folder = save(tmp_path, step=5)
     partial = folder.with_name(".step-00000009.0123.partial")
     partial.mkdir()
@@ -135,14 +152,14 @@ def test_the_newest_and_the_best_are_kept(tmp_path):
     assert steps_of(tmp_path) == [3, 5, 6]
 
 
-def test_without_a_look_at_held_out_examples_the_newest_are_kept(tmp_path):
+def test_without_evaluations_the_newest_are_kept(tmp_path):
     for step in range(1, 5):
         save(tmp_path, step=step)
     remove_old_checkpoints(tmp_path, keep=3)
     assert steps_of(tmp_path) == [2, 3, 4]
 
 
-def test_a_second_life_replaces_the_checkpoint_of_the_same_step(tmp_path):
+def test_a_resumed_process_replaces_the_checkpoint_of_the_same_step(tmp_path):
     save(tmp_path, heldout_loss=0.5)
     folder = save(tmp_path, heldout_loss=0.25)
     assert list_checkpoints(tmp_path) == [folder]
@@ -170,11 +187,11 @@ def read_all(folder):
     read_state(folder)
 
 
-def test_a_whole_checkpoint_passes_the_check(tmp_path):
+def test_an_intact_checkpoint_passes_the_check(tmp_path):
     assert check_checkpoint(save(tmp_path)) == replace(STATE, heldout_loss=None)
 
 
-def test_an_old_damaged_state_does_not_stop_the_sweeping(tmp_path):
+def test_an_old_damaged_state_does_not_stop_the_removal_of_others(tmp_path):
     for step, loss in ((1, 0.1), (2, 0.5), (3, 0.7)):
         save(tmp_path, step=step, heldout_loss=loss)
     (list_checkpoints(tmp_path)[0] / "state.json").write_text("{")
@@ -182,7 +199,7 @@ def test_an_old_damaged_state_does_not_stop_the_sweeping(tmp_path):
     assert steps_of(tmp_path) == [2, 3]
 
 
-def test_what_is_set_aside_is_kept_and_is_no_checkpoint(tmp_path):
+def test_what_is_set_aside_is_kept_but_not_listed(tmp_path):
     folder = save(tmp_path, step=5)
     before = contents(folder)
     aside = set_aside(folder)
@@ -194,7 +211,7 @@ def test_what_is_set_aside_is_kept_and_is_no_checkpoint(tmp_path):
 # --- in the background
 
 
-def test_the_writer_writes_what_was_and_not_what_training_makes_of_it(tmp_path):
+def test_the_writer_writes_the_snapshot_and_not_what_training_changes_since(tmp_path):
     model = make_model()
     optimizer = make_optimizer(model)
     update(model, optimizer)
@@ -210,7 +227,7 @@ def test_the_writer_writes_what_was_and_not_what_training_makes_of_it(tmp_path):
     assert all(torch.equal(stored[name], value) for name, value in before.items())
 
 
-def test_who_does_not_keep_a_snapshot_has_no_copy():
+def test_a_process_that_does_not_keep_a_snapshot_copies_nothing():
     model = make_model()
     snapshot = take_snapshot(model, make_optimizer(model), is_kept=False)
     assert not snapshot.weights
@@ -227,7 +244,7 @@ def test_a_failed_write_is_raised_by_the_next_wait_and_at_the_end(tmp_path):
             writer.save(snapshot, STATE)
             with pytest.raises(InputError, match="cannot be written"):
                 writer.wait()
-            assert not writer.has_failed  # it is said once
+            assert not writer.has_failed  # it is raised once
         with pytest.raises(InputError), CheckpointWriter(tmp_path, keep=1) as writer:
             writer.save(snapshot, STATE)
         assert writer.has_failed is False
@@ -253,7 +270,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_full_disk_leaves_what_was_there(size, tmp_path):
     save(tmp_path, step=5)
     before = contents(tmp_path)
-    complaint = "step-00000007 cannot be written .* the checkpoints before it are whole"
+    complaint = "step-00000007 cannot be written .* the checkpoints before it are intact"
     with no_file_longer_than(size), pytest.raises(InputError, match=complaint):
         save(tmp_path, step=7)
     assert contents(tmp_path) == before
@@ -267,14 +284,14 @@ def test_weights_that_are_not_finite_are_not_written(tmp_path):
     model = make_model()
     with torch.no_grad():
         model[2].bias.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"2\.bias is not finite after step 8, so no checkpoint"):
+    with pytest.raises(DivergedError, match=r"2\.bias is not finite after step 8, so no check"):
         save_checkpoint(
             tmp_path, take_snapshot(model, make_optimizer(model)), replace(STATE, step=8)
         )
     assert steps_of(tmp_path) == [7]
 
 
-def test_a_state_that_is_no_object_is_damage(tmp_path):
+def test_a_state_that_is_not_an_object_is_damage(tmp_path):
     folder = save(tmp_path)
     (folder / "state.json").write_text("[1]")
     with pytest.raises(InputError, match=r"state\.json cannot be read"):

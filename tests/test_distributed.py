@@ -171,7 +171,7 @@ def test_a_stop_request_to_one_of_two_processes_stops_both(runs):
     """They agree within so many steps; else this test would not end."""
     state = read_state(latest_checkpoint(runs / "stopped"))
     assert 5 <= state.step <= 5 + 2 * MAX_STEPS_BETWEEN_SYNCS
-    assert state.next_position == 8 * state.step
+    assert state.loader["next_position"] == 8 * state.step
     assert not (runs / "stopped" / "summary.json").exists()
 
 

@@ -434,7 +434,7 @@ def test_shards_longer_than_the_model_reads_are_refused(
     weights = BertForPretraining(config).state_dict()
     save_huggingface(short, config, weights)
     line = refused("pretrain", small_folder, "--out", tmp_path / "run", "--init", short)
-    assert "has examples of 16 tokens, and the model reads 12 at most" in line
+    assert "has examples of 16 tokens, but the model reads at most 12" in line
 
 
 @pytest.mark.parametrize(

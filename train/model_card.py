@@ -57,7 +57,7 @@ def run_card(
     training, data = config.training, config.data
     trained: Values = {
         "steps": state.step,
-        "examples read": state.next_position,
+        "examples read": state.loader["next_position"],
         "maximum sequence length": data.max_seq_length,
         "pairs": data.pairs,
         "masking rate": data.masked_lm_prob,

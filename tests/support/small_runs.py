@@ -24,13 +24,7 @@ def write_small_run(
         tokenizer_digest=tokenizer.digest,
     )
     write_run(folder, config, tokenizer)
-    state = TrainState(
-        step=1,
-        next_position=0,
-        dataset_digest=config.dataset_digest,
-        tokenizer_digest=tokenizer.digest,
-        seed=0,
-    )
+    state = TrainState(step=1, loader={"next_position": 8})
     snapshot = take_snapshot(model, build_optimizer(model, config.training))
     save_checkpoint(folder, snapshot, state)
     return folder

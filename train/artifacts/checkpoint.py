@@ -4,12 +4,12 @@
     RUN/tokenizer/                                       a copy: the run needs nothing else
     RUN/checkpoints/step-00000500/model.safetensors      weights by name
                                  /optimizer.safetensors  moments, "NAME/exp_avg" ...
-                                 /state.json             step, position in the data, held-out loss;
+                                 /state.json             step, loader state, held-out loss;
                                                          sha256 of both files, and of itself
 
-There is no state of random generators to keep: dropout is seeded at every step from (seed, step,
-rank), and the order of the data is a function of the position. Nor does it matter how many
-processes wrote it, and which part of the model each of them had (see `snapshot.py`).
+No state of random generators is needed: dropout is seeded at every step from (seed, step, rank),
+and the order of the data is a function of the position. Nor does it matter how many processes wrote
+it, and which part of the model each of them had (see `snapshot.py`).
 """
 
 import hashlib
@@ -25,25 +25,21 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import DivergedError, InputError
 from train.artifacts.snapshot import Snapshot
 
 CHECKPOINTS = "checkpoints"
 MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-DAMAGED = "damaged-"  # before the name of a folder that was set aside
+DAMAGED = "damaged-"  # prefix of a folder that was set aside
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """Where training stands, besides weights and moments."""
+    """The state of training besides weights and moments."""
 
     step: int
-    next_position: int  # in the endless sequence of examples, see train/data/order.py
-    dataset_digest: str
-    tokenizer_digest: str
-    seed: int  # of the order of the data
-    skipped_shards: list[str] = field(default_factory=list)  # the order goes on without them
-    heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were looked at
+    loader: dict[str, Any] = field(default_factory=dict)  # Loader.state_dict(); {} before step 1
+    heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were evaluated
     elapsed: float = 0.0  # seconds, of a run with a time budget
     running_metrics: list[float] = field(default_factory=list)  # see RunningMetrics.state
 
@@ -51,8 +47,8 @@ class TrainState:
 def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     """Write a checkpoint beside the others; a full disk leaves those as they are.
 
-    Raises InputError where it cannot be written, and for weights that are not finite: nothing could
-    go on from them.
+    Raises InputError where it cannot be written, and DivergedError for weights that are not finite:
+    training could not continue from them.
     """
     _check_finite(snapshot, state.step)
     folder = checkpoint_folder(run, state.step)
@@ -62,18 +58,18 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
         save_file(snapshot.weights, partial / MODEL)
         save_file(snapshot.moments, partial / OPTIMIZER)
         sums = {name: _sha256(partial / name) for name in (MODEL, OPTIMIZER)}
-        facts = _sealed({**asdict(state), "files": sums})
-        (partial / STATE).write_text(json.dumps(facts, indent=2) + "\n")
+        values = _sealed({**asdict(state), "files": sums})
+        (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
         for file in (*partial.iterdir(), partial):
             _sync(file)
-        if folder.exists():  # the same step of an earlier life, which began before it
+        if folder.exists():  # the same step, by a process that resumed from before it
             shutil.rmtree(folder)
         partial.rename(folder)
         _sync(folder.parent)
     except (OSError, SafetensorError) as error:
         raise InputError(
             f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
-            "whole. Make room, then go on with --resume."
+            "intact. Free disk space, then continue with --resume."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -94,12 +90,12 @@ def load_moments(folder: Path) -> dict[str, Tensor]:
 
 
 def read_state(folder: Path) -> TrainState:
-    """Where training stood. Raises InputError where the file is damaged."""
+    """The state of training. Raises InputError where the file is damaged."""
     return _read(folder)[0]
 
 
 def check_checkpoint(folder: Path) -> TrainState:
-    """Where training stood, once each file is seen to be what was written.
+    """The state of training, after checking that each file is what was written.
 
     Raises InputError that names the file which is not.
     """
@@ -110,29 +106,29 @@ def check_checkpoint(folder: Path) -> TrainState:
 
 
 def weights_digest(folder: Path) -> str:
-    """The sha256 of the weights, as noted when they were written."""
+    """The sha256 of the weights, as recorded when they were written."""
     return _read(folder)[1][MODEL]
 
 
 def set_aside(folder: Path) -> Path:
-    """Take a damaged checkpoint out of the row; where it is now."""
+    """Rename a damaged checkpoint, so that it is not listed any more; returns its new path."""
     aside = folder.with_name(DAMAGED + folder.name)
     shutil.rmtree(aside, ignore_errors=True)
     return folder.rename(aside)
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The checkpoints of a run that were written to their end, oldest first."""
+    """The finished checkpoints of a run, oldest first."""
     return sorted((run / CHECKPOINTS).glob("step-*"))
 
 
 def latest_checkpoint(run: Path) -> Path | None:
-    """The newest of them, if there is one."""
+    """The newest checkpoint, if there is one."""
     return next(reversed(list_checkpoints(run)), None)
 
 
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:
-    """Leave the newest `keep` and the best on held-out examples; and nothing half-written."""
+    """Keep the newest `keep` and the best on held-out examples; remove half-written ones."""
     found = list_checkpoints(run)
     losses = {folder: _heldout_loss(folder) for folder in found}
     seen = {folder: loss for folder, loss in losses.items() if loss is not None}
@@ -145,21 +141,21 @@ def remove_old_checkpoints(run: Path, *, keep: int) -> None:
 
 
 def checkpoint_folder(run: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """The folder of a step's checkpoint."""
     return run / CHECKPOINTS / f"step-{step:08d}"
 
 
 def _check_finite(snapshot: Snapshot, step: int) -> None:
     for name, weight in snapshot.weights.items():
         if not weight.isfinite().all():
-            raise InputError(
-                f"{name} is not finite after step {step}, so no checkpoint was written. Go on from "
-                "the one before it, with --resume and a smaller --learning-rate."
+            raise DivergedError(
+                f"{name} is not finite after step {step}, so no checkpoint was written. Resume "
+                "from the one before it: add --resume and a smaller --learning-rate."
             )
 
 
 def _heldout_loss(folder: Path) -> float | None:
-    """None also where the state is damaged: such a checkpoint is not the best one."""
+    """None also where the state is damaged: such a checkpoint cannot be the best one."""
     try:
         return read_state(folder).heldout_loss
     except InputError:
@@ -168,12 +164,12 @@ def _heldout_loss(folder: Path) -> float | None:
 
 def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
     try:
-        facts = json.loads((folder / STATE).read_text())
-        if _sealed(facts) != facts:
-            raise ValueError("it is not what was written")
-        facts.pop("sha256")
-        sums = facts.pop("files")
-        return TrainState(**facts), sums
+        values = json.loads((folder / STATE).read_text())
+        if _sealed(values) != values:
+            raise ValueError("its content has changed")
+        values.pop("sha256")
+        sums = values.pop("files")
+        return TrainState(**_upgraded(values)), sums
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise _damage(folder, STATE, error) from error
 
@@ -192,19 +188,29 @@ def _check(folder: Path, name: str, sums: dict[str, str]) -> None:
             return
     except OSError as error:
         raise _damage(folder, name, error) from error
-    raise _damage(folder, name, "it is not what was written")
+    raise _damage(folder, name, "its content has changed")
 
 
 def _damage(folder: Path, name: str, what: object) -> InputError:
     return InputError(
-        f"{folder / name} cannot be read ({what}); delete {folder} to go on from the checkpoint "
+        f"{folder / name} cannot be read ({what}); delete {folder} to resume from the checkpoint "
         "before it."
     )
 
 
-def _sealed(facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts with the sha256 of all of them."""
-    bare = {name: value for name, value in facts.items() if name != "sha256"}
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """Version 0.1.0 stored the values below by themselves, and refused other length bins."""
+    if "loader" in values:
+        return values
+    names = ("next_position", "dataset_digest", "tokenizer_digest", "seed", "skipped_shards")
+    loader = {"version": 1, "order_version": 1, "pool_rows": 65_536, "split": "train"}
+    loader |= {"length_bins": 0, "batch_size": None} | {name: values.pop(name) for name in names}
+    return {**values, "loader": loader}
+
+
+def _sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with the sha256 of all of them."""
+    bare = {name: value for name, value in values.items() if name != "sha256"}
     written = json.dumps(bare, sort_keys=True).encode()
     return {**bare, "sha256": hashlib.sha256(written).hexdigest()}
 

@@ -1,4 +1,4 @@
-"""Checkpoints are written by a thread, while training goes on with its own tensors."""
+"""Checkpoints are written by a thread, while training continues with its own tensors."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -9,10 +9,10 @@ from train.artifacts.snapshot import Snapshot
 
 
 class CheckpointWriter:
-    """Writes one checkpoint at a time and removes those that are not to be kept; a context.
+    """Writes one checkpoint at a time and removes old ones; a context.
 
-    What a write raises is raised by the next `wait`; at the end of the block too, unless it ends by
-    an error of its own.
+    What a write raises is raised by the next `wait`, and at the end of the block unless the block
+    raises itself.
     """
 
     def __init__(self, run: Path, *, keep: int) -> None:
@@ -36,12 +36,12 @@ class CheckpointWriter:
         return write is not None and write.done() and write.exception() is not None
 
     def save(self, snapshot: Snapshot, state: TrainState) -> None:
-        """Begin to write; the snapshot is the writer's from now on. `wait` before."""
+        """Start writing; the snapshot belongs to the writer from now on. Call `wait` before."""
         assert self._write is None, "two snapshots would be in memory at once"
         self._write = self._thread.submit(self._save, snapshot, state)
 
     def wait(self) -> None:
-        """Until the last checkpoint is on the disk. Raises InputError where it could not be."""
+        """Wait until the last checkpoint is on disk; raises what writing it raised."""
         write, self._write = self._write, None
         if write is not None:
             write.result()

@@ -9,6 +9,7 @@ from click.core import ParameterSource
 
 from model.config import PRESETS, BertConfig
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
+from pipeline.common.errors import STOPPED
 from train.config import PretrainConfig
 
 LOCAL = click.Path(path_type=Path)
@@ -45,7 +46,7 @@ def pretrain(
     """Pretrain a model on shards, in one process or under torchrun.
 
     With --start-from or --init, the architecture is that of the given run or folder, unless
-    --preset is given as well.
+    --preset is given as well. SIGTERM and SIGINT save a checkpoint and exit with code 75.
     """
     if start_from and init:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
@@ -65,17 +66,17 @@ def pretrain(
         start_from=start_from,
         init=init,
     )
-    if not is_main_process():
-        return
-    for line in as_table(outcome.heldout) if outcome.heldout else ():
-        click.echo(line)
     budget = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
-    reached = f"step {outcome.step} {budget}"
+    reached, done = f"step {outcome.step} {budget}", "" if outcome.is_new else "already complete: "
+    last_line = f"{done}{reached}: {out}"
     if not outcome.is_complete:
-        click.echo(f"Stopped at {reached}; checkpoint saved in {out}. Add `--resume` to continue.")
-        return
-    done = "" if outcome.is_new else "already complete: "
-    click.echo(f"{done}{reached}: {out}")
+        last_line = f"Stopped at {reached}; checkpoint saved. Add `--resume` to continue."
+    if is_main_process():
+        for line in as_table(outcome.heldout) if outcome.heldout else ():
+            click.echo(line)
+        click.echo(last_line)
+    if not outcome.is_complete:
+        click.get_current_context().exit(STOPPED)
 
 
 def _chosen_model(

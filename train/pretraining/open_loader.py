@@ -2,11 +2,10 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pipeline.common.errors import InputError
-from train.artifacts.checkpoint import TrainState
 from train.config import PretrainConfig
 from train.data.loader import Loader
 from train.data.shard_set import ShardSet
@@ -14,13 +13,13 @@ from train.engine.distributed import World
 
 
 def open_loader(
-    shards: Path, training: PretrainConfig, state: TrainState, world: World
-) -> tuple[Loader, TrainState]:
-    """This process's part of the global batches from the position of `state` on; and the state,
-    in which a new run notes the skipped shards.
+    shards: Path, training: PretrainConfig, world: World, *, state: dict[str, Any]
+) -> Loader:
+    """This process's part of the global batches, from a `Loader.state_dict` on, or from the
+    beginning where `state` is empty.
 
-    Raises InputError for bad shards, for missing validation shards, and where the skipped shards
-    differ from those of another rank or of the checkpoint: the order of the data depends on them.
+    Raises InputError for bad shards, for missing validation shards, where ranks skip different
+    shards, and where the checkpoint's order of examples is another one.
     """
     loader = Loader(
         shards,
@@ -35,23 +34,16 @@ def open_loader(
         skip_bad_shards=training.skip_bad_shards,
         device=world.device,
     )
-    loader.load_state_dict(loader.state_dict(state.next_position))
     if loader.shards.manifest.num_examples("validation"):
         ShardSet(shards, "validation")  # fails now, and not at the first evaluation
-    skipped = sorted(loader.shards.skipped)
-    _check_same_on_all_ranks(skipped, world)
-    if state.step == 0:
-        state = replace(state, skipped_shards=skipped)
-    if state.skipped_shards != skipped:
-        raise InputError(
-            f"{shards}: {_listed(skipped)} would be skipped, the checkpoint skips "
-            f"{_listed(state.skipped_shards)}, and the order of the data depends on it. Restore "
-            "the shards, or give another --out with --start-from."
-        )
+    _check_same_on_all_ranks(sorted(loader.shards.skipped), world)
+    if state:
+        world.broadcast_from_main(lambda: loader.load_state_dict(state))  # rank 0 alone complains
+        loader.load_state_dict(state)
     if world.is_main:
         for warning in _warnings(loader.shards, training.batch_size):
             print(f"warning: {warning}", file=sys.stderr)
-    return loader, state
+    return loader
 
 
 def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:

@@ -18,7 +18,8 @@ from pipeline.tokenization.tokenizer import load_tokenizer
 from train.artifacts.run import RunConfig, remove_run, write_run
 from train.config import PretrainConfig
 from train.engine.distributed import is_restart, join_world
-from train.pretraining.resume import ResumePoint, find_resume_point
+from train.pretraining.open_loader import open_loader
+from train.pretraining.resume import find_resume_point
 from train.pretraining.trainer import Outcome, Trainer
 
 
@@ -48,9 +49,8 @@ def pretrain(
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago
         for size in training.batch_sizes:
             training.accumulation(world.size, size)
-
-        def prepare() -> ResumePoint:
-            start = find_resume_point(
+        start = world.broadcast_from_main(
+            lambda: find_resume_point(
                 out,
                 config,
                 shards=shards,
@@ -59,17 +59,19 @@ def pretrain(
                 start_from=start_from,
                 init=init,
             )
-            if overwrite:  # only now: a new run that is refused leaves the old one alone
-                remove_run(out)
-            if not start.is_complete:
-                started = replace(config, started_from=start.started_from)
-                write_run(out, started, load_tokenizer(shards / TOKENIZER))
-            return start
-
-        start = world.broadcast_from_main(prepare)
+        )
+        loader = open_loader(shards, training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
-        return Trainer(shards, out, config, world, start).train()
+
+        def write_folder() -> None:
+            if overwrite:  # only now: a new run that is refused leaves the old one alone
+                remove_run(out)
+            started = replace(config, started_from=start.started_from)
+            write_run(out, started, load_tokenizer(shards / TOKENIZER))
+
+        world.broadcast_from_main(write_folder)
+        return Trainer(shards, out, config, world, loader=loader, start=start).train()
 
 
 def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:

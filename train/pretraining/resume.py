@@ -13,7 +13,6 @@ from train.artifacts.checkpoint import (
     weights_digest,
 )
 from train.artifacts.run import SUMMARY, RunConfig, read_run
-from train.config import PretrainConfig
 from train.engine.schedule import is_over
 from train.pretraining.initial_weights import check_initial
 
@@ -58,7 +57,7 @@ def find_resume_point(
         there = read_run(out)
         if found := _newest_whole(out):
             checkpoint, state = found
-            _check_same(out, config, there, state)
+            _check_same(out, config, there)
             _check_may_continue(out, config, there, state, resume=resume)
             over = is_over(config.training, state.step, state.elapsed)
             return ResumePoint(
@@ -71,8 +70,8 @@ def find_resume_point(
         return _from_other_run(start_from, config)
     if init:
         digest = check_initial(init, config.model, shards)
-        return ResumePoint(state=_first_state(config), init=init, started_from=digest)
-    return ResumePoint(state=_first_state(config))
+        return ResumePoint(state=TrainState(step=0), init=init, started_from=digest)
+    return ResumePoint(state=TrainState(step=0))
 
 
 def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:
@@ -99,39 +98,18 @@ def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:
     return None  # stopped before its first checkpoint: nothing is lost
 
 
-def _check_same(out: Path, config: RunConfig, there: RunConfig, state: TrainState) -> None:
-    """Raises InputError where continuing would not be the same run."""
-    there = replace(  # the checkpoint decides, not the run.json beside it
-        there, dataset_digest=state.dataset_digest, tokenizer_digest=state.tokenizer_digest
-    )
-    if fatal := config.differences(there, "model", "dataset_digest", "tokenizer_digest"):
+def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
+    """Raises InputError where the checkpoint does not fit; the loader checks the data."""
+    if fatal := config.differences(there, "model"):
         raise InputError(
-            f"{out} holds a run with another model, data set or tokenizer ({'; '.join(fatal)}). "
-            "Give another --out, or --overwrite."
+            f"{out} holds a run with another model ({'; '.join(fatal)}). Give another --out, or "
+            "--overwrite."
         )
-    if state.seed != config.training.seed:
-        raise InputError(
-            f"{out} reads the data in the order of seed {state.seed}, not of "
-            f"{config.training.seed}; give that seed, or another --out."
-        )
-    _check_bins(out, config.training, there.training)
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
             f"{out} has the moments of --optimizer {there.training.optimizer}; give that one, or "
             f"another --out with --start-from {out}."
         )
-
-
-def _check_bins(out: Path, training: PretrainConfig, there: PretrainConfig) -> None:
-    if not training.length_bins and not there.length_bins:
-        return
-    for name in ("length_bins", "batch_size"):
-        ours, theirs = getattr(training, name), getattr(there, name)
-        if ours != theirs:
-            raise InputError(
-                f"{out} reads the data in the order of {name} {theirs}, not of {ours}; give that "
-                "one, or another --out. Without length bins the batch size may change."
-            )
 
 
 def _check_may_continue(
@@ -173,7 +151,7 @@ def _from_other_run(other: Path, config: RunConfig) -> ResumePoint:
             "fit; use its --preset, and shards built with its tokenizer."
         )
     return ResumePoint(
-        state=_first_state(config),
+        state=TrainState(step=0),
         checkpoint=checkpoints[-1],
         has_moments=there.training.optimizer == config.training.optimizer,
         started_from=weights_digest(checkpoints[-1]),
@@ -184,13 +162,3 @@ def _without_dropout(config: RunConfig) -> RunConfig:
     """Dropout is not part of the weights: a run may change the one of the run it starts from."""
     model = replace(config.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return replace(config, model=model)
-
-
-def _first_state(config: RunConfig) -> TrainState:
-    return TrainState(
-        step=0,
-        next_position=0,
-        dataset_digest=config.dataset_digest,
-        tokenizer_digest=config.tokenizer_digest,
-        seed=config.training.seed,
-    )

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from model.config import BertConfig
 from model.heads import BertForPretraining, start_decoder_at_unigram
 from pipeline.common.errors import DivergedError, InputError
 from pipeline.dataset.manifest import Manifest, read_manifest
-from train.artifacts.checkpoint import load_moments, load_weights
+from train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from train.artifacts.checkpoint_writer import CheckpointWriter
 from train.artifacts.run import RunConfig, write_summary
 from train.artifacts.snapshot import restore_moments, take_snapshot
 from train.data.batch import LoadedBatch
-from train.data.loader import evaluation_batches
+from train.data.loader import Loader, evaluation_batches
 from train.engine.distributed import World, parallelize
 from train.engine.flops import peak_flops, step_flops
 from train.engine.malloc import disable_malloc_trim
@@ -32,7 +32,6 @@ from train.monitoring.metrics import MetricsLog
 from train.monitoring.running_metrics import RunningMetrics
 from train.pretraining.evaluate import Evaluation, evaluate
 from train.pretraining.initial_weights import load_initial
-from train.pretraining.open_loader import open_loader
 from train.pretraining.resume import ResumePoint
 from train.pretraining.step import train_step
 from train.pretraining.stop_and_budget import StopAndBudget
@@ -54,14 +53,20 @@ class Trainer:
     """The training of one process, from a resume point to the last step or a stop request."""
 
     def __init__(
-        self, shards: Path, out: Path, config: RunConfig, world: World, start: ResumePoint
+        self,
+        shards: Path,
+        out: Path,
+        config: RunConfig,
+        world: World,
+        *,
+        loader: Loader,
+        start: ResumePoint,
     ) -> None:
         training = config.training
         self.shards, self.out, self.training, self.world = shards, out, training, world
-        self.manifest = read_manifest(shards)
-        self.loader, self.state = open_loader(shards, training, start.state, world)
-        self.saved_step = self.state.step
-        self.heldout: Evaluation | None = None
+        self.manifest, self.loader = read_manifest(shards), loader
+        self.step = self.saved_step = start.state.step
+        self.heldout: Evaluation | None = None  # of the weights as they are now
         self.model = _initialize_model(config.model, self.manifest, training.seed, start)
         disable_malloc_trim()
         is_cuda = world.device.type == "cuda"
@@ -75,14 +80,14 @@ class Trainer:
         if start.checkpoint and start.has_moments:
             restore_moments(self.model, self.optimizer, load_moments(start.checkpoint))
         self.running = RunningMetrics(
-            world, peak_flops=peak_flops(world.device), carried=self.state.running_metrics
+            world, peak_flops=peak_flops(world.device), carried=start.state.running_metrics
         )
         self.writer = CheckpointWriter(out, keep=training.keep)
-        self.control = StopAndBudget(world, elapsed=self.state.elapsed)
+        self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         total_steps = None if training.budget else training.max_steps
         self.log = MetricsLog(
             out,
-            start_step=self.state.step,
+            start_step=self.step,
             max_steps=total_steps,
             writes=world.is_main,
             health=Health(
@@ -98,16 +103,14 @@ class Trainer:
         self.model.train()
         with control, self.writer, self.log, closing(self._batches()) as batches:
             while not (self._is_over() or control.is_stopped):
-                step = self.state.step + 1
                 with self.running.timer.waiting():
                     loaded = next(batches)
 
-                is_logged = step == 1 or step % training.log_every == 0
-                sums, norm = self._step(step, loaded, count_hits=is_logged)
+                self.step += 1
+                self.heldout = None
+                is_logged = self.step == 1 or self._is_due(training.log_every)
+                sums, norm = self._step(loaded, count_hits=is_logged)
                 self.running.add(loaded, sums[:2], flops=self._flops(loaded))
-                self.state = replace(
-                    self.state, step=step, next_position=loaded.next_position, heldout_loss=None
-                )
 
                 if is_logged:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
@@ -126,11 +129,11 @@ class Trainer:
         is_complete = self._is_over() and not control.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
-            write_summary(self.out, self.state.step, heldout)
-        return Outcome(self.state.step, True, is_complete, self.heldout)
+            write_summary(self.out, self.step, heldout)
+        return Outcome(self.step, True, is_complete, self.heldout)
 
     def _is_over(self) -> bool:
-        return is_over(self.training, self.state.step, self.control.elapsed)
+        return is_over(self.training, self.step, self.control.elapsed)
 
     def _evaluates(self) -> bool:
         every = self.training.eval_every
@@ -140,7 +143,7 @@ class Trainer:
         return self._is_over() or self._is_due(self.training.save_every)
 
     def _is_due(self, every: int) -> bool:
-        return every > 0 and self.state.step % every == 0
+        return every > 0 and self.step % every == 0
 
     def _batches(self) -> Generator[LoadedBatch]:
         """Batches from the loader's position on, each of the size that the ramp gives its step."""
@@ -152,12 +155,12 @@ class Trainer:
                     yield next(batches)
 
     def _batch_size(self) -> int:
-        return batch_size_at(self.training, self.state.step + 1, self.control.elapsed)
+        return batch_size_at(self.training, self.step + 1, self.control.elapsed)
 
-    def _step(self, step: int, loaded: LoadedBatch, *, count_hits: bool) -> tuple[Tensor, Tensor]:
+    def _step(self, loaded: LoadedBatch, *, count_hits: bool) -> tuple[Tensor, Tensor]:
         training, world = self.training, self.world
-        seed_dropout(training.seed, step, world.rank)
-        rate = learning_rate_at(training, step, self.control.elapsed)
+        seed_dropout(training.seed, self.step, world.rank)
+        rate = learning_rate_at(training, self.step, self.control.elapsed)
         set_learning_rate(self.optimizer, rate)
         return train_step(
             self.parallel_model,
@@ -190,10 +193,10 @@ class Trainer:
         for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
             if not math.isfinite(line.get(name, 0.0)):
                 raise DivergedError(
-                    f"{name} is {line[name]} after step {self.state.step}. Resume from the newest "
+                    f"{name} is {line[name]} after step {self.step}. Resume from the newest "
                     "checkpoint: add --resume and a smaller --learning-rate."
                 )
-        self.log.write(self.state.step, line)
+        self.log.write(self.step, line)
 
     def _evaluate(self) -> None:
         """Measure the model on held-out examples, if there are any and nobody asks to stop."""
@@ -222,9 +225,8 @@ class Trainer:
         if self.control.is_stopped:
             return
         self.heldout = heldout
-        self.state = replace(self.state, heldout_loss=heldout.loss)
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
-        self.log.write(self.state.step, values)
+        self.log.write(self.step, values)
 
     def _until_stopped(self, batches: Iterable[LoadedBatch]) -> Iterator[LoadedBatch]:
         """The batches until a stop request; all processes stop at the same batch."""
@@ -237,16 +239,20 @@ class Trainer:
 
     def _save(self) -> None:
         """Write a checkpoint in the background, unless this step has one."""
-        if self.state.step == self.saved_step:
+        if self.step == self.saved_step:
             return
-        self.saved_step = self.state.step
+        self.saved_step = self.step
         self.world.broadcast_from_main(self.writer.wait)
-        self.state = replace(self.state, running_metrics=self.running.state())
-        if self.training.budget:
-            self.state = replace(self.state, elapsed=self.control.elapsed)
+        state = TrainState(
+            step=self.step,
+            loader=self.loader.state_dict(),
+            heldout_loss=self.heldout.loss if self.heldout else None,
+            elapsed=self.control.elapsed if self.training.budget else 0.0,
+            running_metrics=self.running.state(),
+        )
         snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
         if self.world.is_main:
-            self.writer.save(snapshot, self.state)
+            self.writer.save(snapshot, state)
 
 
 def _initialize_model(
