@@ -70,6 +70,7 @@ def check_masks(
         else:
             wrong = slab.masked_lm_positions.lengths != expected
             findings.note(wrong, WRONG_NUMBER, first=start)
+        if config.masking == "tokens":  # the one scheme in which every position is as likely
             total.by_part += _count_by_part(slab, maskable, masked, counts)
         _count_replacements(slab, total, findings, rules, start)
         again = mask_examples(
