@@ -78,20 +78,27 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
 
 
 @main.command()
-@click.argument("folders", metavar="SHARDS|RUN...", nargs=-1, required=True, type=FOLDER)
+@click.argument("folders", metavar="SHARDS|CLASSIFIER|RUN...", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, help="Write only the HTML page, to this file.")
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write an HTML report on a data set or on training runs.
+    """Write an HTML report on a data set, a classifier or training runs.
 
     For a data set: SHARDS/report.html, and a data set card for the Hugging Face Hub,
     SHARDS/README.md. An edited card is kept. For a run: RUN/report.html. Up to four runs are
-    compared in the report of the first.
+    compared in the report of the first. For a classifier: CLASSIFIER/report.html.
     """
     from pipeline.dataset.manifest import MANIFEST
     from pipeline.report.dataset_report import write_report
 
     # Checked before torch is imported: a pipeline host may have none.
-    is_run, is_dataset = ((folders[0] / name).exists() for name in ("run.json", MANIFEST))
+    is_run, is_dataset, is_classifier = (
+        (folders[0] / name).exists() for name in ("run.json", MANIFEST, "classifier.json")
+    )
+    if is_classifier and len(folders) == 1:
+        from train.finetuning.classifier_report import write_classifier_report
+
+        click.echo(write_classifier_report(folders[0], out=out))
+        return
     if is_run or len(folders) > 1:
         from train.monitoring.run_report import write_run_report
 
@@ -100,7 +107,8 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     if folders[0].is_dir() and not is_dataset:
         raise InputError(
             f"{folders[0]} is neither a finished data set (it has no {MANIFEST}) nor a run (no "
-            "run.json); give a folder made by `clozeline shards` or `clozeline pretrain`."
+            "run.json) nor a classifier (no classifier.json); give a folder made by `clozeline "
+            "shards`, `clozeline pretrain` or `clozeline finetune`."
         )
     written = write_report(folders[0], out=out)
     if out is None and written.card is None:

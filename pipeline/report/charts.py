@@ -105,13 +105,15 @@ def draw_lines(
     x_label: str,
     y_label: str,
     log: bool = False,
+    log_x: bool = False,
     percent: bool = False,
     steps: bool = False,
     from_zero: bool = True,
 ) -> str:
     """A line for each series, at most four; `steps` for values that hold until the next x.
 
-    `from_zero`: the y axis starts at 0 instead of the lowest value.
+    `log`: both axes are logarithmic; `log_x`: only the x axis. `from_zero`: the y axis starts at 0
+    instead of the lowest value.
     """
     with _drawing(name, height=2.3) as (axes, svg):
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
@@ -121,7 +123,9 @@ def draw_lines(
         if log:
             axes.set(xscale="log", yscale="log")
             axes.set_ylim(*_whole_powers(np.concatenate([y for _, y in series.values()])))
-        elif from_zero:
+        if log_x:
+            axes.set_xscale("log")
+        if from_zero and not log:
             axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         axes.margins(x=0.01)
         _legend(axes, len(series))

@@ -36,13 +36,26 @@ class Point:
 
     @property
     def mean(self) -> float:
-        """Mean accuracy over the seeds."""
-        return float(np.mean(self.accuracies))
+        """Mean accuracy on the test rows over the seeds."""
+        return self.mean_on(None)
 
     @property
     def deviation(self) -> float:
         """Sample standard deviation over the seeds; 0 of a single one."""
-        return float(np.std(self.accuracies, ddof=1)) if len(self.accuracies) > 1 else 0.0
+        return self.deviation_on(None)
+
+    def mean_on(self, source: str | None) -> float:
+        """As `mean`, on another test set."""
+        return float(np.mean(self.accuracies_on(source)))
+
+    def deviation_on(self, source: str | None) -> float:
+        """As `deviation`, on another test set."""
+        found = self.accuracies_on(source)
+        return float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
+
+    def accuracies_on(self, source: str | None) -> tuple[float, ...]:
+        """One per seed; of the test rows where no other source is named."""
+        return self.accuracies if source is None else self.also[source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,7 +230,7 @@ def label_efficiency_table(points: Sequence[Point]) -> list[str]:
         title = f"accuracy on {source}, %" if source else "accuracy, %"
         lines += ["", title, "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
         for size in sizes:
-            cells = (_percent(by_key.get((size, start)), source) for start in starts)
+            cells = (_percent(by_key[size, start], source) for start in starts)
             lines.append(f"{size:>10,}" + "".join(f"{cell:>16}" for cell in cells))
     return lines
 
@@ -231,15 +244,13 @@ def _accuracy(point: Point) -> str:
     seeds = len(point.accuracies)
     line = f"accuracy {point.mean:.4f}"
     line += f" ± {point.deviation:.4f} ({seeds} seeds)" if seeds > 1 else ""
-    others = (f"{np.mean(found):.4f} on {source}" for source, found in point.also.items())
+    others = (f"{point.mean_on(source):.4f} on {source}" for source in point.also)
     return ", ".join([line, *others])
 
 
-def _percent(point: Point | None, source: str | None) -> str:
-    if point is None:
-        return "-"
-    values = 100 * np.array(point.also[source] if source else point.accuracies)
-    return f"{values.mean():.1f}" + (f" ± {values.std(ddof=1):.1f}" if len(values) > 1 else "")
+def _percent(point: Point, source: str | None) -> str:
+    mean, deviation = 100 * point.mean_on(source), 100 * point.deviation_on(source)
+    return f"{mean:.1f} ± {deviation:.1f}" if len(point.accuracies) > 1 else f"{mean:.1f}"
 
 
 def _imbalance(class_counts: dict[str, int]) -> list[str]:

@@ -1,0 +1,163 @@
+"""The report of a classifier: what is printed, stored and drawn of finished cells."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from train.cli import main
+from train.finetuning.calibration import Calibration
+from train.finetuning.cells import Cell, CellKey, Start
+from train.finetuning.classifier_report import write_classifier_report
+from train.finetuning.report import FinetuneReport, Mistake, label_efficiency_table
+from train.finetuning.scores import Scores
+from train.finetuning.selection import HeldOut, Selection
+from train.finetuning.training import Plan
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("jinja2")
+
+SELECTION = Selection(
+    plan=Plan(learning_rate=1e-3, schedule_epochs=8, epochs=6),
+    held_out=HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
+    tried=(
+        (
+            Plan(learning_rate=1e-3, schedule_epochs=8, epochs=6),
+            HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
+        ),
+    ),
+)
+
+
+def cell(start: Start, examples: int, seed: int, right: int) -> Cell:
+    """So many of 100 test rows are right, and one fewer of another test set."""
+    return Cell(
+        key=CellKey(start=start, examples=examples, seed=seed),
+        scores=Scores(("bad", "good"), np.array([[right - 40, 60 - right + 40], [0, 40]])),
+        also={"imdb": Scores(("bad", "good"), np.array([[right - 41, 101 - right], [0, 40]]))},
+        selection=None if start == "bag_of_words" else SELECTION,
+    )
+
+
+def report(sizes: tuple[int, ...] = (100, 1000)) -> FinetuneReport:
+    cells = [
+        *(cell("bag_of_words", n, 0, 70) for n in sizes),
+        *(cell("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
+        *(cell("pretrained", n, seed, 80 + 4 * seed) for n in sizes for seed in (0, 1)),
+    ]
+    return FinetuneReport(
+        is_new=True,
+        cells=tuple(cells),
+        chosen=CellKey(start="pretrained", examples=sizes[-1], seed=1),
+        calibration=Calibration.of(
+            np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1]), temperature=1.5
+        ),
+        mistakes=(Mistake(row=7, text="<script>", label="bad", predicted="good", confidence=0.99),),
+        class_counts={"bad": 500, "good": 500},
+        near_copies=3,
+        notes=("something to know",),
+        sources={"run": "r", "train": "a.csv", "test": "b.csv"},
+    )
+
+
+def write_folder(folder: Path, found: FinetuneReport) -> Path:
+    folder.mkdir()
+    (folder / "report.json").write_text(json.dumps(found.to_dict()))
+    metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
+    (folder / "classifier.json").write_text(json.dumps(metadata))
+    return folder
+
+
+def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all() -> None:
+    found = report()
+    assert found.finetuned.scores.accuracy == 0.84
+    assert found.rows == 1000
+    values = found.to_dict()
+    assert values["seed"] == 1
+    assert values["finetuned"]["accuracy"] == 0.84
+    assert values["from_scratch"]["accuracy"] == 0.60  # of the first seed
+    assert values["bag_of_words"]["accuracy"] == 0.70
+    assert values["plan"] == {"learning_rate": 1e-3, "schedule_epochs": 8, "epochs": 6}
+    assert [(p.start, p.examples) for p in found.points()] == [
+        (start, n) for n in (100, 1000) for start in ("pretrained", "from_scratch", "bag_of_words")
+    ]
+    point = found.points()[3]
+    assert (point.mean, point.deviation) == pytest.approx((0.82, 0.04 / 2**0.5))
+    assert point.mean_on("imdb") == pytest.approx(0.81)
+
+
+def test_the_report_survives_json() -> None:
+    found = report()
+    again = FinetuneReport.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert not again.is_new
+    assert again.to_dict() == found.to_dict()
+    assert again.lines() == found.lines()
+
+
+def test_the_table_has_mean_and_deviation_in_percent() -> None:
+    assert label_efficiency_table(report().points()) == [
+        "",
+        "accuracy, %",
+        "      rows      fine-tuned    from scratch    bag-of-words",
+        "       100      82.0 ± 2.8      61.0 ± 1.4            70.0",
+        "     1,000      82.0 ± 2.8      61.0 ± 1.4            70.0",
+        "",
+        "accuracy on imdb, %",
+        "      rows      fine-tuned    from scratch    bag-of-words",
+        "       100      81.0 ± 2.8      60.0 ± 1.4            69.0",
+        "     1,000      81.0 ± 2.8      60.0 ± 1.4            69.0",
+    ]
+    assert label_efficiency_table(report((1000,)).points()) == []
+
+
+def test_the_lines_say_what_was_chosen_and_measured() -> None:
+    lines = report().lines()
+    for expected in (
+        "          fine-tuned  accuracy 0.8200 ± 0.0283 (2 seeds), 0.8100 on imdb",
+        "        bag-of-words  accuracy 0.7000, 0.6900 on imdb",
+        "chosen on training rows: learning rate 0.001, 6 of 8 epochs, 0.8000 on 200 held-out "
+        "training rows",
+        "3 of 100 test rows have a near copy among the training rows",
+        "note: something to know",
+    ):
+        assert expected in lines
+
+
+def test_figures_are_equal_for_equal_points() -> None:
+    one, two = report().figures(), report().figures()
+    assert one == two
+    assert sorted(one) == ["label_efficiency.png", "label_efficiency.svg"]
+    assert b"fine-tuned" not in one["label_efficiency.png"]
+    assert report((1000,)).figures() == {}  # there is no curve
+
+
+def test_the_page_has_every_section_and_escapes_texts(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "c", report())
+    page = write_classifier_report(folder, out=None)
+    assert page == folder / "report.html"
+    html = page.read_text()
+    assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
+        *("Classes", "Confusion matrix", "Compared models", "Label efficiency", "Calibration"),
+        *("Learning rate and epochs", "Most confident mistakes", "Config"),
+    ]
+    assert "<script>" not in html
+    assert "&lt;script&gt;" in html
+    assert html.count("<svg") == 3  # two test sets, calibration
+    assert write_classifier_report(folder, out=tmp_path / "x.html").read_text() == html
+
+
+def test_a_single_size_has_no_curve(tmp_path: Path) -> None:
+    found = replace(report((1000,)), mistakes=())
+    html = write_classifier_report(write_folder(tmp_path / "c", found), out=None).read_text()
+    assert "Label efficiency" not in html
+    assert html.count("<svg") == 1
+
+
+def test_the_command_reports_on_a_classifier(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "c", report())
+    done = CliRunner().invoke(main, ["report", str(folder)])
+    assert (done.exit_code, done.output) == (0, f"{folder / 'report.html'}\n")

@@ -1,0 +1,212 @@
+"""The sections of the report of a classifier: one function each, listed in SECTIONS."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from pipeline.report.charts import Series, draw_lines
+from pipeline.report.html import Chart, Section, Table
+from train.finetuning.cells import SHOWN
+from train.finetuning.report import FinetuneReport, Point
+from train.finetuning.scores import Scores
+
+LONGEST_TEXT = 120  # characters of a misclassified text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierSummary:
+    """What the page is about: the report, and the config with digests of classifier.json."""
+
+    report: FinetuneReport
+    job: dict[str, Any]
+
+
+def _classes(summary: ClassifierSummary) -> Section:
+    scores = summary.report.finetuned.scores
+    columns = zip(
+        *(scores.names, scores.precision, scores.recall, scores.f1, scores.confusion.sum(1)),
+        strict=True,
+    )
+    return Section(
+        heading="Classes",
+        sentence=f"On {scores.examples:,} test rows. Macro F1 is {scores.macro_f1:.4f}.",
+        tables=[
+            Table(
+                heads=("class", "precision", "recall", "F1", "rows"),
+                rows=[
+                    (name, f"{p:.4f}", f"{r:.4f}", f"{f:.4f}", f"{n:,}")
+                    for name, p, r, f, n in columns
+                ],
+            )
+        ],
+    )
+
+
+def _confusion(summary: ClassifierSummary) -> Section:
+    scores = summary.report.finetuned.scores
+    return Section(
+        heading="Confusion matrix",
+        sentence="A row for each label, a column for each prediction.",
+        tables=[
+            Table(
+                heads=("label", *(f"predicted {name}" for name in scores.names)),
+                rows=[
+                    (name, *(f"{count:,}" for count in counts))
+                    for name, counts in zip(scores.names, scores.confusion, strict=True)
+                ],
+            )
+        ],
+    )
+
+
+def _comparison(summary: ClassifierSummary) -> Section:
+    report = summary.report
+    points = [point for point in report.points() if point.examples == report.rows]
+    sources = list(points[0].also)
+    return Section(
+        heading="Compared models",
+        sentence=f"Trained on all {report.rows:,} training rows and tested on the same rows.",
+        tables=[
+            Table(
+                heads=("model", "accuracy", *(f"on {source}" for source in sources)),
+                rows=[
+                    (SHOWN[p.start], _accuracy(p), *(_accuracy(p, source) for source in sources))
+                    for p in points
+                ],
+            )
+        ],
+    )
+
+
+def _label_efficiency(summary: ClassifierSummary) -> Section | None:
+    points = summary.report.points()
+    if len({point.examples for point in points}) == 1:
+        return None
+    return Section(
+        heading="Label efficiency",
+        sentence="Smaller training sets are balanced and part of the larger ones.",
+        charts=list(_curves(points)),
+        tables=[_curve_table(points, source) for source in (None, *points[0].also)],
+    )
+
+
+def _curves(points: Sequence[Point]) -> Iterator[Chart]:
+    for number, source in enumerate((None, *points[0].also)):
+        series: Series = {
+            SHOWN[start]: (
+                [point.examples for point in points if point.start == start],
+                [point.mean_on(source) for point in points if point.start == start],
+            )
+            for start in SHOWN
+            if any(point.start == start for point in points)
+        }
+        svg = draw_lines(
+            f"label efficiency {number}",
+            series,
+            x_label="training rows",
+            y_label="accuracy",
+            log_x=True,
+            percent=True,
+            from_zero=False,
+        )
+        yield Chart(svg=svg, caption=f"accuracy on {source or 'the test rows'}")
+
+
+def _curve_table(points: Sequence[Point], source: str | None) -> Table:
+    starts = [start for start in SHOWN if any(point.start == start for point in points)]
+    by_key = {(point.examples, point.start): point for point in points}
+    rows = [
+        (f"{size:,}", *(_accuracy(by_key[size, start], source) for start in starts))
+        for size in sorted({point.examples for point in points})
+    ]
+    heads = (f"rows, on {source}" if source else "rows", *(SHOWN[start] for start in starts))
+    return Table(heads=heads, rows=rows)
+
+
+def _calibration(summary: ClassifierSummary) -> Section:
+    calibration = summary.report.calibration
+    line = (np.array(calibration.confidences), np.array(calibration.accuracies))
+    lowest = 1 / len(summary.report.finetuned.scores.names)
+    svg = draw_lines(
+        "calibration",
+        {"test rows": line, "perfectly calibrated": (np.array([lowest, 1]), np.array([lowest, 1]))},
+        x_label="confidence",
+        y_label="accuracy",
+        percent=True,
+        from_zero=False,
+    )
+    return Section(
+        heading="Calibration",
+        sentence=f"The expected calibration error is {calibration.error:.4f}; without the "
+        f"temperature of {calibration.temperature:.2f} it would be {calibration.error_before:.4f}.",
+        charts=[Chart(svg=svg, caption="accuracy of the predictions of each bin of confidence")],
+    )
+
+
+def _selection(summary: ClassifierSummary) -> Section:
+    cell = summary.report.finetuned
+    assert cell.selection is not None  # it is fine-tuned
+    rows = [
+        (f"{plan.learning_rate:g}", str(plan.epochs), f"{held.loss:.4f}", f"{held.accuracy:.4f}")
+        for plan, held in cell.selection.tried
+    ]
+    return Section(
+        heading="Learning rate and epochs",
+        sentence=f"Chosen on rows held out of the training rows: {cell.selection.line()}.",
+        tables=[Table(heads=("learning rate", "epochs", "loss", "accuracy"), rows=rows)]
+        if rows
+        else [],
+    )
+
+
+def _mistakes(summary: ClassifierSummary) -> Section:
+    rows = [
+        (str(m.row), m.label, m.predicted, f"{m.confidence:.4f}", m.text[:LONGEST_TEXT])
+        for m in summary.report.mistakes
+    ]
+    return Section(
+        heading="Most confident mistakes",
+        sentence="Test rows that the classifier got wrong." if rows else "None.",
+        tables=[
+            Table(
+                heads=("row", "label", "predicted", "confidence", "text"),
+                rows=rows,
+                is_numeric=False,
+            )
+        ]
+        if rows
+        else [],
+    )
+
+
+def _config(summary: ClassifierSummary) -> Section:
+    rows = [(name, str(value)) for name, value in summary.job.items()]
+    return Section(
+        heading="Config",
+        sentence="As in classifier.json.",
+        tables=[Table(heads=("name", "value"), rows=rows, is_numeric=False)],
+    )
+
+
+def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
+    """The key figures at the top of the page."""
+    scores: Scores = report.finetuned.scores
+    yield "accuracy", f"{scores.accuracy:.4f}"
+    yield "macro F1", f"{scores.macro_f1:.4f}"
+    yield "training rows", f"{report.rows:,}"
+    yield "test rows", f"{scores.examples:,}"
+    yield "test rows with a near copy in training", f"{report.near_copies:,}"
+
+
+def _accuracy(point: Point, source: str | None = None) -> str:
+    mean, deviation = point.mean_on(source), point.deviation_on(source)
+    return f"{mean:.4f} ± {deviation:.4f}" if len(point.accuracies) > 1 else f"{mean:.4f}"
+
+
+#: In the order of the page.
+SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
+    *(_classes, _confusion, _comparison, _label_efficiency),
+    *(_calibration, _selection, _mistakes, _config),
+)
