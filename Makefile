@@ -19,10 +19,16 @@ VOCAB   ?= 8192
 LENGTH  ?= 64
 PRESET  ?= nano
 STEPS   ?= 1000
+# HOURS=8 trains for that time instead of STEPS.
+HOURS   ?=
 WORKERS ?= 0
 # Options of a Beam runner, such as RUNNER="--runner=FlinkRunner --flink_master=host:8081"
 RUNNER  ?=
 RUN     ?= $(WORK)/run
+# More options of each command, such as PRETRAIN_OPTIONS="--batch-size 256"
+SHARDS_OPTIONS   ?=
+PRETRAIN_OPTIONS ?=
+FINETUNE_OPTIONS ?=
 # OVERWRITE=1 replaces a folder that was built from other values.
 OVERWRITE ?=
 
@@ -77,8 +83,8 @@ record = @printf '%s\n' "$$VALUES" > $(@D).values && touch -c $@
 replace := $(if $(OVERWRITE),--overwrite)
 
 %.differs:
-	@echo "$* was built with $$(cat $*.values)" >&2
-	@echo "now it is        $$VALUES$(if $(OVERWRITE),, (OVERWRITE=1 replaces $*))" >&2
+	@echo "the values of $* were $$(cat $*.values)" >&2
+	@echo "now they are $$VALUES$(if $(OVERWRITE),, (OVERWRITE=1 replaces $*))" >&2
 
 .PHONY: tokenizer shards pretrain finetune evaluate export wikipedia
 tokenizer: $(TOKENIZER)/tokenizer.json  ## learn a vocabulary of VOCAB tokens from SOURCE
@@ -88,23 +94,27 @@ $(TOKENIZER)/tokenizer.json: $(call if_changed,$(TOKENIZER),SOURCE VOCAB) | $(RE
 	$(record)
 
 shards: $(SHARDS)/manifest.json  ## SOURCE to shards of LENGTH tokens, on WORKERS or RUNNER
-$(SHARDS)/manifest.json: export VALUES = $(call values,SOURCE LENGTH)
-$(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS),SOURCE LENGTH)
+OF_SHARDS := SOURCE LENGTH SHARDS_OPTIONS
+$(SHARDS)/manifest.json: export VALUES = $(call values,$(OF_SHARDS))
+$(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS),$(OF_SHARDS))
 	$(BIN)/clozeline shards $(SOURCE) --tokenizer $(TOKENIZER) --out $(@D) $(replace) \
-	    --max-seq-length $(LENGTH) --workers $(WORKERS) $(if $(RUNNER),-- $(RUNNER))
+	    --max-seq-length $(LENGTH) --workers $(WORKERS) $(SHARDS_OPTIONS) $(if $(RUNNER),-- $(RUNNER))
 	$(record)
 
-pretrain: $(RUN)/summary.json  ## PRESET for STEPS steps in RUN; resumes where it stopped
-$(RUN)/summary.json: export VALUES = $(call values,PRESET STEPS)
-$(RUN)/summary.json: $(SHARDS)/manifest.json $(call if_changed,$(RUN),PRESET STEPS)
+pretrain: $(RUN)/summary.json  ## PRESET for STEPS steps, or HOURS, in RUN; resumes where it stopped
+OF_RUN := PRESET $(if $(HOURS),HOURS,STEPS) PRETRAIN_OPTIONS
+$(RUN)/summary.json: export VALUES = $(call values,$(OF_RUN))
+$(RUN)/summary.json: $(SHARDS)/manifest.json $(call if_changed,$(RUN),$(OF_RUN))
 	$(BIN)/clozeline pretrain $(SHARDS) --out $(RUN) --resume $(replace) \
-	    --preset $(PRESET) --max-steps $(STEPS)
+	    --preset $(PRESET) $(if $(HOURS),--for $(HOURS)h,--max-steps $(STEPS)) $(PRETRAIN_OPTIONS)
 	$(record)
 
 finetune: $(CLASSIFIER)/report.json  ## RUN to a classifier of the texts in TRAIN, scored on TEST
-$(CLASSIFIER)/report.json: export VALUES = $(call values,TRAIN TEST TEXT)
-$(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),TRAIN TEST TEXT)
-	$(BIN)/clozeline finetune $(RUN) $(TRAIN) --test $(TEST) $(TEXT) --out $(@D) $(replace)
+OF_CLASSIFIER := TRAIN TEST TEXT FINETUNE_OPTIONS
+$(CLASSIFIER)/report.json: export VALUES = $(call values,$(OF_CLASSIFIER))
+$(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),$(OF_CLASSIFIER))
+	$(BIN)/clozeline finetune $(RUN) $(TRAIN) --test $(TEST) $(TEXT) --out $(@D) --resume $(replace) \
+	    $(FINETUNE_OPTIONS)
 	$(record)
 
 evaluate: $(RUN)/summary.json  ## RUN on the held-out examples
@@ -124,6 +134,49 @@ not-exportable:
 wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
 	$(MAKE) shards WORK=$(WORK)/wikipedia VOCAB=30522 LENGTH=128 \
 	    SOURCE='"hf://wikimedia/wikipedia?name=20231101.en"'
+
+# --- what pretraining is worth, on real text ------------------------------------------------------
+
+# From $CLOZELINE_DATA, or else from the Hugging Face Hub.
+ifdef CLOZELINE_DATA
+WIKIPEDIA   := "$(CLOZELINE_DATA)/wikipedia/train-*.parquet"
+AMAZON      := "$(CLOZELINE_DATA)/amazon_polarity/train-*.parquet"
+AMAZON_TEXT := "$(CLOZELINE_DATA)/amazon_polarity/train-*.parquet?text=title,content"
+AMAZON_TEST := "$(CLOZELINE_DATA)/amazon_polarity/test-*.parquet"
+IMDB        := "$(CLOZELINE_DATA)/imdb/train-*.parquet"
+IMDB_TEST   := "$(CLOZELINE_DATA)/imdb/test-*.parquet"
+SST2        := "$(CLOZELINE_DATA)/sst2/train-*.parquet"
+SST2_TEST   := "$(CLOZELINE_DATA)/sst2/validation-*.parquet"
+else
+WIKIPEDIA   := "hf://wikimedia/wikipedia?name=20231101.en"
+AMAZON      := "hf://fancyzhx/amazon_polarity?split=train"
+AMAZON_TEXT := "hf://fancyzhx/amazon_polarity?split=train&text=title,content"
+AMAZON_TEST := "hf://fancyzhx/amazon_polarity?split=test"
+IMDB        := "hf://stanfordnlp/imdb?split=train"
+IMDB_TEST   := "hf://stanfordnlp/imdb?split=test"
+SST2        := "hf://stanfordnlp/sst2?split=train"
+SST2_TEST   := "hf://stanfordnlp/sst2?split=validation"
+endif
+
+# Pretraining reads Wikipedia and the training reviews without their labels; then a classifier for each
+# data set, with and without pretraining and beside bag-of-words, at these numbers of labels.
+LABELS ?= 100,1000,10000,all
+SEEDS  ?= 3
+LADDER := $(WORK)/ladder
+ladder: export HOURS := $(or $(HOURS),8)
+ladder: export PRETRAIN_OPTIONS := $(or $(PRETRAIN_OPTIONS),--batch-size 256 \
+    --learning-rate 2e-3 --precision bf16 --dropout 0)
+ladder: export FINETUNE_OPTIONS := --from-scratch --label-efficiency $(LABELS) --seeds $(SEEDS)
+STEP    = --no-print-directory WORK=$(LADDER) RUN=$(LADDER)/run VOCAB=16384 \
+    SOURCE='$(WIKIPEDIA) $(AMAZON_TEXT) $(IMDB)' SHARDS_OPTIONS="--pairs none"
+CLASSES = finetune CLASSIFIER=$(LADDER)/$(1)-$(HOURS)h TRAIN='$(2)' TEST='$(3)' TEXT='$(4)'
+
+.PHONY: ladder
+ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with and without pretraining
+	$(MAKE) $(STEP) pretrain
+	$(MAKE) $(STEP) $(call CLASSES,amazon,$(AMAZON),$(AMAZON_TEST),--text title --text-pair content)
+	$(MAKE) $(STEP) $(call CLASSES,imdb,$(IMDB),$(IMDB_TEST),--text text)
+	$(MAKE) $(STEP) $(call CLASSES,sst2,$(SST2),$(SST2_TEST),--text sentence)
 
 # --- development ----------------------------------------------------------------------------------
 

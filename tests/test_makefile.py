@@ -84,6 +84,10 @@ def test_what_is_done_is_not_done_again(project):
         ("LENGTH=64", STAGES[1:]),
         ("PRESET=bert-mini", STAGES[2:]),
         ("STEPS=3", STAGES[2:]),
+        ("HOURS=1", STAGES[2:]),
+        ("SHARDS_OPTIONS=--pairs none", STAGES[1:]),
+        ("PRETRAIN_OPTIONS=--dropout 0", STAGES[2:]),
+        ("FINETUNE_OPTIONS=--seeds 2", ["finetune"]),
         ("RUN=work/other", STAGES[2:]),
         ("TRAIN=sample:reviews?rows=50", ["finetune"]),
         ("WORK=elsewhere", STAGES),
@@ -97,9 +101,11 @@ def test_a_changed_value_reaches_the_stages_that_depend_on_it(project, change, s
 def test_a_command_says_what_differs_and_leaves_the_folder(project):
     before = contents(project / "work")
     said = make(project, "pretrain", "PRESET=bert-mini", code=2)
-    assert "work/run was built with PRESET=bert-tiny STEPS=2\n" in said
-    assert "PRESET=bert-mini STEPS=2 (OVERWRITE=1 replaces work/run)" in said
-    assert "num_hidden_layers 2" in said or "hidden_size" in said
+    assert "the values of work/run were PRESET=bert-tiny STEPS=2" in said
+    assert re.search(
+        r"now they are PRESET=bert-mini STEPS=2.*\(OVERWRITE=1 replaces work/run\)", said
+    )
+    assert "hidden_size 128 there, 256 now" in said
     assert contents(project / "work") == before
     assert planned(project, "finetune", "export") == [], "the old values are still those of the run"
 
@@ -155,3 +161,19 @@ def test_help_lists_every_target(project):
     targets = [line.split()[0] for line in make(project, "help").splitlines()]
     assert targets[0] == "help"
     assert {*STAGES, "demo", "test-minima", "check", "clean", "distclean"} <= set(targets)
+
+
+def test_the_ladder_is_planned_on_each_data_set(project):
+    """Text without labels to pretrain on, then a curve of labels for each classifier."""
+    plan = make(project, "-n", "ladder", "CLOZELINE_DATA=/data", "HOURS=2", "LABELS=100,all")
+    for words in (
+        'tokenizer "/data/wikipedia/train-*.parquet" "/data/amazon_polarity/train-*.parquet?text=',
+        "pretrain work/ladder/shards --out work/ladder/run --resume",
+        "--for 2h --batch-size 256",
+        'finetune work/ladder/run "/data/amazon_polarity/train-*.parquet" --test "/data/amazon',
+        "--text title --text-pair content --out work/ladder/amazon-2h --resume",
+        '--test "/data/imdb/test-*.parquet" --text text --out work/ladder/imdb-2h --resume',
+        '--test "/data/sst2/validation-*.parquet" --text sentence --out work/ladder/sst2-2h',
+        "--from-scratch --label-efficiency 100,all --seeds 3",
+    ):
+        assert words in plan

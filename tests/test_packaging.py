@@ -1,9 +1,11 @@
 """The wheel: every sub-package and data file of the checkout is in it, and nothing else."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -51,3 +53,32 @@ def test_an_installed_clozeline_needs_no_checkout(wheel, tmp_path):
         check=True,
     )
     assert len((tmp_path / "tokenizer" / "vocab.txt").read_text().splitlines()) == 300
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Name to version of a lock file."""
+    lines = (ROOT / lock).read_text().splitlines()
+    return {canonical(n): v for n, _, v in (line.partition("==") for line in lines) if v}
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def release(version: str) -> tuple[int, ...]:
+    """ "2.70" and "2.70.0" are one version."""
+    numbers = [int(part) for part in version.split(".") if part.isdecimal()]
+    return tuple(numbers + [0] * (4 - len(numbers)))
+
+
+def test_the_oldest_versions_allowed_are_those_that_are_tested():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    floors = dict(line.split(">=") for group in groups for line in group if ">=" in line)
+    tested, newest = pins("requirements-min.lock"), pins("requirements.lock")
+    assert floors.pop("torch") == "2.11"  # tested elsewhere; the list has the newest
+    floors.pop("setuptools")  # builds the wheel; no part of what is installed
+    assert len(floors) >= 25
+    for name, floor in floors.items():
+        assert release(tested[canonical(name)]) == release(floor), name
+        assert release(newest[canonical(name)]) >= release(floor), name

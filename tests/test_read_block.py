@@ -330,7 +330,11 @@ def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path: Path) -> None
 )
 def test_parquet_text_may_be_any_kind_of_text(type: pa.DataType, tmp_path: Path) -> None:
     source = str(tmp_path / "a.parquet")
-    pq.write_table(pa.table({"text": pa.array(["é", None, "a\r\nb", "\0"], type)}), source)
+    table = pa.table({"text": pa.array(["é", None, "a\r\nb", "\0"], type)})
+    try:
+        pq.write_table(table, source)
+    except pa.ArrowNotImplementedError:
+        pytest.skip(f"pyarrow {pa.__version__} cannot write {type} to Parquet")
     found = read(source)
     assert found.texts == ["é", "a\nb"]
     assert found.counts == Counter(empty=1)
