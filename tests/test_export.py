@@ -327,7 +327,8 @@ def test_missing_weights_are_reported_and_drawn_from_the_seed(
     line = ("pretrain", small_folder, *PRETRAIN, "--max-steps=1", "--out", tmp_path / "run")
     printed = output_of(*line, "--init", masked)
     assert (
-        f"note: {masked} has no pooler and no next-sentence head; drawn from the seed." in printed
+        f"note: {masked} has no pooler and no next-sentence head; initialized from the seed."
+        in printed
     )
     assert "note: " + f"{masked} has no pooler; it was drawn" in finetuned(
         masked, rows, tmp_path / "classifier", "--pooling", "cls"
@@ -395,19 +396,19 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
     for words, line in (
         (
             (*init, exported, "--preset=bert-mini"),
-            "is no bert-mini (hidden_size 32 there, 256 now",
+            "is not a bert-mini (hidden_size 32 there, 256 now",
         ),
         (
             (*init, other),
             "(strip_accents False there, True now; lowercase False there, True now)",
         ),
-        ((*init, run), f"is a run; begin with it by --start-from {run}"),
-        ((*init, classifier), "is a classifier; give the folder `clozeline export` makes of it"),
+        ((*init, run), f"is a run; use --start-from {run} instead of --init"),
+        ((*init, classifier), "is a classifier; give the folder that `clozeline export` writes"),
         (
             (*init, empty),
-            "is no run (no run.json in it), is no classifier (no classifier.json) and",
+            "is not a run (it has no run.json), a classifier (no classifier.json) or a Hugging",
         ),
-        ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt in it)"),
+        ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),
         (
             ("predict", run, "x"),
             "is a pretraining run, not a classifier; make one with `clozeline finetune",

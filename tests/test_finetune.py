@@ -265,7 +265,7 @@ def test_a_folder_of_something_else_is_not_touched(
     run: Path, rows: tuple[str, str], tmp_path: Path, overwrite: bool
 ) -> None:
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(InputError, match="is no classifier's folder"):
+    with pytest.raises(InputError, match="exists and is not a classifier"):
         finetune(run, rows[0], out=tmp_path, config=CONFIG, overwrite=overwrite)
     assert (tmp_path / "thesis.txt").exists()
 
@@ -274,7 +274,7 @@ def test_where_nothing_can_be_written_nothing_is_trained(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"nothing can be written into .*file; give"):
+    with pytest.raises(InputError, match=r"file is not writable; give"):
         finetune(run, rows[0], out=tmp_path / "file" / "out", config=CONFIG)
 
 
@@ -538,7 +538,7 @@ def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_an_error(rows: tuple[str, str], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no run"):
+    with pytest.raises(InputError, match="is not a run"):
         finetune(tmp_path / "nothing", rows[0], out=tmp_path / "out", config=CONFIG)
 
 
@@ -565,7 +565,7 @@ def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str
 
 
 def test_damaged_folders_are_named(classifier: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no classifier"):
+    with pytest.raises(InputError, match="is not a classifier"):
         load_classifier(tmp_path)
     out = tmp_path / "out"
     shutil.copytree(classifier, out)
@@ -638,7 +638,7 @@ def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_predicted_is_an_error(classifier: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no classifier"):
+    with pytest.raises(InputError, match="is not a classifier"):
         predict(tmp_path, ["good"])
     with pytest.raises(InputError, match="trained on single texts"):
         predict(classifier, ["good"], text_pair="more")

@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_is_not_complete_any_more(tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match=f"{tmp_path} is no run .*`clozeline pretrain SHARDS"):
+    with pytest.raises(InputError, match=f"{tmp_path} is not a run .*`clozeline pretrain SHARDS"):
         read_run(tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_another_tokenizer_in_a_run_is_refused(tmp_path):
     run, _ = small_run(tmp_path)
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**facts, "tokenizer_digest": "f" * 64}))
-    with pytest.raises(InputError, match=r"another tokenizer \(\w{12}\) than .*\(f{12}\)"):
+    with pytest.raises(InputError, match=r"not the tokenizer .*\(digest \w{12}, expected f{12}\)"):
         load_run(run)
 
 

@@ -9,7 +9,6 @@ The folder is complete or absent: it is written under a temporary name and renam
 
 import filecmp
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ from train.artifacts.huggingface_tokenizer import (
     TOKENIZER_CONFIG,
     save_tokenizer,
 )
-from train.artifacts.partial_folder import partial_folder
+from train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from train.artifacts.pretrained import kind_of
 from train.artifacts.run import SUMMARY, load_run
 from train.finetuning.classifier import load_classifier
@@ -62,7 +61,8 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
         architecture, parameters = write(source, partial, folder=out.name)
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
-            _replace(partial, out, overwrite=overwrite)
+            _check_overwrite(out, overwrite=overwrite)
+            replace_folder(partial, out)
     return Exported(is_new=is_new, architecture=architecture, parameters=parameters)
 
 
@@ -126,6 +126,7 @@ def _heldout(run: Path, step: int) -> dict[str, float] | None:
 
 def _check_replaceable(out: Path) -> None:
     """Raise InputError if writing `out` would delete files that are not part of an export."""
+    restore_folder(out)
     if not out.exists():
         return
     names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
@@ -144,11 +145,8 @@ def _is_same(partial: Path, out: Path) -> bool:
     )
 
 
-def _replace(partial: Path, out: Path, *, overwrite: bool) -> None:
-    if out.exists():
-        if any(out.iterdir()) and not overwrite:
-            raise InputError(
-                f"{out} holds a different export; choose another --out, or add --overwrite."
-            )
-        shutil.rmtree(out)
-    partial.rename(out)
+def _check_overwrite(out: Path, *, overwrite: bool) -> None:
+    if out.exists() and any(out.iterdir()) and not overwrite:
+        raise InputError(
+            f"{out} holds a different export; choose another --out, or add --overwrite."
+        )

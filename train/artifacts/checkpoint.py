@@ -14,9 +14,7 @@ it, and which part of the model each of them had (see `snapshot.py`).
 
 import hashlib
 import json
-import os
 import shutil
-import uuid
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pipeline.common.errors import DivergedError, InputError
+from train.artifacts.partial_folder import partial_folder, replace_folder
 from train.artifacts.snapshot import Snapshot
 
 CHECKPOINTS = "checkpoints"
@@ -52,27 +51,19 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     """
     _check_finite(snapshot, state.step)
     folder = checkpoint_folder(run, state.step)
-    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
-    try:
-        partial.mkdir(parents=True)
-        save_file(snapshot.weights, partial / MODEL)
-        save_file(snapshot.moments, partial / OPTIMIZER)
-        sums = {name: _sha256(partial / name) for name in (MODEL, OPTIMIZER)}
-        values = _sealed({**asdict(state), "files": sums})
-        (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
-        for file in (*partial.iterdir(), partial):
-            _sync(file)
-        if folder.exists():  # the same step, by a process that resumed from before it
-            shutil.rmtree(folder)
-        partial.rename(folder)
-        _sync(folder.parent)
-    except (OSError, SafetensorError) as error:
-        raise InputError(
-            f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
-            "intact. Free disk space, then continue with --resume."
-        ) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with partial_folder(folder) as partial:
+        try:
+            save_file(snapshot.weights, partial / MODEL)
+            save_file(snapshot.moments, partial / OPTIMIZER)
+            sums = {name: _sha256(partial / name) for name in (MODEL, OPTIMIZER)}
+            values = _sealed({**asdict(state), "files": sums})
+            (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
+            replace_folder(partial, folder)
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
+                "intact. Free disk space, then continue with --resume."
+            ) from error
     return folder
 
 
@@ -218,11 +209,3 @@ def _sealed(values: dict[str, Any]) -> dict[str, Any]:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,11 +1,11 @@
-"""The files of a classifier's folder, and what they say without loading its weights.
+"""The files of a classifier folder, and its metadata without loading the weights.
 
-    DIR/classifier.json     classes, columns, model config, and how it was made
+    DIR/classifier.json     classes, columns, model config, and what it was trained on
     DIR/model.safetensors   weights by name
     DIR/tokenizer/          a copy
     DIR/report.json         scores on held-out rows, and what they are compared with
 
-The folder is whole or absent, but for DIR/cells/, the results of an unfinished comparison.
+The folder is whole or absent, except for DIR/cells/, the results of an unfinished comparison.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.common.errors import InputError
+from train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "classifier.json",
@@ -25,28 +26,29 @@ CELLS = "cells"
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
-    """What classifier.json says. Raises InputError where it is missing or damaged."""
+    """The content of classifier.json. Raises InputError where it is missing or damaged."""
     return _read_json(folder, CLASSIFIER, ("model", "names", "max_seq_length", "job"))
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """What report.json says. Raises InputError where it is missing or damaged."""
+    """The content of report.json. Raises InputError where it is missing or damaged."""
     return _read_json(folder, REPORT, ("finetuned",))
 
 
 def is_classifier(folder: Path) -> bool:
-    """Whether the folder is a finished classifier's; it is never half of one."""
+    """Whether the folder holds a finished classifier."""
     return (folder / CLASSIFIER).exists()
 
 
 def check_room(folder: Path) -> None:
-    """Raises InputError where the folder cannot be written, or holds what is not ours."""
+    """Raises InputError where the folder cannot be written, or has foreign files in it."""
+    restore_folder(folder)
     is_strange = folder.exists() and not is_classifier(folder)
     if is_strange and (not folder.is_dir() or any(x.name != CELLS for x in folder.iterdir())):
-        raise InputError(f"{folder} exists and is no classifier's folder; give another --out.")
+        raise InputError(f"{folder} exists and is not a classifier; give another --out.")
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise InputError(f"nothing can be written into {above}; give another --out.")
+        raise InputError(f"{above} is not writable; give another --out.")
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:
@@ -54,15 +56,18 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 
 
 def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    restore_folder(folder)
     try:
         values = json.loads((folder / name).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
-            f"{folder} is no classifier (no {name} in it); `clozeline finetune RUN TRAIN --out "
-            f"{folder}` makes one."
+            f"{folder} is not a classifier (it has no {name}); make one with `clozeline finetune "
+            f"RUN TRAIN --out {folder}`."
         ) from error
     except ValueError as error:
         raise InputError(f"{folder / name} cannot be read ({error}).") from error
     if missing := [key for key in keys if key not in values]:
-        raise InputError(f"{folder / name} lacks {', '.join(missing)}; make the folder again.")
+        raise InputError(
+            f"{folder / name} lacks {', '.join(missing)}; make it again with `clozeline finetune`."
+        )
     return values

@@ -1,7 +1,7 @@
-"""Hugging Face folders as the commands meet them: a model with its tokenizer.
+"""Hugging Face folders: a model with its tokenizer.
 
-Some folders have rows for words that no id of the tokenizer stands for, to make a round number of
-them; they are left out here. What is wrong with a folder is one line for the user.
+Some folders pad the embeddings to a round number of rows, for which the tokenizer has no ids; those
+rows are dropped. Whatever is wrong with a folder is an InputError of one line.
 """
 
 from collections.abc import Iterator
@@ -19,56 +19,56 @@ from train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer
 
 PARTS = {
     "pooler": "pooler",
-    "mlm_head": "masked-word head",
+    "mlm_head": "masked-LM head",
     "nsp_head": "next-sentence head",
 }
 
 
 def is_hugging_face(folder: Path) -> bool:
-    """Whether there is something in the folder that is, or could be converted to, such a model."""
+    """Whether the folder has a model in this format, or one that could be converted to it."""
     return (folder / CONFIG).exists() or has_weights(folder)
 
 
 def read_model_config(folder: Path) -> BertConfig:
-    """The model of a folder, without its weights. Raises InputError as `load_model` does."""
+    """The model config of a folder. Raises InputError as `load_model` does."""
     with _as_input_error():
         config = read_huggingface_config(folder).model
-        return _with_words_of(read_tokenizer(folder), config, folder)
+        return _with_vocabulary_of(read_tokenizer(folder), config, folder)
 
 
 def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     """The model of a folder and its tokenizer.
 
-    Raises InputError for what is not plain BERT, for files that are missing, damaged or do not
+    Raises InputError if it is not plain BERT, and for files that are missing, damaged or do not
     belong together.
     """
     with _as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
-        words = _with_words_of(tokenizer, config, folder).vocab_size
-        return load_huggingface(folder, vocab_size=words), tokenizer
+        vocab_size = _with_vocabulary_of(tokenizer, config, folder).vocab_size
+        return load_huggingface(folder, vocab_size=vocab_size), tokenizer
 
 
 def longest_text(folder: Path, config: BertConfig) -> int:
-    """Tokens of a text at most: what the tokenizer says, or all that the model has places for."""
-    said = read_tokenizer_config(folder).get("model_max_length")
-    places = config.max_position_embeddings
-    return int(min(said, places)) if isinstance(said, int | float) and said > 2 else places
+    """Maximum tokens of a text: the tokenizer's limit, or the number of the model's positions."""
+    limit = read_tokenizer_config(folder).get("model_max_length")
+    positions = config.max_position_embeddings
+    return int(min(limit, positions)) if isinstance(limit, int | float) and limit > 2 else positions
 
 
-def _with_words_of(tokenizer: Tokenizer, config: BertConfig, folder: Path) -> BertConfig:
+def _with_vocabulary_of(tokenizer: Tokenizer, config: BertConfig, folder: Path) -> BertConfig:
     if tokenizer.vocab_size > config.vocab_size:
         raise InputError(
-            f"{folder}: its tokenizer has {tokenizer.vocab_size:,} pieces, and its model "
-            f"{config.vocab_size:,} words; one of them belongs to another model."
+            f"{folder}: the tokenizer has {tokenizer.vocab_size:,} tokens, the model's vocabulary "
+            f"{config.vocab_size:,}; one of them belongs to another model."
         )
     if config.type_vocab_size < 2:
-        raise InputError(f"{folder}: type_vocab_size is 1, so its model cannot read pairs of text.")
+        raise InputError(f"{folder}: type_vocab_size is 1; the model cannot read pairs of texts.")
     return replace(config, vocab_size=tokenizer.vocab_size)
 
 
 @contextmanager
 def _as_input_error() -> Iterator[None]:
-    """What `model` says is wrong with a folder is for the user to mend."""
+    """The errors of `model`, which knows no InputError, are errors of the folder."""
     try:
         yield
     except InputError:

@@ -1,11 +1,11 @@
 """The tokenizer of a Hugging Face folder, to and from ours.
 
-    tokenizer.json, or vocab.txt      the pieces
-    tokenizer_config.json             lower case, accents, Chinese; how long a text may be
-    special_tokens_map.json           written for older versions, and not read
+    tokenizer.json, or vocab.txt      the vocabulary
+    tokenizer_config.json             lower case, accents, Chinese; maximum length of a text
+    special_tokens_map.json           written for older versions, never read
 
-Which flags count is what `transformers` makes of the files: for its BERT tokenizer those of
-tokenizer_config.json, and a flag that is not there has its default; otherwise tokenizer.json's.
+The normalization is what `transformers` makes of the files: for its BERT tokenizers the flags of
+tokenizer_config.json, with defaults for missing ones; for others those of tokenizer.json.
 """
 
 import json
@@ -27,14 +27,17 @@ from pipeline.tokenization.tokenizer import (
 )
 
 TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
-FLAGS = {  # ours -> theirs
+FLAGS = {  # ours -> Hugging Face's
     "lowercase": "do_lower_case",
     "strip_accents": "strip_accents",
     "handle_chinese_chars": "tokenize_chinese_chars",
 }
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 BERT_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
-FILE_TOKENIZERS = ("PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer.json says it all
+FILE_TOKENIZERS = (
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+)  # all is in tokenizer.json
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -47,7 +50,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     if kind not in (*BERT_TOKENIZERS, *FILE_TOKENIZERS) or not words_first:
         raise InputError(
             f"{folder / TOKENIZER_CONFIG}: tokenizer_class is {kind!r} and do_basic_tokenize "
-            f"{words_first!r}; read here is BertTokenizer, which cuts text into words first."
+            f"{words_first!r}; only BertTokenizer, which splits words first, is supported."
         )
     flags = _flags(folder, config)
     if (folder / TOKENIZER_JSON).is_file():
@@ -58,8 +61,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         tokens, normalization = read_vocab_txt(folder / VOCAB_TXT), flags
     else:
         raise InputError(
-            f"{folder} has no tokenizer (no {TOKENIZER_JSON} or {VOCAB_TXT} in it); put the one "
-            "there that the model was trained with."
+            f"{folder} has no tokenizer (no {TOKENIZER_JSON} or {VOCAB_TXT}); add the one that the "
+            "model was trained with."
         )
     try:
         return Tokenizer(tokens, normalization)
@@ -68,44 +71,44 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 
 def save_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_seq_length: int) -> None:
-    """Write the files by which `transformers` gives the ids of this tokenizer, into a new folder.
+    """Write the files with which `transformers` gives the ids of this tokenizer to a new folder.
 
-    Text that spells [MASK] and the like is another matter: there it is the token, unless the
-    tokenizer is made with split_special_tokens. Raises InputError for flags it does not have.
+    Except for text that spells [MASK] and the like: there it becomes the token, unless the
+    tokenizer is loaded with split_special_tokens. Raises InputError for flags it does not have.
     """
     flags = tokenizer.normalization
     if not flags.clean_text:
         raise InputError(
-            "the tokenizer keeps control characters (clean_text is off), and the one of "
-            "transformers for BERT drops them, so this model cannot be exported."
+            "the tokenizer keeps control characters (clean_text is off), but BertTokenizer of "
+            "transformers drops them, so this model cannot be exported."
         )
-    Tokenizer(tokenizer.tokens, flags).save(folder)  # without Punkt, which is of no use there
+    Tokenizer(tokenizer.tokens, flags).save(folder)  # without Punkt, which has no use there
     special = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))
-    facts = {
+    config = {
         "tokenizer_class": "BertTokenizer",
         "model_max_length": max_seq_length,
         "clean_up_tokenization_spaces": True,
-        **{theirs: getattr(flags, ours) for ours, theirs in FLAGS.items()},
+        **{name: getattr(flags, ours) for ours, name in FLAGS.items()},
         **special,
     }
-    for name, values in ((TOKENIZER_CONFIG, facts), (SPECIAL_TOKENS_MAP, special)):
+    for name, values in ((TOKENIZER_CONFIG, config), (SPECIAL_TOKENS_MAP, special)):
         (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
-def vocabulary_differences(theirs: Tokenizer, ours: Tokenizer) -> list[str]:
+def vocabulary_differences(there: Tokenizer, now: Tokenizer) -> list[str]:
     """What makes two tokenizers give different ids: "lowercase True there, False now"."""
-    there, now = (
+    values = [
         {**asdict(tokenizer.normalization), "vocab_size": tokenizer.vocab_size}
-        for tokenizer in (theirs, ours)
-    )
-    pairs = enumerate(zip(theirs.tokens, ours.tokens, strict=False))
+        for tokenizer in (there, now)
+    ]
+    pairs = enumerate(zip(there.tokens, now.tokens, strict=False))
     other = [differences({f"id {i}": a}, {f"id {i}": b})[0] for i, (a, b) in pairs if a != b]
     more = f", and {len(other) - 1:,} other ids" if other[1:] else ""
-    return differences(there, now) + [first + more for first in other[:1]]
+    return differences(*values) + [first + more for first in other[:1]]
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """What tokenizer_config.json says; nothing, where there is none.
+    """The content of tokenizer_config.json, or {} without one.
 
     Raises InputError where it is damaged.
     """

@@ -1,5 +1,14 @@
-"""A folder that is whole or absent: it is filled under another name."""
+"""A folder that is whole or absent: it is filled under another name, synced and swapped in.
 
+    DIR/.out.3f2a.partial    being filled
+    DIR/out  ->  DIR/.out.replaced,    DIR/.out.3f2a.partial  ->  DIR/out
+
+A process that is killed between the two renames leaves no DIR/out; `restore_folder`, which every
+reader and writer calls, brings the old one back.
+"""
+
+import glob
+import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -13,17 +22,51 @@ from pipeline.common.errors import InputError
 
 @contextmanager
 def partial_folder(out: Path) -> Iterator[Path]:
-    """A new folder beside `out`, to be filled and renamed; what is not renamed is removed.
+    """A new folder beside `out`, for `replace_folder`; removed if it was not put in place.
 
     Raises InputError where the disk is too full for a file of weights.
     """
+    restore_folder(out)
     partial = out.with_name(f".{out.name}.{uuid.uuid4().hex}.partial")
     partial.mkdir(parents=True)
     try:
         yield partial
     except SafetensorError as error:
         raise InputError(
-            f"{out} cannot be written ({error}); make room and run the same again."
+            f"{out} cannot be written ({error}); free disk space and rerun the command."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def replace_folder(partial: Path, out: Path) -> None:
+    """Put a folder that is filled in the place of `out`, on disk; a kill leaves either of them."""
+    for path in (*partial.rglob("*"), partial):
+        _sync(path)
+    aside = _aside(out)
+    if out.exists():
+        shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed after its swap
+        out.rename(aside)
+    partial.rename(out)
+    _sync(out.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+    for left in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):  # of killed processes
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def restore_folder(out: Path) -> None:
+    """Bring back the old folder after a kill between the two renames of `replace_folder`."""
+    if not out.exists() and _aside(out).exists():
+        _aside(out).rename(out)
+
+
+def _aside(out: Path) -> Path:
+    return out.with_name(f".{out.name}.replaced")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""What a folder is, and a pretrained model out of one: a run of ours, or somebody else's model."""
+"""What kind of folder a path is, and the pretrained model in a run or a Hugging Face folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer
 from train.artifacts.classifier_folder import CLASSIFIER, is_classifier
 from train.artifacts.huggingface import is_hugging_face, load_model, longest_text
+from train.artifacts.partial_folder import restore_folder
 from train.artifacts.run import RUN, load_run
 
 Kind = Literal["run", "classifier", "hugging face"]
@@ -20,18 +21,19 @@ Kind = Literal["run", "classifier", "hugging face"]
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """A model that read text before, with all weights of a `BertForPretraining`."""
+    """A pretrained model, with all weights of a `BertForPretraining`."""
 
     model: BertConfig
     tokenizer: Tokenizer
     weights: dict[str, Tensor]
     max_seq_length: int
     pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it
-    absent: tuple[str, ...] = ()  # parts that it came without, drawn from the seed
+    absent: tuple[str, ...] = ()  # parts missing from the folder, initialized from the seed
 
 
 def kind_of(folder: Path) -> Kind:
-    """Whose folder it is. Raises InputError, naming all there are, where it is none of them."""
+    """The kind of a folder. Raises InputError where it is none of them."""
+    restore_folder(folder)
     if (folder / RUN).exists():
         return "run"
     if is_classifier(folder):
@@ -39,9 +41,9 @@ def kind_of(folder: Path) -> Kind:
     if is_hugging_face(folder):
         return "hugging face"
     raise InputError(
-        f"{folder} is no run (no {RUN} in it), is no classifier (no {CLASSIFIER}) and is no "
-        "Hugging Face folder (no config.json); give one that `clozeline pretrain`, `clozeline "
-        "finetune` or transformers made."
+        f"{folder} is not a run (it has no {RUN}), a classifier (no {CLASSIFIER}) or a Hugging "
+        "Face folder (no config.json); give one made by `clozeline pretrain`, `clozeline finetune` "
+        "or transformers."
     )
 
 
@@ -53,7 +55,7 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
     kind = kind_of(folder)
     if kind == "classifier":
         raise InputError(
-            f"{folder} is a classifier; give what it was made of: a run or a Hugging Face folder."
+            f"{folder} is a classifier; give the run or Hugging Face folder that it was made from."
         )
     if kind == "run":
         config, tokenizer, weights = load_run(folder)

@@ -1,4 +1,4 @@
-"""A run's folder: what a model is and was trained on; the door to it for every later command."""
+"""The folder of a training run: its configs, tokenizer and weights, for every later command."""
 
 import json
 import shutil
@@ -23,14 +23,14 @@ RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All that decides a run, besides the number of processes."""
+    """Everything that decides the result of a run, except the number of processes."""
 
     model: BertConfig
     training: PretrainConfig
     data: DataConfig
     dataset_digest: str
     tokenizer_digest: str
-    started_from: str | None = None  # sha256 of the weights it began with, if they are not its own
+    started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
 
     @classmethod
     def of(cls, model: BertConfig, training: PretrainConfig, manifest: Manifest) -> Self:
@@ -90,7 +90,7 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
 
 
 def model_of(run: Path, *, dropout: float | None = None) -> BertConfig:
-    """The model of a run. Raises InputError for no run or an impossible dropout."""
+    """The model of a run. Raises InputError for another folder or an impossible dropout."""
     try:
         return with_dropout(read_run(run).model, dropout)
     except ValueError as error:
@@ -98,14 +98,14 @@ def model_of(run: Path, *, dropout: float | None = None) -> BertConfig:
 
 
 def with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
-    """With another dropout everywhere; None: as it is."""
+    """The config with this dropout everywhere; None leaves it as it is."""
     if dropout is None:
         return config
     return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Start (or go on with) a run's folder; it is not complete (any more)."""
+    """Start or continue the folder of a run, which is not complete (any more)."""
     run.mkdir(parents=True, exist_ok=True)
     (run / SUMMARY).unlink(missing_ok=True)
     tokenizer.save(run / TOKENIZER)
@@ -114,12 +114,13 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
 
 
 def read_run(run: Path) -> RunConfig:
-    """Raises InputError where the folder is no run of `clozeline pretrain`."""
+    """The config of a run. Raises InputError where the folder is not a run."""
     try:
         return RunConfig.from_dict(json.loads((run / RUN).read_bytes()))
     except FileNotFoundError as error:
         raise InputError(
-            f"{run} is no run (no {RUN} in it); `clozeline pretrain SHARDS --out {run}` makes one."
+            f"{run} is not a run (it has no {RUN}); make one with `clozeline pretrain SHARDS --out "
+            f"{run}`."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run / RUN} cannot be read ({error}).") from error
@@ -128,31 +129,33 @@ def read_run(run: Path) -> RunConfig:
 def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     """The configs, the tokenizer and the newest weights of a run.
 
-    Raises InputError where there is no checkpoint, or where the tokenizer is another one than the
+    Raises InputError where there is no checkpoint, or where the tokenizer is not the one that the
     model was trained with.
     """
     config = read_run(run)
     folder = latest_checkpoint(run)
     if folder is None:
-        raise InputError(f"{run} has no checkpoint yet; `clozeline pretrain ... --resume` goes on.")
+        raise InputError(
+            f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
+        )
     tokenizer = load_tokenizer(run / TOKENIZER)
     if tokenizer.digest != config.tokenizer_digest:
         raise InputError(
-            f"{run / TOKENIZER} is another tokenizer ({tokenizer.digest[:12]}) than the model was "
-            f"trained with ({config.tokenizer_digest[:12]}); put the right one back."
+            f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
+            f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that one."
         )
     return config, tokenizer, load_weights(folder)
 
 
 def write_summary(run: Path, step: int, heldout: dict[str, float] | None) -> None:
-    """summary.json: there once a run is complete; what it reached on held-out examples."""
-    facts = {"step": step, "heldout": heldout}
+    """Write summary.json, which only a complete run has: its last step and held-out numbers."""
+    summary = {"step": step, "heldout": heldout}
     with whole_file(run / SUMMARY) as file:
-        file.write((json.dumps(facts, indent=2) + "\n").encode())
+        file.write((json.dumps(summary, indent=2) + "\n").encode())
 
 
 def remove_run(run: Path) -> None:
-    """Make room for another run; only what belongs to a run is removed."""
+    """Remove the files of a run, and nothing else, from its folder."""
     for name in (CHECKPOINTS, TOKENIZER, "tensorboard"):
         shutil.rmtree(run / name, ignore_errors=True)
     for name in (RUN, SUMMARY, "metrics.jsonl"):

@@ -15,7 +15,7 @@ from train.engine.distributed import full_tensor, shard_like
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy that training does not change any more."""
+    """A copy that further training does not change."""
 
     weights: dict[str, Tensor]
     moments: dict[str, Tensor]
@@ -25,10 +25,13 @@ class Snapshot:
 def take_snapshot(
     model: nn.Module, optimizer: torch.optim.Optimizer, *, is_kept: bool = True
 ) -> Snapshot:
-    """All processes call it, for each has a part; who does not keep it gets an empty one."""
+    """Copy weights and moments; all processes call this, since each may have only a shard.
+
+    The snapshot is empty in a process that does not keep it.
+    """
     weights: dict[str, Tensor] = {}
     moments: dict[str, Tensor] = {}
-    # First of all: after a look FSDP2 has the weights at hand, and this takes them back to parts.
+    # First: after an evaluation FSDP2 has gathered the weights, and this shards them again.
     for name, value in model.state_dict().items():
         _keep(weights, name, value, is_kept)
     for name, parameter in model.named_parameters():

@@ -1,6 +1,5 @@
 """A fine-tuned classifier: a model, its tokenizer and the names of its classes."""
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from train.artifacts.classifier_folder import (
     write_json,
 )
 from train.artifacts.huggingface import load_model, longest_text
-from train.artifacts.partial_folder import partial_folder
+from train.artifacts.partial_folder import partial_folder, replace_folder
 from train.finetuning.calibration import Floats, softmax
 from train.finetuning.encoding import Encoder
 from train.finetuning.labelled import Texts
@@ -85,9 +84,7 @@ def save_classifier(
         for name, content in files.items():
             (partial / name).write_bytes(content)
         write_json(partial / CLASSIFIER, metadata)
-        if folder.exists():
-            shutil.rmtree(folder)
-        partial.rename(folder)
+        replace_folder(partial, folder)
 
 
 def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Classifier:
