@@ -414,11 +414,11 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
             "is a pretraining run, not a classifier; make one with `clozeline finetune",
         ),
         (("predict", exported, "x"), "BertForPreTraining, not a BertForSequenceClassification"),
-        (("fill", classifier, "[MASK]"), "is a classifier; give what it was made of"),
+        (("fill", classifier, "[MASK]"), "is a classifier; give the run or Hugging Face folder"),
         (("export", exported, "--out", empty), "is already a Hugging Face folder"),
         (
             ("export", empty, "--out", tmp_path / "x"),
-            "and is no Hugging Face folder (no config.json)",
+            "or a Hugging Face folder (no config.json)",
         ),
     ):
         assert line in refused(*words)
