@@ -2,14 +2,13 @@
 
     input_ids, token_type_ids  ->  embeddings  ->  layers  ->  hidden [B, S, H], pooled [B, H]
 
-Shapes are written at the end of the line:
+Shapes are at the end of the line:
 
     B batch   S sequence   H hidden   N heads   D head (N * D = H)   F feed-forward
-    T tokens of all rows, where they come without padding: then every [B, S, ...] is [T, ...]
+    T tokens of all rows, for unpadded rows, where every [B, S, ...] is [T, ...]
 
-Queries, keys and values come from one matrix: one large product is faster than three small ones,
-at the price of a `cat` when weights come from elsewhere. Nothing here looks at the data to decide
-what to do, so `torch.compile` sees one graph.
+Queries, keys and values come from one matrix: one large product is faster than three small ones.
+There is no control flow that depends on values, so `torch.compile` sees a single graph.
 """
 
 from collections.abc import Callable
@@ -23,12 +22,12 @@ from model.attention import Packing, attend
 from model.config import BertConfig
 from model.cpu_kernels import Dropout
 from model.positions import (
-    Turns,
-    first_positions,
+    Rotation,
+    attend_to_neighbours,
     fixed_positions,
-    look_at_neighbours,
-    rotary_turns,
+    initial_positions,
     rotate,
+    rotation_at,
 )
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -39,7 +38,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Embeddings(nn.Module):
-    """Word + segment + position, normalized: what the first layer reads."""
+    """Word + segment + position embeddings, normalized."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -62,33 +61,33 @@ class Embeddings(nn.Module):
         longest = self.config.max_position_embeddings
         if length > longest:
             raise ValueError(
-                f"a sequence of {length} tokens, but the model has {longest} positions "
-                "(max_position_embeddings). Cut the text, or train a model with more."
+                f"a sequence has {length} tokens, but the model has {longest} positions "
+                "(max_position_embeddings). Truncate it, or train a model with more positions."
             )
         x = self.word_embeddings(input_ids)  # [B, S, H]
         x = x + self.token_type_embeddings(self._segments(token_type_ids, rows))
-        if self.config.positions != "rotary":  # those are the attention's
+        if self.config.positions != "rotary":  # rotary positions are applied in attention
             x = x + self._positions(length, packing, x.device).to(x.dtype)
         return self.dropout(self.norm(x))
 
     def _segments(self, token_type_ids: Tensor, rows: Tensor | Packing | None) -> Tensor:
-        """As the table counts them: A from 0, or from 1 where 0 is padding."""
+        """Rows of the segment table: A is 0, or 1 where 0 is padding."""
         if not self.config.padding_segment:
             return token_type_ids
-        is_token = rows.long() if isinstance(rows, Tensor) else 1  # else there is no padding
+        is_token = rows.long() if isinstance(rows, Tensor) else 1  # 1: there is no padding
         return (token_type_ids + 1) * is_token
 
     def _positions(self, length: int, packing: Packing | None, device: torch.device) -> Tensor:
-        """[S, H], the same for every row; [T, H] of unpadded ones."""
+        """[S, H], the same for every row; [T, H] for unpadded rows."""
         table = self.position_embeddings
         if table is None:
-            waves = fixed_positions(self.config, length, device=device)
-            return waves if packing is None else waves[packing.position_ids]
+            fixed = fixed_positions(self.config, length, device=device)
+            return fixed if packing is None else fixed[packing.position_ids]
         return table.weight[:length] if packing is None else table(packing.position_ids)
 
 
 class Attention(nn.Module):
-    """Every token gathers from every real token: softmax(Q K^T / sqrt(D)) V, in N heads."""
+    """Every token attends to every real token: softmax(Q K^T / sqrt(D)) V, in N heads."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -97,17 +96,19 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.bias)
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
-    def forward(self, x: Tensor, rows: Tensor | Packing | None, turns: Turns | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rows: Tensor | Packing | None, rotation: Rotation | None
+    ) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
-        if turns is not None:
-            qkv = rotate(qkv, turns)
+        if rotation is not None:
+            qkv = rotate(qkv, rotation)
         dropout_prob = self.dropout_prob if self.training else 0.0
-        gathered = attend(qkv, rows, dropout_prob=dropout_prob)
-        return self.output(gathered.flatten(-2))  # [B, S, H]
+        attended = attend(qkv, rows, dropout_prob=dropout_prob)
+        return self.output(attended.flatten(-2))  # [B, S, H]
 
 
 class FeedForward(nn.Module):
-    """Every token by itself: H -> F -> H. Gated, one half of the way up decides on the other."""
+    """H -> F -> H for each token; gated: the activation of one projection times the other."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -125,7 +126,7 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward, each added to what came in."""
+    """Attention, then feed-forward, each with a residual connection."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -136,18 +137,20 @@ class Layer(nn.Module):
         self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
-    def forward(self, x: Tensor, rows: Tensor | Packing | None, turns: Turns | None) -> Tensor:
+    def forward(
+        self, x: Tensor, rows: Tensor | Packing | None, rotation: Rotation | None
+    ) -> Tensor:
         if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), rows, turns))
+            x = x + self.dropout(self.attention(self.attention_norm(x), rows, rotation))
             return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, rows, turns)))
+        x = self.attention_norm(x + self.dropout(self.attention(x, rows, rotation)))
         return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
 
 
 class BertEncoder(nn.Module):
     """Embeddings, layers, pooler.
 
-    Built alone its weights are torch's defaults; the models of `heads.py` call `initialize`.
+    Its initial weights are torch's defaults; the models in `heads.py` call `initialize`.
     """
 
     def __init__(self, config: BertConfig) -> None:
@@ -166,44 +169,44 @@ class BertEncoder(nn.Module):
         attention_mask: Tensor | None,
         packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float type.
+        """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float dtype.
 
         `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
-        padding, at least one True a row; None where nothing is padded, which is faster.
-        With a `packing`, rows stand one after another without padding: ids and types are [T], the
-        hidden states [T, H], and there is no mask.
+        padding, with at least one True per row; None without padding, which is faster. With a
+        `packing`, rows are concatenated without padding: ids and types are [T], the hidden states
+        [T, H], and the mask is ignored.
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
-        turns = self._turns(x, packing)
+        rotation = self._rotation(x, packing)
         for layer in self.layers:
-            x = layer(x, rows, turns)
+            x = layer(x, rows, rotation)
         hidden = self.final_norm(x)
         first = hidden[:, 0] if packing is None else hidden[packing.cu_seqlens[:-1].long()]  # [CLS]
         return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
 
-    def _turns(self, x: Tensor, packing: Packing | None) -> Turns | None:
-        """Those of rotary positions: made once, for all layers."""
+    def _rotation(self, x: Tensor, packing: Packing | None) -> Rotation | None:
+        """The rotation of rotary positions, computed once for all layers."""
         if self.config.positions != "rotary":
             return None
         if packing is None:
-            places = torch.arange(x.shape[1], device=x.device)
+            positions = torch.arange(x.shape[1], device=x.device)
         else:
-            places = packing.position_ids
-        return rotary_turns(places, self.config.head_size)
+            positions = packing.position_ids
+        return rotation_at(positions, self.config.head_size)
 
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:
-    """The one kind of norm there is, over H."""
+    """The model's only kind of norm, over H."""
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps, bias=config.bias)
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
-    """Draw all weights anew: the same seed gives the same weights, whoever else drew numbers.
+    """Draw all weights; they depend on the seed alone, not on torch's global generator.
 
-    Embeddings are normal or sinusoids, matrices as `config.init` says, biases 0, norms 1 and 0,
-    the rows that only pad the vocabulary 0. A model on the meta device has nothing to draw.
+    Embeddings are normal or sinusoids, matrices follow `config.init`, biases are 0, norms 1 and 0,
+    and the padding rows of the vocabulary 0. On the meta device nothing is drawn.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():
@@ -213,7 +216,7 @@ def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
                 module.bias.zero_()
         elif isinstance(module, nn.Embedding):
             if name.endswith("position_embeddings") and config.positions != "learned":
-                module.weight.copy_(first_positions(config))
+                module.weight.copy_(initial_positions(config))
             else:
                 _draw_normal(module.weight, config.initializer_range, generator)
         if name.endswith(("word_embeddings", "decoder")):
@@ -221,13 +224,13 @@ def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
     if config.positions == "learned-from-neighbours":
         for module in model.modules():
             if isinstance(module, Attention):
-                look_at_neighbours(module.qkv.weight, config)
+                attend_to_neighbours(module.qkv.weight, config)
 
 
 def _draw_matrices(
     name: str, weight: Tensor, config: BertConfig, generator: torch.Generator
 ) -> None:
-    """A layer's matrix, or those that are packed in it: Xavier looks at their shapes."""
+    """Draw a layer's matrix, or each matrix packed into it: Xavier depends on their shapes."""
     packed = 3 if name.endswith("qkv") else 2 if config.gated and name.endswith("up") else 1
     std = config.initializer_range
     if config.init == "normal-residual" and name.endswith(("attention.output", "down")):

@@ -1,9 +1,9 @@
-"""The shape of a model: one frozen dataclass, and the named sizes people ask for.
+"""The configuration of a model: one frozen dataclass, and the named presets.
 
 Field names and defaults are Hugging Face's, so `BertConfig()` is BERT-base (Devlin et al. 2018,
-table 1). The fields after `initializer_range` are the places where the models of this family
-differ; a preset is nothing but values for them. This file needs no torch, so a command line can
-list the presets at once.
+table 1). The fields after `initializer_range` are where the models of this family differ; a preset
+is a set of values. This file does not import torch, so that the command line can list the presets
+without a delay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 #: How a classifier makes one vector of a text: mean over its tokens, or the pooled [CLS].
 Pooling = Literal["mean", "cls"]
 
-VOCAB_MULTIPLE = 64  # tensor cores want round matrices; 30,522 columns become 30,528
+VOCAB_MULTIPLE = 64  # tensor cores need multiples of 8 or more; 30,522 columns become 30,528
 
 CHOICES = {
     "hidden_act": ("gelu", "gelu-tanh", "relu"),
@@ -56,9 +56,9 @@ SWITCHES = (
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """What a model is made of. Raises ValueError for values that make no model."""
+    """The architecture of a model. Raises ValueError for values that do not fit together."""
 
-    #: entries of the tokenizer's vocabulary; the model rounds up inside (`padded_vocab_size`)
+    #: entries of the tokenizer's vocabulary; the model rounds up internally (`padded_vocab_size`)
     vocab_size: int = 30_522
     hidden_size: int = 768
     num_hidden_layers: int = 12
@@ -70,7 +70,7 @@ class BertConfig:
     max_position_embeddings: int = 512
     #: sentence A, sentence B
     type_vocab_size: int = 2
-    #: "gelu" (exact), "gelu-tanh" (near it; Hendrycks & Gimpel 2016, 2) or "relu"
+    #: "gelu" (exact), "gelu-tanh" (approximate; Hendrycks & Gimpel 2016, 2) or "relu"
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
@@ -80,26 +80,27 @@ class BertConfig:
 
     #: segment ids are 0 for padding, 1 and 2 for A and B (BERT-pytorch)
     padding_segment: bool = False
-    #: "post": normalize after adding (Devlin et al.); "pre": before a sublayer, which keeps
-    #: gradients even over the layers, so warm-up matters less (Xiong et al. 2020)
+    #: "post": normalize after the residual addition (Devlin et al.); "pre": before a sublayer,
+    #: which keeps gradients even over the layers, so warm-up matters less (Xiong et al. 2020)
     norm_position: str = "post"
-    #: normalize the sum of the embeddings; without it a small model stays longer at the unigram
+    #: normalize the sum of the embeddings; without it a small model stays at unigram loss longer
     embedding_norm: bool = True
-    #: normalize the last hidden states; for "pre" only, "post" has just done it
+    #: normalize the last hidden states; only for "pre", since "post" already does
     final_norm: bool = False
-    #: "learned" from random numbers, "learned-from-sinusoids" (Vaswani et al. 2017, 3.5), or
-    #: "learned-from-neighbours": from waves, with each head looking a few words ahead or back;
-    #: "sinusoids" stay what they are, as loud as fresh words; "rotary": queries and keys turn with
-    #: their place, so scores know distances and no weights are spent on places (Su et al. 2021)
+    #: "learned": initialized at random; "learned-from-sinusoids" (Vaswani et al. 2017, 3.5);
+    #: "learned-from-neighbours": sinusoids, and half of the heads start by attending to neighbours;
+    #: "sinusoids": fixed, at the scale of new word embeddings; "rotary": queries and keys are
+    #: rotated by their position, so scores depend on distances, without weights (Su et al. 2021)
     positions: str = "learned"
-    #: "normal": cut at two standard deviations (Devlin et al.); "xavier": uniform (Glorot 2010);
-    #: "normal-residual": the last matrix of a sublayer smaller by the root of 2 * layers, so what
-    #: they all add up to does not grow with depth (Radford et al. 2019, 2.3)
+    #: "normal": truncated at two standard deviations (Devlin et al.); "xavier": uniform (Glorot
+    #: 2010); "normal-residual": the last matrix of each sublayer divided by sqrt(2 * layers), so
+    #: that the residual sum does not grow with depth (Radford et al. 2019, 2.3)
     init: str = "normal"
-    #: the feed-forward layer is GELU(x W) * (x V), better for as many weights (Shazeer 2020); its
-    #: third matrix is paid for by 2/3 of the width
+    #: the feed-forward layer is GELU(x W) * (x V), better at equal parameters (Shazeer 2020); 2/3
+    #: of the width makes up for the third matrix
     gated: bool = False
-    #: biases of linear layers and norms; without, weights go to matrices (Warner et al. 2024, 2.1)
+    #: biases in linear layers and norms; without them all weights are in matrices (Warner et al.
+    #: 2024, 2.1)
     bias: bool = True
     #: dense + tanh on [CLS]; without it the heads read the hidden state of [CLS] itself
     pooler: bool = True
@@ -107,7 +108,7 @@ class BertConfig:
     mlm_transform: bool = True
     #: biases of the decoder and of the next-sentence head; the decoder's starts at the unigram
     head_bias: bool = True
-    #: the decoder is the table of word embeddings
+    #: the decoder shares the word embeddings
     tie_word_embeddings: bool = True
 
     def __post_init__(self) -> None:
@@ -115,14 +116,14 @@ class BertConfig:
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not divisible by num_attention_heads "
-                f"{self.num_attention_heads}: every head gets an equal part. Change one of them."
+                f"{self.num_attention_heads}: all heads have the same size. Change one of them."
             )
         by_head = self.positions in ("learned-from-neighbours", "rotary")
         width = self.head_size if by_head else self.hidden_size
         if self.positions != "learned" and width % 2:
             raise ValueError(
-                f"positions {self.positions!r} come in pairs of a sine and a cosine, but "
-                f"{width} places are odd. Change hidden_size or num_attention_heads."
+                f"positions {self.positions!r} need pairs of a sine and a cosine, but the width "
+                f"{width} is odd. Change hidden_size or num_attention_heads."
             )
         if self.padding_segment and self.type_vocab_size < 3:
             raise ValueError(
@@ -163,12 +164,12 @@ class BertConfig:
 
     @property
     def has_position_table(self) -> bool:
-        """Whether there is a weight for each place; otherwise places are computed."""
+        """Whether positions are weights; otherwise they are computed."""
         return self.positions.startswith("learned")
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the word embeddings: vocab_size rounded up. The extra ones are no words."""
+        """Rows of the word embeddings: vocab_size rounded up; the extra rows are not tokens."""
         return -(-self.vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +178,7 @@ class BertConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> BertConfig:
-        """The inverse of `to_dict`. Raises ValueError naming the fields this code does not know."""
+        """The inverse of `to_dict`. Raises ValueError naming unknown fields."""
         _refuse_unknown_fields(values)
         return cls(**values)
 
@@ -188,7 +189,7 @@ def _refuse_unknown_fields(names: Iterable[str]) -> None:
     if unknown:
         raise ValueError(
             f"unknown model setting: {', '.join(unknown)}. Known: {', '.join(known)}. "
-            "Mend the name, or use the version of Clozeline that wrote it."
+            "Correct the name, or use the version of Clozeline that wrote it."
         )
 
 
@@ -203,11 +204,11 @@ def _miniature(layers: int, hidden: int) -> BertConfig:
 
 
 def _bert_pytorch(layers: int, hidden: int) -> BertConfig:
-    """A size of BERT-pytorch (codertimo 2018): pre-norm throughout, linear heads on what is left.
+    """A size of BERT-pytorch (codertimo 2018): pre-norm, no pooler, linear heads.
 
-    Its next-sentence loss passed over class 0, the random pairs there, for it was the words' loss
-    with `ignore_index=0`; here both classes count. Its norm divided by (deviation + eps), and a
-    layer's output was dropped out once more; here both are as everywhere else.
+    Its next-sentence loss reused the masked-LM loss with `ignore_index=0` and so ignored class 0,
+    the random pairs there; here both classes count. Its norm divided by (deviation + eps), and each
+    layer had one more dropout at its output; here both are as in the other presets.
     """
     return BertConfig(
         num_hidden_layers=layers,
@@ -228,11 +229,12 @@ def _bert_pytorch(layers: int, hidden: int) -> BertConfig:
 
 
 def _modern(layers: int, hidden: int) -> BertConfig:
-    """What was found out since 2018, each choice by its own switch; heads of 64 as ever.
+    """What has improved on BERT since 2018, each choice one field; heads of 64.
 
-    The feed-forward layer is 8/3 hidden wide, in whole 64s: with three matrices the arithmetic of
-    4 hidden with two. A norm after the embeddings, because small models leave the unigram plateau
-    early only with it. No dropout: a text is seldom seen twice (Geiping & Goldstein 2022, 4.3).
+    The feed-forward width is 8/3 hidden, rounded up to a multiple of 64: with three matrices as
+    many operations as 4 hidden with two. A norm follows the embeddings, because small models leave
+    the unigram plateau early only with it. No dropout: texts rarely repeat (Geiping & Goldstein
+    2022, 4.3).
     """
     return BertConfig(
         num_hidden_layers=layers,
@@ -251,16 +253,16 @@ def _modern(layers: int, hidden: int) -> BertConfig:
     )
 
 
-# The 17M notebook model. Its count of 17,224,448 parameters at 30,522 words is
+# The 17M notebook model. Its 17,224,448 parameters at a vocabulary of 30,522 are
 #     word embeddings 30,522 x 256 and an untied decoder 256 x 30,522    15,627,264
 #     two layers of 789,760                                               1,579,520
 #     64 positions, 3 segment ids, 2 next-sentence logits, x 256             17,664
 # with neither norms outside the layers nor biases in the heads. Small models leave the unigram
-# plateau early only with them, so here they are on: 17,255,740 parameters. The notebook drew its
-# matrices with Xavier. What keeps a small model at the unigram is finding out where to look, and
-# heads that start on their neighbours need not. After 150 steps of 32 x 64 tokens of the built-in
-# sample (4,096 pieces, one seed, mean training loss of the last 50 steps): Xavier and sinusoids
-# 6.29 nats, normal matrices and sinusoids 6.06, normal matrices and neighbours 5.48.
+# plateau early only with them, so here they are on: 17,255,740 parameters. The notebook initialized
+# its matrices with Xavier. A small model stays at unigram loss until its heads learn where to
+# attend; heads that start at their neighbours skip that phase. After 150 steps of 32 x 64 tokens of
+# the built-in sample (vocabulary of 4,096, one seed, mean training loss of the last 50 steps):
+# Xavier and sinusoids 6.29 nats, normal matrices and sinusoids 6.06, normal and neighbours 5.48.
 _NANO = BertConfig(
     num_hidden_layers=2,
     hidden_size=256,
@@ -275,9 +277,9 @@ _NANO = BertConfig(
     tie_word_embeddings=False,
 )
 
-# The model of "Dive into Deep Learning" (Zhang et al. 2021, 15.8 to 15.10), as the chapter trains
-# it. There positions were read past autograd and stayed random; here they learn. And here the
-# embeddings see dropout too, as in every other preset.
+# The model of "Dive into Deep Learning" (Zhang et al. 2021, 15.8 to 15.10), in the chapter's sizes.
+# There positions bypass autograd and stay random; here they are learned. As in every other preset,
+# dropout also applies to the embeddings.
 _D2L = BertConfig(
     num_hidden_layers=2,
     hidden_size=128,

@@ -1,10 +1,10 @@
-"""What BERT is asked: the masked words, whether B follows A, and the class of a text.
+"""BERT's heads: masked language model, next-sentence prediction, and classification of a text.
 
-The masked-word head looks only at the masked positions. The decoder is most of a small model's
-arithmetic, and six tokens in seven have no label; the number of positions a row is fixed, so shapes
-are static, and unused slots point at position 0 and weigh nothing in the loss.
+The masked-LM head computes logits at masked positions only: the decoder is most of a small model's
+arithmetic, and six in seven tokens have no label. The number of positions per row is fixed, so
+shapes are static; unused slots point at position 0 and have weight 0 in the loss.
 
-Losses are sums, not means: only the trainer knows how many words are masked in the global batch.
+Losses are sums, not means: only the trainer knows the number of masked tokens in the global batch.
 
     B batch   S sequence   H hidden   P predictions a row   V vocabulary   W = V rounded up to 64
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -22,13 +22,11 @@ from torch import Tensor, nn
 from model.attention import Packing
 from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
 from model.config import BertConfig, Pooling
-from model.cpu_kernels import Dropout
-
-CACHED_ROWS = 16  # of logits; 30,528 float32 columns of them fit a core's cache
+from model.cpu_kernels import Dropout, cross_entropies
 
 
 class MaskedLMTransform(nn.Module):
-    """One more dense layer between the encoder and the decoder."""
+    """Dense + activation + norm between the encoder and the decoder."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -41,14 +39,14 @@ class MaskedLMTransform(nn.Module):
 
 
 class MaskedLMHead(nn.Module):
-    """Hidden states at masked positions to a score for every word."""
+    """Hidden states at masked positions to logits over the vocabulary."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         hidden, vocab = config.hidden_size, config.padded_vocab_size
         self.padding = vocab - config.vocab_size
         self.transform = MaskedLMTransform(config) if config.mlm_transform else nn.Identity()
-        # Tied, the decoder is the encoder's own table, and it is stored there only.
+        # A tied decoder is the encoder's embedding table, and it is stored only there.
         self.decoder = None if config.tie_word_embeddings else nn.Linear(hidden, vocab, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
 
@@ -56,13 +54,13 @@ class MaskedLMHead(nn.Module):
         """Logits [..., W] of `masked` [..., H]; the columns from V on are -inf."""
         table = word_embeddings if self.decoder is None else self.decoder.weight  # [W, H]
         bias = table.new_zeros(len(table) - self.padding) if self.bias is None else self.bias
-        # The bias is the cheapest place to say that the rows which pad the table are not words.
+        # Masking the padding rows of the vocabulary through the bias costs nothing.
         bias = F.pad(bias, (0, self.padding), value=float("-inf"))
         return F.linear(self.transform(masked), table, bias)
 
 
 class BertForPretraining(nn.Module):
-    """Masked-word and next-sentence prediction over one encoder. The seed decides the weights."""
+    """Masked-LM and next-sentence heads on one encoder. `seed` decides the initial weights."""
 
     def __init__(self, config: BertConfig, *, seed: int = 0) -> None:
         super().__init__()
@@ -80,12 +78,12 @@ class BertForPretraining(nn.Module):
         masked_lm_positions: Tensor,
         packing: Packing | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Logits of the masked words [B, P, W] and of (follows, is random) [B, 2].
+        """Logits of the masked tokens [B, P, W] and of (follows, is random) [B, 2].
 
         `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: bool [B, S] or None, see
         `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots. With a `packing`, ids
-        and types are [T], positions are those among the T tokens, [P] of all rows, and so are the
-        logits, [P, W].
+        and types are [T], positions are indices into the T tokens, [P] for all rows together, and
+        the logits are [P, W].
         """
         hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask, packing)
         if packing is None:
@@ -138,10 +136,10 @@ def mean_of_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 
 def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor]) -> None:
-    """Copy the encoder out of the state dict of a `BertForPretraining`; its heads stay behind.
+    """Copy the encoder, without the heads, from the state dict of a `BertForPretraining`.
 
-    So does its pooler where the model has none. Raises ValueError naming the weights that are
-    missing, left over, or of another shape.
+    The pooler is left out too where the model has none. Raises ValueError naming the weights that
+    are missing, unexpected, or of another shape.
     """
     prefix = "encoder."
     found = {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}
@@ -159,59 +157,29 @@ def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor])
 def masked_lm_loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
     """Sum of weighted cross-entropies in nats, float32 scalar.
 
-    `logits` [B, P, W] of any float type, `labels` int64 [B, P], `weights` [B, P]: 1 where a word
-    was masked, 0 in unused slots, whose labels may be anything. Without padding, [P, W] and [P].
+    `logits` [B, P, W] of any float dtype, `labels` int64 [B, P], `weights` [B, P]: 1 at a masked
+    token, 0 in unused slots, whose labels may be anything. Unpadded: [P, W], [P] and [P].
     """
     labels = labels.masked_fill(weights == 0, 0).flatten()
-    logits = logits.flatten(0, -2)
-    if logits.device.type == "cpu":
-        losses = _CrossEntropies.apply(logits, labels)
-    else:
-        losses = F.cross_entropy(logits.float(), labels, reduction="none")
+    losses = cross_entropies(logits.flatten(0, -2), labels)
     return (losses * weights.flatten()).sum()
-
-
-class _CrossEntropies(torch.autograd.Function):
-    """Cross-entropies in nats, float32 [R], of logits [R, W] of any float type; few rows at a time.
-
-    Nothing of the size of the logits is made but their gradient. The usual road makes four such
-    things in float32, and on CPU fetching that much fresh memory takes longer than the arithmetic.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        parts = zip(logits.split(CACHED_ROWS), labels.split(CACHED_ROWS), strict=True)
-        losses = torch.cat([F.cross_entropy(x.float(), y, reduction="none") for x, y in parts])
-        ctx.save_for_backward(logits, labels, losses)
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """The softmax, less one at the label, times the gradient of each loss."""
-        (weights,), (logits, labels, losses) = gradients, ctx.saved_tensors
-        found = torch.empty_like(logits)
-        parts = (tensor.split(CACHED_ROWS) for tensor in (found, logits, weights))
-        for out, x, weight in zip(*parts, strict=True):
-            out.copy_(x.float().softmax(-1).mul_(weight[:, None]))
-        at_label = torch.expm1(-losses) * weights  # p - 1: of a p near 1 nothing is rounded away
-        return found.scatter_(1, labels[:, None], at_label[:, None].to(found.dtype)), None
 
 
 def next_sentence_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     """Sum of cross-entropies in nats, float32 scalar, over rows that have a label.
 
-    `logits` [B, 2], `labels` int [B]: 0 B follows A, 1 B is random, -1 a row without the task.
+    `logits` [B, 2], `labels` int [B]: 0 B follows A, 1 B is random, -1 no sentence B.
     """
     return F.cross_entropy(logits.float(), labels.long(), ignore_index=-1, reduction="sum")
 
 
 @torch.no_grad()
 def start_decoder_at_unigram(model: BertForPretraining, token_counts: Tensor) -> None:
-    """Set the decoder's bias to the log of the words' frequencies, each count plus one.
+    """Set the decoder's bias to the log frequencies of the tokens, with add-one smoothing.
 
-    A fresh model then starts at the loss of the unigram instead of spending its first hundreds of
-    steps on getting there. `token_counts` [V], >= 0: how often each word can be a label. Raises
-    ValueError for a model without this bias and for counts of another vocabulary.
+    A new model then starts at the unigram loss instead of spending its first hundreds of steps on
+    reaching it. `token_counts` [V], >= 0: how often each token can be a label. Raises ValueError
+    for a model without this bias and for counts of another vocabulary.
     """
     bias, counts = model.mlm_head.bias, token_counts.double() + 1
     if bias is None:
@@ -225,12 +193,12 @@ def start_decoder_at_unigram(model: BertForPretraining, token_counts: Tensor) ->
 
 
 def count_parameters(model: BertConfig | nn.Module) -> int:
-    """Trainable numbers of a model of this file, an encoder, or the pretraining model of a config.
+    """Trainable parameters of a model, an encoder, or the pretraining model of a config.
 
-    Rows that only pad the vocabulary are not counted, so counts compare with published ones.
+    Padding rows of the vocabulary are not counted, so counts compare with published ones.
     """
     if isinstance(model, BertConfig):
-        with torch.device("meta"):  # shapes without memory: BERT-large counts in a blink
+        with torch.device("meta"):  # shapes without memory
             model = BertForPretraining(model)
     config = model.config
     assert isinstance(config, BertConfig)

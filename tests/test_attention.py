@@ -1,4 +1,4 @@
-"""The roads of attention against each other and against its formula."""
+"""The attention kernels against each other and against the formula."""
 
 import pytest
 import torch
@@ -30,13 +30,13 @@ def packing():
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 2e-2)], ids=str
 )
-def test_every_row_gathers_from_its_real_tokens(dtype, tolerance):
+def test_tokens_attend_to_the_real_tokens_of_their_row(dtype, tolerance):
     qkv = random_qkv(dtype)
-    gathered = attend(qkv, MASK, dropout_prob=0.0)
-    assert gathered.dtype == dtype
+    attended = attend(qkv, MASK, dropout_prob=0.0)
+    assert attended.dtype == dtype
     for row, length in enumerate(LENGTHS):
         wanted = formula(qkv, row, length)
-        found = gathered[row, :length].double()
+        found = attended[row, :length].double()
         torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance)
 
 
@@ -51,18 +51,18 @@ def test_full_rows_need_no_mask(dtype, tolerance):
     )
 
 
-def test_unpadded_rows_gather_and_learn_what_padded_ones_do():
+def test_unpadded_rows_give_the_outputs_and_gradients_of_padded_ones():
     padded, qkv = random_qkv(), random_qkv()
     wanted = attend(padded, MASK, dropout_prob=0.0)[MASK]
     found = attend(qkv[MASK], packing(), dropout_prob=0.0)
     torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
     weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
-    for gathered in (wanted, found):
-        (gathered * weights).sum().backward()
+    for attended in (wanted, found):
+        (attended * weights).sum().backward()
     torch.testing.assert_close(qkv.grad, padded.grad, atol=1e-6, rtol=1e-5)
 
 
-def test_dropout_drops_from_the_weights_and_keeps_their_mean():
+def test_dropout_acts_on_the_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     qkv = random_qkv()
     still = attend(qkv, MASK, dropout_prob=0.0)

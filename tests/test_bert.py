@@ -1,4 +1,4 @@
-"""The laws of the encoder. Against `transformers` it stands in test_huggingface.py."""
+"""Properties of the encoder; test_huggingface.py compares it with `transformers`."""
 
 from dataclasses import replace
 
@@ -13,12 +13,12 @@ from tests.support.small_models import SMALL, inputs_of, narrow, shaken
 
 TINY = preset("tiny", **SMALL)
 NANO = preset("nano", **SMALL)
-# Norms after and before; positions from a table, from waves, and by turning.
+# Post-norm and pre-norm; learned, sinusoidal and rotary positions.
 KINDS = pytest.mark.parametrize("name", ["bert-tiny", "nano", "bert-pytorch-base", "modern-nano"])
 
 
-def assert_close(ours: Tensor, theirs: Tensor) -> None:
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+def assert_close(found: Tensor, wanted: Tensor) -> None:
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
 @KINDS
@@ -33,7 +33,7 @@ def test_without_padding_no_mask_is_the_full_mask(name):
 
 
 @KINDS
-def test_every_token_sees_order_segment_and_both_sides(name):
+def test_every_token_depends_on_order_segment_and_both_sides(name):
     model, batch = shaken(narrow(name)), inputs_of(rows=1)
     ids, types = batch["input_ids"], batch["token_type_ids"]
     hidden = model.encoder(ids, types, None)[0]
@@ -46,7 +46,7 @@ def test_every_token_sees_order_segment_and_both_sides(name):
 
 
 @KINDS
-def test_a_sequence_beyond_the_positions_is_refused(name):
+def test_a_sequence_longer_than_the_positions_is_refused(name):
     encoder = BertEncoder(narrow(name))
     ids = torch.zeros(1, 33, dtype=torch.long)
     with pytest.raises(ValueError, match="33 tokens, but the model has 32 positions"):
@@ -60,7 +60,7 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(model.encoder(**batch)[0], model.encoder(**batch)[0])
 
 
-def test_the_same_seed_gives_the_same_weights_whoever_drew_before():
+def test_initial_weights_depend_on_the_seed_alone():
     first = BertForPretraining(NANO, seed=5).state_dict()
     torch.rand(3)
     second = BertForPretraining(NANO, seed=5).state_dict()
@@ -71,11 +71,11 @@ def test_the_same_seed_gives_the_same_weights_whoever_drew_before():
     assert not any(torch.equal(first[name], other[name]) for name in drawn)
 
 
-def test_normal_weights_are_cut_at_two_standard_deviations():
+def test_normal_weights_are_truncated_at_two_standard_deviations():
     model = BertForPretraining(replace(TINY, initializer_range=0.1))
     matrix = model.encoder.layers[0].get_parameter("feed_forward.up.weight")
     assert 0.19 < matrix.abs().max().item() <= 0.2
-    assert matrix.std().item() == pytest.approx(0.088, rel=0.02)  # 0.1 after the cut
+    assert matrix.std().item() == pytest.approx(0.088, rel=0.02)  # 0.1 after truncation
     assert not model.encoder.layers[0].get_parameter("feed_forward.up.bias").any()
 
 
@@ -88,12 +88,11 @@ def test_xavier_treats_packed_queries_keys_and_values_as_three_matrices():
     assert up.abs().max().item() == pytest.approx((6 / 1280) ** 0.5, rel=1e-3)
 
 
-def test_what_ends_a_sublayer_starts_smaller_the_more_there_are():
-    """By the root of 2 * layers: what they all add up to then has the size of one."""
+def test_normal_residual_scales_down_the_last_matrix_of_each_sublayer():
     config = replace(TINY, init="normal-residual", num_hidden_layers=8)
     layer = BertForPretraining(config).encoder.layers[7]
     spread = {name: p.std().item() for name, p in layer.named_parameters() if p.dim() == 2}
-    plain = 0.02 * 0.88  # after the cut
+    plain = 0.02 * 0.88  # after truncation
     assert spread == {
         "attention.qkv.weight": pytest.approx(plain, rel=0.02),
         "attention.output.weight": pytest.approx(plain / 4, rel=0.02),
@@ -102,7 +101,7 @@ def test_what_ends_a_sublayer_starts_smaller_the_more_there_are():
     }
 
 
-def test_xavier_treats_a_gate_and_what_it_is_on_as_two_matrices():
+def test_xavier_treats_a_gate_and_its_projection_as_two_matrices():
     config = replace(NANO, init="xavier", positions="learned", gated=True)
     up = BertForPretraining(config).encoder.layers[0].get_parameter("feed_forward.up.weight")
     assert up.shape == (2048, 256)
@@ -110,7 +109,7 @@ def test_xavier_treats_a_gate_and_what_it_is_on_as_two_matrices():
         assert block.abs().max().item() == pytest.approx((6 / 1280) ** 0.5, rel=1e-3)
 
 
-def test_initialize_leaves_a_model_without_memory_alone():
+def test_initialize_leaves_a_model_on_the_meta_device_alone():
     with torch.device("meta"):
         encoder = BertEncoder(NANO)
     initialize(encoder, NANO, seed=0)

@@ -1,4 +1,4 @@
-"""Dropout that is drawn four at a time: its law, its scale, its gradient, its seed."""
+"""CPU kernels: dropout's distribution, gradient and seed; attention and cross-entropy vs. torch."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ def ones(*shape, dtype=torch.float32):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
-def test_a_number_is_dropped_with_probability_p_and_the_rest_makes_up_for_it(p, dtype):
+def test_elements_are_dropped_with_probability_p_and_the_rest_is_scaled_up(p, dtype):
     torch.manual_seed(0)
     dropped = dropout(ones(1000, 999, dtype=dtype), p).float()
     assert (dropped == 0).float().mean().item() == pytest.approx(p, abs=0.002)
@@ -20,8 +20,8 @@ def test_a_number_is_dropped_with_probability_p_and_the_rest_makes_up_for_it(p, 
     torch.testing.assert_close(kept, torch.full_like(kept, 1 / (1 - p)), atol=0, rtol=5e-3)
 
 
-def test_what_is_dropped_in_one_place_says_nothing_of_its_neighbours():
-    """Four numbers come from one draw."""
+def test_neighbouring_elements_are_dropped_independently():
+    """Four elements share one random draw."""
     torch.manual_seed(0)
     kept = (dropout(ones(250_000, 4), 0.5) > 0).float()
     assert (torch.corrcoef(kept.T) - torch.eye(4)).abs().max() < 0.01
@@ -29,18 +29,18 @@ def test_what_is_dropped_in_one_place_says_nothing_of_its_neighbours():
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (7, 5), (2, 3, 4, 5), (0, 3)])
-def test_any_shape_will_do(shape):
+def test_any_shape_works(shape):
     assert dropout(ones(*shape), 0.5).shape == shape
 
 
-def test_the_gradient_goes_where_the_number_went():
+def test_the_gradient_has_the_same_mask_and_scale():
     x = ones(100, 100)
     dropped = dropout(x, 0.25)
     dropped.sum().backward()
     torch.testing.assert_close(x.grad, dropped.detach())
 
 
-def test_it_follows_from_the_seed_of_torch():
+def test_it_depends_on_torchs_seed():
     def draw(seed):
         torch.manual_seed(seed)
         return dropout(ones(64, 64), 0.5), dropout(ones(64, 64), 0.5)

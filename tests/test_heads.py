@@ -1,4 +1,4 @@
-"""The heads: where they look, what they are asked, and what the losses count."""
+"""The heads: masked positions only, padded vocabularies, losses, and parameter counts."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from model.bert import BertEncoder
 from model.config import PRESETS, preset
+from model.cpu_kernels import LOGIT_ROWS
 from model.heads import (
     BertForClassification,
     BertForPretraining,
@@ -34,7 +35,7 @@ from tests.support.small_models import (
 BOTH = pytest.mark.parametrize("name", ["bert-tiny", "nano"])
 
 
-# Every form of the masked-word head: whose table it reads, and whether it has a layer before it.
+# Every variant of the masked-LM head: whose table it uses, and whether it has a transform.
 FORMS = {
     "tied": preset("bert-tiny", **SMALL),
     "own": preset("d2l", **SMALL),
@@ -44,7 +45,7 @@ FORMS = {
 }
 
 
-# Looking at the masked positions only
+# Masked positions only
 
 
 @pytest.mark.parametrize("config", FORMS.values(), ids=FORMS)
@@ -73,7 +74,7 @@ def test_the_masked_only_head_gives_the_loss_and_gradients_of_the_dense_head(con
 
 @pytest.mark.parametrize("changes", [{}, {"head_bias": False}], ids=["bias", "no bias"])
 @BOTH
-def test_the_padding_of_the_vocabulary_has_no_probability_and_learns_nothing(name, changes):
+def test_padding_of_the_vocabulary_has_probability_0_and_stays_0(name, changes):
     model = shaken(preset(name, **SMALL, **changes))
     logits, _ = model(**batch_of())
     assert logits.shape == (4, 3, 128)
@@ -90,7 +91,7 @@ def test_the_padding_of_the_vocabulary_has_no_probability_and_learns_nothing(nam
         assert not model.mlm_head.decoder.weight[VOCAB:].any()
 
 
-def test_a_model_starts_with_empty_rows_for_the_padding():
+def test_a_new_model_has_zero_rows_for_the_padding_of_the_vocabulary():
     model = BertForPretraining(preset("nano", **SMALL))
     for table in (model.encoder.embeddings.word_embeddings, model.mlm_head.decoder):
         assert table.weight[:VOCAB].any(dim=1).all()
@@ -100,9 +101,9 @@ def test_a_model_starts_with_empty_rows_for_the_padding():
 # Losses
 
 
-def test_the_masked_loss_is_a_sum_over_words_that_count():
+def test_the_masked_lm_loss_is_a_sum_over_tokens_with_weight_1():
     logits = torch.randn(2, 3, 8, generator=numbers(0), requires_grad=True)
-    labels = torch.tensor([[1, 2, 0], [3, 10**6, -5]])  # unused slots hold anything
+    labels = torch.tensor([[1, 2, 0], [3, 10**6, -5]])  # unused slots may hold anything
     weights = torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
     loss = masked_lm_loss_sum(logits, labels, weights)
     log_p = logits.log_softmax(-1)
@@ -111,12 +112,12 @@ def test_the_masked_loss_is_a_sum_over_words_that_count():
     assert torch.equal(logits.grad.any(-1), weights.bool())
 
 
-@pytest.mark.parametrize("rows", [1, 16, 37])
-def test_the_loss_and_its_gradient_are_those_of_torch_however_many_rows(rows):
+@pytest.mark.parametrize("rows", [1, LOGIT_ROWS, 2 * LOGIT_ROWS + 5])
+def test_the_loss_and_its_gradient_are_those_of_torch_for_any_number_of_rows(rows):
     logits = 3 * torch.randn(1, rows, 50, generator=numbers(0))
     logits[..., 48:] = float("-inf")  # the padding of the vocabulary
     labels = torch.randint(0, 48, (1, rows), generator=numbers(1))
-    logits[0, 0, labels[0, 0]] = 30.0  # one that is certain
+    logits[0, 0, labels[0, 0]] = 30.0  # one with probability near 1
     weights = (torch.arange(rows) % 3 != 1).float()[None]
 
     found, wanted = logits.clone().requires_grad_(), logits.clone().requires_grad_()
@@ -147,7 +148,7 @@ def test_the_next_sentence_loss_counts_class_0_and_skips_minus_1():
     assert logits.grad.any(-1).tolist() == [True, True, False]
 
 
-def test_losses_without_anything_to_count_are_zero():
+def test_losses_without_labels_are_zero():
     logits = torch.randn(2, 3, 8, generator=numbers(0), requires_grad=True)
     mlm = masked_lm_loss_sum(logits, torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 3))
     nsp = next_sentence_loss_sum(logits[:, 0, :2], torch.tensor([-1, -1]))
@@ -156,7 +157,7 @@ def test_losses_without_anything_to_count_are_zero():
     assert not logits.grad.any()
 
 
-def test_losses_are_float32_whatever_the_logits_are():
+def test_losses_are_float32_for_logits_of_any_dtype():
     logits = torch.randn(2, 3, 8, generator=numbers(0)).bfloat16()
     labels = torch.ones(2, 3, dtype=torch.long)
     assert masked_lm_loss_sum(logits, labels, labels).dtype == torch.float32
@@ -178,7 +179,7 @@ def test_half_precision_gives_nearly_the_same_losses(name):
 
 
 @BOTH
-def test_one_batch_can_be_learned_by_heart(name):
+def test_one_batch_can_be_memorized(name):
     model = BertForPretraining(preset(name, **SMALL))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(50):
@@ -191,7 +192,7 @@ def test_one_batch_can_be_learned_by_heart(name):
     assert nsp.item() < 0.1
 
 
-def test_a_fresh_model_started_at_the_unigram_has_its_cross_entropy():
+def test_a_new_model_started_at_the_unigram_has_its_cross_entropy():
     counts = torch.randint(0, 1000, (VOCAB,), generator=numbers(4))
     frequencies = (counts + 1) / (counts + 1).sum()
     model = BertForPretraining(preset("tiny", **SMALL))
@@ -219,7 +220,7 @@ def test_counts_of_another_vocabulary_are_refused():
 
 
 @BOTH
-def test_a_classifier_takes_the_encoder_and_only_the_encoder(name):
+def test_a_classifier_loads_the_encoder_and_nothing_else(name):
     config = preset(name, **SMALL)
     pretrained = shaken(config)
     model = BertForClassification(config, num_labels=3, pooling="cls", seed=7)
@@ -233,11 +234,11 @@ def test_a_classifier_takes_the_encoder_and_only_the_encoder(name):
     torch.testing.assert_close(logits, pooled @ fresh["weight"].T + fresh["bias"])
 
 
-def test_with_and_without_pretraining_differ_in_the_encoder_only():
+def test_a_new_classifier_has_the_encoder_of_a_new_pretraining_model():
     config = preset("nano", **SMALL)
     pretraining, classifier = BertForPretraining(config), BertForClassification(config, 2)
-    ours, theirs = pretraining.encoder.state_dict(), classifier.encoder.state_dict()
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)  # the same seed
+    first, second = pretraining.encoder.state_dict(), classifier.encoder.state_dict()
+    assert all(torch.equal(first[key], second[key]) for key in first)  # the same seed
 
 
 def test_the_mean_is_over_real_tokens_only():
@@ -305,7 +306,7 @@ def test_an_encoder_of_another_shape_is_refused_by_name():
         ("d2l", 4_316_544, 8_270_908),
         # Of H hidden and F feed-forward: embeddings 30,522 + 2 rows and a norm of H; a layer is
         # 4 H H + 3 H F + 2 H; then a norm of H and a pooler of H H. The heads: a transform of
-        # H H + H, a bias for 30,522 words, and 2 H + 2 for pairs.
+        # H H + H, a bias for 30,522 tokens, and 2 H + 2 for pairs.
         ("modern-nano", 17_493_120, 17_627_004),  # F 896, six layers of 1,270,400
         ("modern-mini", 11_093_504, 11_190_332),  # F 704, four layers of 803,328
         ("modern-small", 28_740_608, 29_034_812),  # F 1408, four layers of 3,212,288
@@ -323,14 +324,14 @@ def test_parameter_counts_are_the_published_ones(name, encoder, whole):
     ("name", "encoder"), [("base", 108_096_768), ("large", 333_032_448)], ids=["base", "large"]
 )
 def test_the_encoders_of_bert_pytorch_add_up(name, encoder):
-    """At 30,000 words, as published; positions and heads have no part in it."""
+    """With a vocabulary of 30,000, as published, without positions and heads."""
     with torch.device("meta"):
         found = BertEncoder(preset(f"bert-pytorch-{name}", vocab_size=30_000))
     assert count_parameters(found) == encoder
 
 
 def test_the_notebook_adds_up():
-    """nano without what helps it learn is the notebook's 17M model; wider and deeper, its large."""
+    """nano without its added norms and biases is the notebook's 17M model; enlarged, its large."""
     bare = preset("nano", embedding_norm=False, final_norm=False, head_bias=False)
     bare = replace(bare, type_vocab_size=3)
     assert count_parameters(bare) == 17_224_448
@@ -349,7 +350,7 @@ def test_the_notebook_adds_up():
 @pytest.mark.filterwarnings("ignore:.torch.jit.*:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_compiles_to_one_graph_with_the_same_loss_and_gradients(name):
-    torch.compiler.reset()  # it gives up on a function that it has compiled for eight models
+    torch.compiler.reset()  # it stops recompiling a function after eight models
     model = shaken(narrow(name))
     sum(loss_of(model)).backward()
     eager = gradients(model)
@@ -360,7 +361,7 @@ def test_every_preset_compiles_to_one_graph_with_the_same_loss_and_gradients(nam
 
 
 def test_the_names_of_the_weights_do_not_change():
-    """They are the keys of every checkpoint. What is computed has none."""
+    """They are the keys of every checkpoint; computed positions have none."""
     layer = [
         "attention.qkv.weight",
         "attention.qkv.bias",

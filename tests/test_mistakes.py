@@ -1,8 +1,8 @@
-"""What the models that the presets come from got wrong, and that it is not so here.
+"""Mistakes of the models that the presets come from are not repeated here.
 
-The notebook's masked-word head read the word embeddings, its attention read padding, and half of
-its pairs that follow were never used (that is the pipeline's, and tests/test_pairs.py's); the
-next-sentence loss of BERT-pytorch passed over class 0; the positions of d2l never learned.
+The notebook's masked-LM head read the word embeddings, its attention included padding, and half of
+its consecutive pairs were never used (the pipeline's part, in tests/test_pairs.py); the
+next-sentence loss of BERT-pytorch ignored class 0; the positions of d2l were never trained.
 """
 
 import pytest
@@ -25,10 +25,10 @@ EVERY_PRESET = pytest.mark.parametrize("name", PRESETS)
 
 
 @EVERY_PRESET
-def test_the_head_reads_what_the_encoder_wrote(name):
-    """The notebook's read the embeddings: an answer knew one word, the [MASK] it stood for.
+def test_the_head_reads_the_encoders_output(name):
+    """The notebook's read the embeddings: a prediction depended on its [MASK] token alone.
 
-    Here it depends on a neighbour that is not masked, and every layer learns from it.
+    Here it depends on an unmasked neighbour, and every layer gets a gradient from it.
     """
     model = shaken(narrow(name))
     loss_of(model)[0].backward()
@@ -44,8 +44,8 @@ def test_the_head_reads_what_the_encoder_wrote(name):
 
 
 @EVERY_PRESET
-def test_nobody_attends_to_padding(name):
-    """The notebook did: what stood behind a text, and how much of it, changed the answer."""
+def test_no_token_attends_to_padding(name):
+    """In the notebook the padding of a text, and its length, changed the output."""
     model, batch = shaken(narrow(name)), inputs_of()
     ids, types, mask = batch.values()
     hidden, pooled = model.encoder(**batch)
@@ -58,21 +58,21 @@ def test_nobody_attends_to_padding(name):
 
 
 @EVERY_PRESET
-def test_padding_learns_nothing(name):
-    """Where padding is attended to, [PAD] learns from every text that is short."""
+def test_padding_gets_no_gradient(name):
+    """Where tokens attend to padding, [PAD] gets a gradient from every short text."""
     model = shaken(narrow(name))
-    if model.config.tie_word_embeddings:  # then every row learns as a word of the decoder
+    if model.config.tie_word_embeddings:  # then every row has a gradient from the decoder
         loss_of(model)[1].backward()
     else:
         sum(loss_of(model)).backward()
     table = model.encoder.embeddings.word_embeddings
     assert table.weight.grad[5:].any()
-    assert not table.weight.grad[0].any()  # the id at padding, and nowhere else
+    assert not table.weight.grad[0].any()  # the id of padding, which occurs nowhere else
 
 
 @EVERY_PRESET
-def test_pairs_of_class_0_teach(name):
-    """BERT-pytorch had one criterion for both losses; its `ignore_index=0` is meant for words."""
+def test_pairs_of_class_0_have_a_gradient(name):
+    """BERT-pytorch had one criterion for both losses; its `ignore_index=0` is meant for tokens."""
     model = shaken(narrow(name))
     _, logits = model(**batch_of())
     logits.retain_grad()
@@ -84,10 +84,10 @@ def test_pairs_of_class_0_teach(name):
 
 
 @pytest.mark.parametrize("name", LEARNED)
-def test_positions_learn(name):
-    """d2l added the `.data` of its positions, and they stayed the random numbers they began as.
+def test_positions_are_trained(name):
+    """d2l added the `.data` of its positions, which therefore kept their random initial values.
 
-    Here each place that a text reaches learns, and no other.
+    Here each position that a text reaches gets a gradient, and no other.
     """
     model = shaken(narrow(name))
     loss_of(model)[0].backward()

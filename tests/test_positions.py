@@ -1,4 +1,4 @@
-"""Waves, heads that start on their neighbours, and turned queries and keys."""
+"""Sinusoids, heads that start by attending to neighbours, and rotary positions."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from model.config import preset
 from model.heads import BertForPretraining
-from model.positions import fixed_positions, rotary_turns, rotate, sinusoids
+from model.positions import fixed_positions, rotate, rotation_at, sinusoids
 from tests.support.small_models import SMALL, narrow, numbers
 
 NANO = preset("nano", **SMALL)
@@ -20,10 +20,10 @@ def random_qkv(rows: int = 2, length: int = 6) -> torch.Tensor:
     return torch.randn(rows, length, 3, 2, 8, generator=numbers(0))
 
 
-def scores(*places: int) -> torch.Tensor:
-    """Of a query at the first place and a key at the second, [N]."""
-    turned = rotate(random_qkv(1, 2)[0], rotary_turns(torch.tensor(places), 8))
-    return (turned[0, 0] * turned[1, 1]).sum(-1)
+def scores(*positions: int) -> torch.Tensor:
+    """Attention scores of a query at the first position and a key at the second, [N]."""
+    rotated = rotate(random_qkv(1, 2)[0], rotation_at(torch.tensor(positions), 8))
+    return (rotated[0, 0] * rotated[1, 1]).sum(-1)
 
 
 def test_sinusoids_are_those_of_the_paper():
@@ -35,27 +35,27 @@ def test_sinusoids_are_those_of_the_paper():
         torch.testing.assert_close(waves[7, 2 * i : 2 * i + 2], wanted)
 
 
-def test_waves_are_as_loud_as_fresh_words():
+def test_sinusoids_have_the_scale_of_new_word_embeddings():
     fixed = fixed_positions(replace(NANO, positions="sinusoids"), 32)
     assert fixed.square().mean().sqrt().item() == pytest.approx(0.02, rel=1e-4)
     learned = BertForPretraining(replace(NANO, positions="learned-from-sinusoids"))
     assert torch.equal(learned.encoder.embeddings.position_embeddings.weight, fixed)
 
 
-def test_waves_that_are_fixed_take_the_type_of_the_model():
+def test_fixed_sinusoids_have_the_dtype_of_the_model():
     encoder = BertForPretraining(narrow("bert-pytorch-base")).encoder.bfloat16()
     ids = torch.arange(8)[None]
     assert encoder(ids, torch.zeros_like(ids), None)[0].dtype == torch.bfloat16
 
 
-def test_heads_that_start_from_neighbours_look_ahead_and_back_and_the_others_do_not():
+def test_heads_that_start_from_neighbours_attend_ahead_and_back_and_the_others_do_not():
     config = preset("nano", vocab_size=200)
     encoder = BertForPretraining(config, seed=0).encoder
     x = torch.nn.functional.layer_norm(encoder.embeddings.position_embeddings.weight, (256,))
     for layer in encoder.layers:
         query, key, _ = layer.attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
-        looked_at = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(64)  # [N, S]
-        hits = [(looked_at == offset).float().mean(1).tolist() for offset in (1, -1)]
+        attended = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(64)  # [N, S]
+        hits = [(attended == offset).float().mean(1).tolist() for offset in (1, -1)]
         assert min(hits[0][0], hits[1][1]) > 0.9
         assert max(hits[0][1:] + hits[1][2:]) < 0.3
 
@@ -69,33 +69,33 @@ def test_a_score_depends_on_the_distance_alone(start, distance):
     torch.testing.assert_close(found, wanted, atol=1e-3, rtol=0)
 
 
-def test_a_score_does_depend_on_the_distance_and_on_who_comes_first():
+def test_a_score_depends_on_the_distance_and_its_sign():
     found = torch.stack([scores(9, 9 + distance) for distance in range(-5, 6)])
     differences = (found[:, None] - found).abs().amax(-1)
     assert (differences[~torch.eye(11, dtype=torch.bool)] > 1e-2).all()
 
 
-def test_turning_keeps_lengths_and_leaves_values_and_the_first_place_alone():
+def test_rotation_keeps_norms_and_leaves_values_and_position_0_unchanged():
     qkv = random_qkv()
-    turned = rotate(qkv, rotary_turns(torch.arange(6), 8))
-    torch.testing.assert_close(turned.norm(dim=-1), qkv.norm(dim=-1))
-    assert torch.equal(turned[:, :, 2], qkv[:, :, 2])
-    assert torch.equal(turned[:, 0], qkv[:, 0])
-    assert (turned[:, 1:, :2] != qkv[:, 1:, :2]).all()
+    rotated = rotate(qkv, rotation_at(torch.arange(6), 8))
+    torch.testing.assert_close(rotated.norm(dim=-1), qkv.norm(dim=-1))
+    assert torch.equal(rotated[:, :, 2], qkv[:, :, 2])
+    assert torch.equal(rotated[:, 0], qkv[:, 0])
+    assert (rotated[:, 1:, :2] != qkv[:, 1:, :2]).all()
 
 
-def test_rows_without_padding_turn_by_the_place_in_their_row():
+def test_unpadded_rows_rotate_by_the_position_in_their_row():
     qkv = random_qkv()
-    wanted = rotate(qkv, rotary_turns(torch.arange(6), 8)).flatten(0, 1)
-    found = rotate(qkv.flatten(0, 1), rotary_turns(torch.arange(12) % 6, 8))
+    wanted = rotate(qkv, rotation_at(torch.arange(6), 8)).flatten(0, 1)
+    found = rotate(qkv.flatten(0, 1), rotation_at(torch.arange(12) % 6, 8))
     assert torch.equal(found, wanted)
 
 
 def test_half_precision_is_rounded_once_and_its_angles_never():
-    """bfloat16 has no 401: place 400 and 401 would be one."""
-    qkv, places = random_qkv(1, 2)[0].bfloat16(), torch.tensor([400, 401])
-    exact = rotate(qkv.float(), rotary_turns(places, 8))
+    """bfloat16 cannot represent 401: positions 400 and 401 would be the same."""
+    qkv, positions = random_qkv(1, 2)[0].bfloat16(), torch.tensor([400, 401])
+    exact = rotate(qkv.float(), rotation_at(positions, 8))
     with torch.autocast("cpu", torch.bfloat16):
-        turned = rotate(qkv, rotary_turns(places, 8))
-    assert turned.dtype == torch.bfloat16
-    assert torch.equal(turned, exact.bfloat16())
+        rotated = rotate(qkv, rotation_at(positions, 8))
+    assert rotated.dtype == torch.bfloat16
+    assert torch.equal(rotated, exact.bfloat16())

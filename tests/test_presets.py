@@ -1,8 +1,8 @@
-"""Each preset against the model that it is meant to be, written out in plain algebra.
+"""Each preset against a reference of its model, written out in plain algebra.
 
-The references know nothing of `model/`: they read a state dict in float64 and one row without its
-padding, and give hidden states [n, H], what the heads pool [H], scores of the words [n, V] and of
-(follows, is random) [2]. The `bert-*` have `transformers` for a reference, in test_huggingface.py.
+The references do not import `model/`: they read a state dict in float64 and one row without its
+padding, and return hidden states [n, H], the pooled state [H], logits of the tokens [n, V] and of
+(follows, is random) [2]. The reference of `bert-*` is `transformers`, in test_huggingface.py.
 """
 
 import cmath
@@ -39,14 +39,14 @@ def normalized(x: Tensor, eps: float) -> Tensor:
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
-    """Of a row [n, H], head by head."""
+    """Attention over a row [n, H], head by head."""
     size = query.shape[1] // heads
-    gathered = []
+    outputs = []
     for head in range(heads):
         part = slice(head * size, head * size + size)
         scores = torch.exp(query[:, part] @ key[:, part].T / math.sqrt(size))
-        gathered.append(scores / scores.sum(1, keepdim=True) @ value[:, part])
-    return torch.cat(gathered, 1)
+        outputs.append(scores / scores.sum(1, keepdim=True) @ value[:, part])
+    return torch.cat(outputs, 1)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def nano(w: Weights, ids: Tensor, types: Tensor) -> Answers:
-    """Learned positions, a norm at the start, before each sublayer and at the end; 4 heads."""
+    """Learned positions; norms after the embeddings, before each sublayer, at the end; 4 heads."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return normalized(x, 1e-12) * w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -78,7 +78,7 @@ def nano(w: Weights, ids: Tensor, types: Tensor) -> Answers:
 
 
 def bert_pytorch(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
-    """Sinusoids that nobody learns, segments 1 and 2, norms before sublayers only."""
+    """Fixed sinusoids, segments 1 and 2, norms only before sublayers."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return normalized(x, 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -90,11 +90,11 @@ def bert_pytorch(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answe
     x = w[f"{start}.word_embeddings.weight"][ids]
     x = x + w[f"{start}.token_type_embeddings.weight"][types + 1]
     hidden = x.shape[1]
-    for place in range(len(ids)):
+    for position in range(len(ids)):
         for i in range(0, hidden, 2):
-            angle = place / 10_000 ** (i / hidden)
-            x[place, i] += 0.02 * math.sqrt(2) * math.sin(angle)
-            x[place, i + 1] += 0.02 * math.sqrt(2) * math.cos(angle)
+            angle = position / 10_000 ** (i / hidden)
+            x[position, i] += 0.02 * math.sqrt(2) * math.sin(angle)
+            x[position, i + 1] += 0.02 * math.sqrt(2) * math.cos(angle)
     for layer in ("encoder.layers.0", "encoder.layers.1"):
         qkv = dense(norm(x, f"{layer}.attention_norm"), f"{layer}.attention.qkv")
         x = x + dense(attended(*qkv.chunk(3, 1), heads=heads), f"{layer}.attention.output")
@@ -106,7 +106,7 @@ def bert_pytorch(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answe
 
 
 def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
-    """Norms after sums, ReLU, heads with a layer of their own: ReLU and norm, and tanh; 2 heads."""
+    """Post-norm, ReLU, MLM head with ReLU and norm, NSP head with tanh; 2 attention heads."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return normalized(x, 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
@@ -119,8 +119,8 @@ def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
     x = x + w[f"{start}.token_type_embeddings.weight"][types]
     x = x + w[f"{start}.position_embeddings.weight"][: len(ids)]
     for layer in ("encoder.layers.0", "encoder.layers.1"):
-        gathered = attended(*dense(x, f"{layer}.attention.qkv").chunk(3, 1), heads=2)
-        x = norm(x + dense(gathered, f"{layer}.attention.output"), f"{layer}.attention_norm")
+        outputs = attended(*dense(x, f"{layer}.attention.qkv").chunk(3, 1), heads=2)
+        x = norm(x + dense(outputs, f"{layer}.attention.output"), f"{layer}.attention_norm")
         inner = dense(x, f"{layer}.feed_forward.up").clamp(min=0)
         x = norm(x + dense(inner, f"{layer}.feed_forward.down"), f"{layer}.feed_forward_norm")
     words = dense(x, "mlm_head.transform.dense").clamp(min=0)
@@ -131,7 +131,7 @@ def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
 
 
 def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
-    """No bias before the heads, queries and keys turned as complex numbers, gated GELU, tied."""
+    """Biases only in the heads, queries and keys rotated as complex numbers, gated GELU, tied."""
 
     def norm(x: Tensor, name: str) -> Tensor:
         return normalized(x, 1e-5) * w[f"{name}.weight"]
@@ -139,16 +139,16 @@ def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
     def dense(x: Tensor, name: str) -> Tensor:
         return x @ w[f"{name}.weight"].T
 
-    def turned(x: Tensor) -> Tensor:
+    def rotated(x: Tensor) -> Tensor:
         size = x.shape[1] // heads
         x = x.clone()
         for head in range(0, x.shape[1], size):
             for i in range(size // 2):
                 left, right = head + i, head + i + size // 2
-                rate = 10_000 ** (-2 * i / size)
-                turns = [cmath.exp(1j * place * rate) for place in range(len(x))]
+                frequency = 10_000 ** (-2 * i / size)
+                rotations = [cmath.exp(1j * position * frequency) for position in range(len(x))]
                 pair = torch.complex(x[:, left], x[:, right])
-                pair = pair * torch.tensor(turns, dtype=torch.complex128)
+                pair = pair * torch.tensor(rotations, dtype=torch.complex128)
                 x[:, left], x[:, right] = pair.real, pair.imag
         return x
 
@@ -158,8 +158,8 @@ def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
     for layer in ("encoder.layers.0", "encoder.layers.1"):
         qkv = dense(norm(x, f"{layer}.attention_norm"), f"{layer}.attention.qkv")
         query, key, value = qkv.chunk(3, 1)
-        gathered = attended(turned(query), turned(key), value, heads)
-        x = x + dense(gathered, f"{layer}.attention.output")
+        outputs = attended(rotated(query), rotated(key), value, heads)
+        x = x + dense(outputs, f"{layer}.attention.output")
         inner = dense(norm(x, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward.up")
         width = inner.shape[1] // 2
         inner = gelu(inner[:, :width]) * inner[:, width:]
@@ -189,7 +189,7 @@ def test_every_preset_has_a_reference():
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_a_preset_is_the_model_of_its_description(name):
+def test_a_preset_equals_its_reference(name):
     reference, options = REFERENCES[name]
     model, batch = shaken(narrow(name)), inputs_of()
     everywhere = torch.arange(24).expand(4, -1)
@@ -201,12 +201,12 @@ def test_a_preset_is_the_model_of_its_description(name):
         ids, types = batch["input_ids"][row, :length], batch["token_type_ids"][row, :length]
         wanted = reference(weights, ids, types, **options)
         found = (hidden[row, :length], pooled[row], words[row, :length, :VOCAB], pairs[row])
-        for ours, theirs in zip(found, wanted, strict=True):
-            torch.testing.assert_close(ours.double(), theirs, atol=1e-5, rtol=1e-5)
+        for output, reference_output in zip(found, wanted, strict=True):
+            torch.testing.assert_close(output.double(), reference_output, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_without_padding_logits_and_gradients_are_the_same(name):
+def test_unpadded_rows_give_the_same_logits_and_gradients(name):
     padded, unpadded = shaken(narrow(name)), shaken(narrow(name))
     batch, (labels, weights, follows) = batch_of(), answers()
     words, pairs = padded(**batch)
@@ -222,7 +222,7 @@ def test_without_padding_logits_and_gradients_are_the_same(name):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_weight_of_a_preset_learns(name):
+def test_every_weight_of_a_preset_has_a_gradient(name):
     model = shaken(narrow(name))
     mlm, nsp = loss_of(model)
     (mlm + nsp).backward()
@@ -232,7 +232,7 @@ def test_every_weight_of_a_preset_learns(name):
     assert [key for key, gradient in found.items() if not gradient.any()] == []
 
 
-def test_segments_of_padding_are_0_and_of_a_and_b_1_and_2():
+def test_padding_segments_are_0_and_a_and_b_are_1_and_2():
     config, batch = narrow("bert-pytorch-base"), inputs_of()
     embeddings = shaken(config).encoder.embeddings
     with torch.no_grad():
@@ -247,8 +247,8 @@ def test_segments_of_padding_are_0_and_of_a_and_b_1_and_2():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRESETS)
-def test_one_batch_is_learned_by_heart(name):
-    """At full depth and width: the masked words below 0.05 nats, all pairs right."""
+def test_one_batch_can_be_memorized(name):
+    """At full depth and width: masked-LM loss below 0.05 nats, all pairs right."""
     config = preset(name, vocab_size=256, **NO_DROPOUT)
     model = BertForPretraining(config)
     ids = torch.randint(5, 256, (4, 12), generator=numbers(0))
@@ -267,4 +267,4 @@ def test_one_batch_is_learned_by_heart(name):
         optimizer.step()
         optimizer.zero_grad()
         warm_up.step()
-    pytest.fail(f"after 150 steps the masked words are at {mlm:.3f} nats, pairs at {pairs}")
+    pytest.fail(f"after 150 steps the masked-LM loss is {mlm:.3f} nats, pair logits {pairs}")

@@ -1,4 +1,4 @@
-"""Weights as files of all ages hold them, and every way in which a folder can be wrong."""
+"""Weight files of every format and age, and folders that are refused."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from model.heads import (
     BertForPretraining,
 )
 from model.huggingface.convert import load_huggingface
-from model.huggingface.weight_files import weights_sha256
+from model.huggingface.weight_files import WORD_EMBEDDINGS, weights_sha256
 from tests.support.small_huggingface import (
     SMALL,
     assert_equal_models,
@@ -36,8 +36,10 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A BertForPreTraining; tests that change it take a copy."""
-    return save_folder(tmp_path_factory.mktemp("saved") / "ours", shaken(BertForPretraining(SMALL)))
+    """A BertForPreTraining; tests that change it use a copy."""
+    return save_folder(
+        tmp_path_factory.mktemp("weights") / "saved", shaken(BertForPretraining(SMALL))
+    )
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 
 
 def old_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As checkpoints of 2018 and 2019 have them: each tied weight, buffers, gamma and beta."""
+    """The names in checkpoints of 2018 and 2019: tied weights twice, buffers, gamma and beta."""
     old = {}
     for name, weight in weights.items():
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
@@ -68,7 +70,7 @@ def test_names_of_2018_are_read(folder: Path, copy: Path, file: str) -> None:
     assert_equal_models(copy, folder)
 
 
-def test_a_bare_encoder_may_stand_with_and_without_its_prefix(copy: Path) -> None:
+def test_a_bare_encoder_may_have_a_prefix_or_none(copy: Path) -> None:
     weights = load_file(copy / "model.safetensors")
     change(copy, architectures=["BertModel"])
     bert = {name: weight for name, weight in weights.items() if name.startswith("bert.")}
@@ -84,8 +86,8 @@ def test_parts_with_an_index_are_one_model(folder: Path, tmp_path: Path) -> None
     import transformers
 
     with quiet_transformers():
-        theirs = transformers.BertForPreTraining.from_pretrained(folder)
-        theirs.save_pretrained(tmp_path, max_shard_size="20KB")
+        model = transformers.BertForPreTraining.from_pretrained(folder)
+        model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*-of-*.safetensors"))) > 1
     assert_equal_models(tmp_path, folder)
     assert weights_sha256(tmp_path) != weights_sha256(folder)
@@ -101,29 +103,28 @@ def test_half_precision_is_read_as_float32(folder: Path, copy: Path) -> None:
         torch.testing.assert_close(found[name], weight, atol=1e-3, rtol=1e-2)
 
 
-def test_rows_that_are_no_words_come_and_go(folder: Path) -> None:
+def test_padding_rows_of_the_vocabulary_are_added_on_loading(folder: Path) -> None:
     stored = load_file(folder / "model.safetensors")
-    assert stored["bert.embeddings.word_embeddings.weight"].shape == (VOCAB, 32)
-    for words, rows in ((VOCAB, 128), (60, 64)):
-        found = load_huggingface(folder, vocab_size=words)
+    assert stored[WORD_EMBEDDINGS].shape == (VOCAB, 32)
+    for tokens, rows in ((VOCAB, 128), (60, 64)):
+        found = load_huggingface(folder, vocab_size=tokens)
         table = found.weights["encoder.embeddings.word_embeddings.weight"]
         assert table.shape == (rows, 32)
-        assert torch.equal(table[:words], stored["bert.embeddings.word_embeddings.weight"][:words])
-        assert not table[words:].any()
-        assert found.weights["mlm_head.bias"].shape == (words,)
-        assert found.config.model.vocab_size == words
+        assert torch.equal(table[:tokens], stored[WORD_EMBEDDINGS][:tokens])
+        assert not table[tokens:].any()
+        assert found.weights["mlm_head.bias"].shape == (tokens,)
+        assert found.config.model.vocab_size == tokens
         BertForPretraining(found.config.model).load_state_dict(found.weights)
 
 
 POOLER = "bert.pooler.dense.weight"
-WORDS = "bert.embeddings.word_embeddings.weight"
-FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no config": (lambda f: (f / "config.json").unlink(), "no config.json in it"),
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "it has no config.json"),
     "no JSON": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
     "a list": (lambda f: (f / "config.json").write_text("[]"), "holds a JSON list"),
     "roberta": (
         lambda f: change(f, model_type="roberta", architectures=["RobertaForMaskedLM"]),
-        r"model_type 'roberta', architecture 'RobertaForMaskedLM'\); read here are model_type "
+        r"model_type 'roberta', architecture 'RobertaForMaskedLM'\); supported are model_type "
         "'bert' and BertForPreTraining, BertForMaskedLM",
     ),
     "another head": (
@@ -132,27 +133,27 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "relative": (
         lambda f: change(f, position_embedding_type="relative_key"),
-        "position_embedding_type is 'relative_key'; read here is plain BERT, where it is absolute",
+        "position_embedding_type is 'relative_key'; only plain BERT is supported .absolute.",
     ),
     "decoder": (lambda f: change(f, is_decoder=True), "is_decoder is True"),
     "untied": (lambda f: change(f, tie_word_embeddings=False), "tie_word_embeddings is False"),
-    "act": (lambda f: change(f, hidden_act="silu"), "hidden_act is 'silu'; known here: gelu, relu"),
+    "act": (lambda f: change(f, hidden_act="silu"), "hidden_act is 'silu'; supported: gelu, relu"),
     "heads": (lambda f: change(f, num_attention_heads=5), "not divisible by num_attention_heads 5"),
     "missing": (
         lambda f: change_weights(f, lambda w: w.pop(POOLER)),
-        f"not those of a BertForPreTraining of its config.json; they lack {POOLER}",
+        f"not those of the BertForPreTraining in its config.json; missing: {POOLER}",
     ),
-    "left over": (
+    "unexpected": (
         lambda f: change_weights(f, lambda w: w.update({"qa.weight": torch.zeros(2)})),
-        "they hold what it has not: qa.weight",
+        "config.json; unexpected: qa.weight",
     ),
-    "fewer layers said": (
+    "fewer layers in the config": (
         lambda f: change(f, num_hidden_layers=1),
-        r"hold what it has not: bert.encoder.layer.1.\S+, \S+, \S+ and 13 more",
+        r"unexpected: bert.encoder.layer.1.\S+, \S+, \S+ and 13 more",
     ),
     "shape": (
         lambda f: change(f, vocab_size=90),
-        rf"{WORDS} has the shape \[100, 32\], and by its config.json it should have \[90, 32\]",
+        rf"{WORD_EMBEDDINGS} has the shape \[100, 32\], but config.json says \[90, 32\]",
     ),
     "two values": (
         lambda f: change_weights(
@@ -164,15 +165,15 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: change_weights(
             f, lambda w: w.update({"cls.predictions.decoder.weight": torch.ones(VOCAB, 32)})
         ),
-        "cls.predictions.decoder.weight is not the table of word embeddings",
+        "cls.predictions.decoder.weight differs from the word embeddings",
     ),
     "quantized": (
         lambda f: change_weights(f, lambda w: w.update({POOLER: w[POOLER].to(torch.int8)})),
-        f"{POOLER} is no tensor of floats",
+        f"{POOLER} is not a tensor of floats",
     ),
     "cut": (
         lambda f: (f / "model.safetensors").write_bytes(b"version https://git-lfs"),
-        "model.safetensors cannot be read .*; fetch it again",
+        "model.safetensors cannot be read .*; download it again",
     ),
     "cut pickle": (
         lambda f: instead_of_weights(f, "pytorch_model.bin"),
@@ -180,7 +181,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no weights": (
         lambda f: instead_of_weights(f),
-        "no model.safetensors or pytorch_model.bin in it",
+        r"no weights \(no model.safetensors or pytorch_model.bin\)",
     ),
     "index": (
         lambda f: instead_of_weights(f, "model.safetensors.index.json"),
@@ -188,16 +189,16 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "checkpoint": (
         lambda f: instead_of_weights(f, "bert_model.ckpt.index", "bert_model.ckpt.meta"),
-        r"TensorFlow model \(bert_model.ckpt.index\), which is not read here. With transformers 4 "
+        r"TensorFlow model \(bert_model.ckpt.index\), which is not supported. With transformers 4 "
         "and TensorFlow installed, run `python -m transformers.models.bert.convert_bert_original",
     ),
     "h5": (lambda f: instead_of_weights(f, "tf_model.h5"), r"from_tf=True\).save_pretrained"),
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one_line_that_names_it(copy: Path, fault: str) -> None:
-    spoil, message = FAULTS[fault]
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_an_unusable_folder_is_named_in_one_line(copy: Path, damage: str) -> None:
+    spoil, message = DAMAGES[damage]
     spoil(copy)
     with pytest.raises(ValueError, match=message) as raised:
         load_huggingface(copy)
@@ -207,14 +208,14 @@ def test_a_fault_is_one_line_that_names_it(copy: Path, fault: str) -> None:
 
 def test_an_index_may_not_point_out_of_its_folder(copy: Path) -> None:
     instead_of_weights(copy)
-    index = {"weight_map": {WORDS: "../ours/model.safetensors"}}
+    index = {"weight_map": {WORD_EMBEDDINGS: "../saved/model.safetensors"}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match="no weight_map to files beside it"):
         load_huggingface(copy)
 
 
 class Surprise:
-    """What a pickle of somebody else's may do."""
+    """Unpickling this calls a function."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (Path("surprise"),)
@@ -235,45 +236,48 @@ def test_no_code_of_a_pickle_is_run(
     ("changes", "message"),
     [
         ({"problem_type": "regression"}, "problem_type is 'regression'"),
-        ({"id2label": {"0": "only"}, "label2id": None}, "has 1 label; a choice needs at least 2"),
-        ({"id2label": {"1": "a", "2": "b"}}, "give a name for each of 0, 1, 2"),
+        (
+            {"id2label": {"0": "only"}, "label2id": None},
+            "has 1 label; a classifier needs at least 2",
+        ),
+        ({"id2label": {"1": "a", "2": "b"}}, "it needs a name for each of 0, 1, 2"),
         (
             {"id2label": {"0": "a", "1": "b", "2": "c"}},
             r"classifier.weight has the shape \[2, 32\]",
         ),
     ],
 )
-def test_what_is_no_choice_of_one_class_is_refused(
+def test_classifiers_of_another_kind_are_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     model, architecture = BertForClassification(SMALL, 2), "BertForSequenceClassification"
-    folder = save_folder(tmp_path / "ours", model, architecture=architecture, labels=("a", "b"))
+    folder = save_folder(tmp_path / "saved", model, architecture=architecture, labels=("a", "b"))
     change(folder, **changes)
     with pytest.raises(ValueError, match=message):
         load_huggingface(folder)
 
 
 @pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh"])
-def test_both_names_of_the_quick_gelu_are_known(copy: Path, act: str) -> None:
+def test_both_names_of_the_tanh_gelu_are_supported(copy: Path, act: str) -> None:
     change(copy, hidden_act=act)
     assert load_huggingface(copy).config.model.hidden_act == "gelu-tanh"
 
 
-def test_the_file_says_what_it_is_for_and_all_may_read_it(folder: Path) -> None:
+def test_the_file_names_its_framework_and_is_readable_by_all(folder: Path) -> None:
     path = folder / "model.safetensors"
     with safe_open(path, "pt") as file:
-        assert file.metadata() == {"format": "pt"}  # older versions load nothing else
+        assert file.metadata() == {"format": "pt"}  # older versions of transformers require it
     assert path.stat().st_mode == (folder / "config.json").stat().st_mode
 
 
-def test_what_is_there_counts_and_not_only_what_is_promised(folder: Path, copy: Path) -> None:
-    """The published bert-base-uncased calls itself a BertForMaskedLM, and holds all heads."""
+def test_weights_beyond_the_architecture_are_read(folder: Path, copy: Path) -> None:
+    """The published bert-base-uncased says BertForMaskedLM and has all heads."""
     change(copy, architectures=["BertForMaskedLM"])
     assert load_huggingface(copy).absent == ()
     assert_equal_models(copy, folder)
 
 
-def test_googles_own_config_says_neither_model_nor_architecture(folder: Path, copy: Path) -> None:
+def test_a_config_without_model_type_and_architecture_is_read(folder: Path, copy: Path) -> None:
     change(copy, model_type=None, architectures=None)
     assert load_huggingface(copy).config.architecture is None
     assert_equal_models(copy, folder)

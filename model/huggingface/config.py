@@ -1,7 +1,7 @@
-"""config.json of a Hugging Face folder, to and from a `BertConfig`.
+"""Converts config.json of a Hugging Face folder from and to a `BertConfig`.
 
-Theirs can say less than ours about what a model of this family is, and more about what plain BERT
-is not. Only what is the same on both sides goes over; all else is refused by its name.
+A `BertConfig` has fields that transformers' BERT lacks, and config.json has settings that plain
+BERT lacks. Only what both can express is converted; everything else is refused by name.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from model.config import RATES, SIZES, BertConfig
 from model.huggingface.weight_files import read_json, refuse_tensorflow
 
 CONFIG = "config.json"
-# What each architecture holds besides the encoder. A bare model may have a pooler or none.
+# The parts of each architecture besides the encoder. A bare model may have a pooler or none.
 ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertForPreTraining": ("pooler", "mlm_head", "nsp_head"),
     "BertForMaskedLM": ("mlm_head",),
@@ -21,15 +21,15 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertModel": (),
 }
 PRETRAINING, MASKED_LM, CLASSIFICATION, BARE = ARCHITECTURES
-CARRIED = (*SIZES, "hidden_act", *RATES)  # by the same name on both sides
-# Theirs -> ours; of two names of one function the last one is written.
+SHARED = (*SIZES, "hidden_act", *RATES)  # fields with the same name in both
+# Hugging Face -> BertConfig; of two names of one function the last one is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "relu": "relu",
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
 }
-# Settings of theirs that can make another model of BERT, and the value that does not.
+# Settings that can turn BERT into another model, with the values of plain BERT.
 PLAIN: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -44,32 +44,32 @@ PLAIN: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceConfig:
-    """What a config.json says."""
+    """The content of a config.json."""
 
     model: BertConfig
-    architecture: str | None = None  # one of ARCHITECTURES; None: not said, as by Google
-    labels: tuple[str, ...] = ()  # the names of the classes, of a classifier
+    architecture: str | None = None  # one of ARCHITECTURES; None: not given, as by Google
+    labels: tuple[str, ...] = ()  # class names of a classifier
 
 
 def read_huggingface_config(folder: Path) -> HuggingFaceConfig:
-    """The config of a folder. Raises ValueError where there is none, or not one of plain BERT."""
+    """The config of a folder. Raises ValueError if there is none or it is not plain BERT."""
     refuse_tensorflow(folder)
     path = folder / CONFIG
     if not path.is_file():
-        raise ValueError(f"{folder} is no Hugging Face folder (no {CONFIG} in it).")
+        raise ValueError(f"{folder} is not a Hugging Face folder (it has no {CONFIG}).")
     values = read_json(path)
     architecture = _architecture(path, values)
     for name, plain in PLAIN.items():
         if values.get(name, plain) not in (plain, None, {}):
             raise ValueError(
-                f"{path}: {name} is {values[name]!r}; read here is plain BERT, where it is {plain}."
+                f"{path}: {name} is {values[name]!r}; only plain BERT is supported ({plain})."
             )
-    carried = {name: values[name] for name in CARRIED if values.get(name) is not None}
-    act = str(carried.get("hidden_act", BertConfig.hidden_act))
+    shared = {name: values[name] for name in SHARED if values.get(name) is not None}
+    act = str(shared.get("hidden_act", BertConfig.hidden_act))
     if act not in ACTIVATIONS:
-        raise ValueError(f"{path}: hidden_act is {act!r}; known here: {', '.join(ACTIVATIONS)}.")
+        raise ValueError(f"{path}: hidden_act is {act!r}; supported: {', '.join(ACTIVATIONS)}.")
     try:
-        model = BertConfig(**{**carried, "hidden_act": ACTIVATIONS[act]})
+        model = BertConfig(**{**shared, "hidden_act": ACTIVATIONS[act]})
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
     labels = _labels(path, values) if architecture == CLASSIFICATION else ()
@@ -81,29 +81,29 @@ def huggingface_config(
 ) -> dict[str, Any]:
     """The values of a config.json. Raises ValueError for what `transformers` cannot express."""
     check_expressible(config)
-    act = {ours: theirs for theirs, ours in ACTIVATIONS.items()}[config.hidden_act]
-    facts = {name: getattr(config, name) for name in CARRIED}
-    facts |= {"hidden_act": act, "pad_token_id": pad_id}
-    facts |= {"architectures": [architecture], "model_type": "bert"}
+    act = {name: huggingface for huggingface, name in ACTIVATIONS.items()}[config.hidden_act]
+    values = {name: getattr(config, name) for name in SHARED}
+    values |= {"hidden_act": act, "pad_token_id": pad_id}
+    values |= {"architectures": [architecture], "model_type": "bert"}
     if labels:
-        facts["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        facts["label2id"] = {label: i for i, label in enumerate(labels)}
-    return facts
+        values["id2label"] = {str(i): label for i, label in enumerate(labels)}
+        values["label2id"] = {label: i for i, label in enumerate(labels)}
+    return values
 
 
 def check_expressible(config: BertConfig) -> None:
     """Raises ValueError naming the fields that the BERT of `transformers` does not have."""
-    strange = [
+    unsupported = [
         f"{field.name} {getattr(config, field.name)!r}"
         for field in fields(BertConfig)
-        if field.name not in CARRIED and getattr(config, field.name) != field.default
+        if field.name not in SHARED and getattr(config, field.name) != field.default
     ]
     if config.hidden_act not in ACTIVATIONS.values():
-        strange.append(f"hidden_act {config.hidden_act!r}")
-    if strange:
+        unsupported.append(f"hidden_act {config.hidden_act!r}")
+    if unsupported:
         raise ValueError(
-            f"the BERT of transformers has no {', '.join(strange)}; it can express models like "
-            "bert-tiny to bert-large only."
+            f"the BERT of transformers has no {', '.join(unsupported)}; it supports only models "
+            "like bert-tiny to bert-large."
         )
 
 
@@ -113,7 +113,7 @@ def _architecture(path: Path, values: Mapping[str, Any]) -> str | None:
     if kind != "bert" or str(first) not in ("None", *ARCHITECTURES):
         found = f"model_type {kind!r}" + (f", architecture {first!r}" if first else "")
         raise ValueError(
-            f"{path} is of another model ({found}); read here are model_type 'bert' and "
+            f"{path} describes another model ({found}); supported are model_type 'bert' and "
             f"{', '.join(ARCHITECTURES)}."
         )
     return first
@@ -122,13 +122,13 @@ def _architecture(path: Path, values: Mapping[str, Any]) -> str | None:
 def _labels(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
     task = values.get("problem_type")
     if task not in (None, "single_label_classification"):
-        raise ValueError(f"{path}: problem_type is {task!r}; read here is a choice of one class.")
+        raise ValueError(f"{path}: problem_type is {task!r}; only a single label is supported.")
     count = values.get("num_labels", 2)
     names = values.get("id2label") or {
         str(i): f"LABEL_{i}" for i in range(count if type(count) is int else 0)
     }
     if not isinstance(names, dict) or set(names) != {str(i) for i in range(len(names))}:
-        raise ValueError(f"{path}: id2label is {names}; give a name for each of 0, 1, 2 and so on.")
+        raise ValueError(f"{path}: id2label is {names}; it needs a name for each of 0, 1, 2, ...")
     if len(names) < 2:
-        raise ValueError(f"{path} has {len(names)} label; a choice needs at least 2 classes.")
+        raise ValueError(f"{path} has {len(names)} label; a classifier needs at least 2.")
     return tuple(str(names[str(i)]) for i in range(len(names)))

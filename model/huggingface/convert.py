@@ -1,17 +1,17 @@
-"""Hugging Face folders: the BERT of `transformers`, to and from the models of `heads.py`.
+"""Converts between the models of `heads.py` and Hugging Face folders of `transformers`' BERT.
 
-    config.json           sizes, and what the weights are of ("architectures")
-    model.safetensors     the weights; for older and larger ones see `weight_files.py`
+    config.json           sizes, and the class of the model ("architectures")
+    model.safetensors     the weights; for other files see `weight_files.py`
 
-    ours                                     theirs
+    here                                     Hugging Face
     encoder.embeddings.norm.weight           bert.embeddings.LayerNorm.weight
     encoder.layers.0.attention.qkv.weight    bert.encoder.layer.0.attention.self.query.weight, and
                                              ...key.weight, ...value.weight
     mlm_head.bias                            cls.predictions.bias
 
-Our table of words has rows that round their number up, and theirs has not. A folder may hold less
-than pretraining needs (no pooler, no heads): what is absent is told, and never made up here. What
-goes wrong is a ValueError of one line.
+Here the word embeddings have padding rows, in Hugging Face folders not. A folder may have less than
+pretraining needs (no pooler, no heads): absent parts are reported and never initialized here.
+Errors are ValueErrors of one line.
 """
 
 import json
@@ -38,7 +38,7 @@ from model.huggingface.config import (
 )
 from model.huggingface.weight_files import SAFETENSORS, read_weights
 
-LAYER = {  # ours -> theirs, inside a layer
+LAYER_NAMES = {  # here -> Hugging Face, inside a layer
     "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
     "attention.output": ("attention.output.dense",),
     "attention_norm": ("attention.output.LayerNorm",),
@@ -46,7 +46,7 @@ LAYER = {  # ours -> theirs, inside a layer
     "feed_forward.down": ("output.dense",),
     "feed_forward_norm": ("output.LayerNorm",),
 }
-AROUND = {  # and everywhere else
+OTHER_NAMES = {  # and outside the layers
     "encoder.embeddings.word_embeddings": "bert.embeddings.word_embeddings",
     "encoder.embeddings.position_embeddings": "bert.embeddings.position_embeddings",
     "encoder.embeddings.token_type_embeddings": "bert.embeddings.token_type_embeddings",
@@ -58,18 +58,19 @@ AROUND = {  # and everywhere else
     "nsp_head": "cls.seq_relationship",
     "classifier": "classifier",
 }
-WORDS = "encoder.embeddings.word_embeddings.weight"
-PER_WORD = (WORDS, "mlm_head.bias")
+WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
+PER_TOKEN = (WORD_EMBEDDINGS, "mlm_head.bias")  # weights with a row for each token
 SHOWN = 3  # names in a message
 
-Places = dict[str, tuple[list[str], list[int]]]
+#: The Hugging Face names that each weight is read from, and the shape of each of them.
+Sources = dict[str, tuple[list[str], list[int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class HuggingFaceModel:
     """The weights of a folder under the names of `BertForPretraining` or `BertForClassification`.
 
-    They are float32 and complete, but for the parts in `absent`: some of "pooler", "mlm_head" and
+    They are float32 and complete except for the parts in `absent`: some of "pooler", "mlm_head" and
     "nsp_head".
     """
 
@@ -79,26 +80,26 @@ class HuggingFaceModel:
 
 
 def load_huggingface(folder: Path, *, vocab_size: int | None = None) -> HuggingFaceModel:
-    """The model of a folder, on the CPU. `vocab_size`: without the words from there on.
+    """The model of a folder, on the CPU; only the first `vocab_size` tokens if that is given.
 
-    Raises ValueError for what `read_huggingface_config` refuses, for a file that is missing or
-    damaged, and for weights that are missing, left over, or of another shape than the config says.
+    Raises ValueError for what `read_huggingface_config` refuses, for a missing or damaged file, and
+    for weights that are missing, unexpected, or of another shape than the config says.
     """
     config = read_huggingface_config(folder)
-    theirs, places = read_weights(folder), _places(config)
-    absent = _absent_parts(config, theirs, places)
-    places = {name: place for name, place in places.items() if part_of(name) not in absent}
-    _check_names(folder, config, theirs, places)
-    _check_shapes(folder, theirs, places)
-    words = min(config.model.vocab_size, vocab_size or config.model.vocab_size)
-    model = replace(config.model, vocab_size=words)
+    found, sources = read_weights(folder), _sources(config)
+    absent = _absent_parts(config, found, sources)
+    sources = {name: source for name, source in sources.items() if part_of(name) not in absent}
+    _check_names(folder, config, found, sources)
+    _check_shapes(folder, found, sources)
+    tokens = min(config.model.vocab_size, vocab_size or config.model.vocab_size)
+    model = replace(config.model, vocab_size=tokens)
     weights = {}
-    for name, (names, _) in places.items():
-        weight = torch.cat([theirs[their_name].float() for their_name in names])
-        if name in PER_WORD:
-            weight = weight[:words]
-        if name == WORDS:
-            weight = F.pad(weight, (0, 0, 0, model.padded_vocab_size - words))
+    for name, (names, _) in sources.items():
+        weight = torch.cat([found[huggingface_name].float() for huggingface_name in names])
+        if name in PER_TOKEN:
+            weight = weight[:tokens]
+        if name == WORD_EMBEDDINGS:
+            weight = F.pad(weight, (0, 0, 0, model.padded_vocab_size - tokens))
         weights[name] = weight
     return HuggingFaceModel(config=replace(config, model=model), weights=weights, absent=absent)
 
@@ -112,91 +113,91 @@ def save_huggingface(
     labels: tuple[str, ...] = (),
     pad_id: int = 0,
 ) -> None:
-    """Write config.json and model.safetensors into a folder that is there.
+    """Write config.json and model.safetensors into an existing folder.
 
-    `weights`: those of a `BertForPretraining`, or of a `BertForClassification` with the names of
-    its classes in `labels`; what the architecture has no place for stays behind. Raises ValueError
+    `weights` are those of a `BertForPretraining`, or of a `BertForClassification` with its class
+    names in `labels`; parts that the architecture does not have are left out. Raises ValueError
     where `transformers` cannot express the config.
     """
-    facts = huggingface_config(config, architecture=architecture, labels=labels, pad_id=pad_id)
+    values = huggingface_config(config, architecture=architecture, labels=labels, pad_id=pad_id)
     parts = {"encoder", *ARCHITECTURES[architecture], *(["pooler"] if architecture == BARE else [])}
-    theirs = {}
+    tensors = {}
     for name, weight in weights.items():
         if part_of(name) not in parts:
             continue
-        weight = weight[: config.vocab_size] if name in PER_WORD else weight
+        weight = weight[: config.vocab_size] if name in PER_TOKEN else weight
         names = huggingface_names(name)
-        for their_name, piece in zip(names, weight.detach().chunk(len(names)), strict=True):
-            bare = their_name.removeprefix("bert.") if architecture == BARE else their_name
-            theirs[bare] = piece.to("cpu", torch.float32, copy=True).contiguous()
-    (folder / CONFIG).write_text(json.dumps(facts, indent=2, sort_keys=True) + "\n", "utf-8")
-    save_file(theirs, folder / SAFETENSORS, metadata={"format": "pt"})
-    # The library lets its owner alone read it, and such a folder is made to be given away.
+        for huggingface_name, part in zip(names, weight.detach().chunk(len(names)), strict=True):
+            if architecture == BARE:
+                huggingface_name = huggingface_name.removeprefix("bert.")
+            tensors[huggingface_name] = part.to("cpu", torch.float32, copy=True).contiguous()
+    (folder / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
+    save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
+    # safetensors makes the file readable by its owner alone, but exports are made to be shared.
     (folder / SAFETENSORS).chmod((folder / CONFIG).stat().st_mode)
 
 
 def huggingface_names(name: str) -> list[str]:
-    """What `transformers` calls a weight of ours; of queries, keys and values, three names."""
+    """The names of a weight in `transformers`: three for packed queries, keys and values."""
     module, _, kind = name.rpartition(".")
     layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", module)
     if layer is None:
-        return [f"{AROUND[module]}.{kind}"]
-    return [f"bert.encoder.layer.{layer[1]}.{inner}.{kind}" for inner in LAYER[layer[2]]]
+        return [f"{OTHER_NAMES[module]}.{kind}"]
+    return [f"bert.encoder.layer.{layer[1]}.{inner}.{kind}" for inner in LAYER_NAMES[layer[2]]]
 
 
 def part_of(name: str) -> str:
-    """encoder, pooler, mlm_head, nsp_head or classifier: where a weight of ours belongs."""
+    """The part of a weight: encoder, pooler, mlm_head, nsp_head or classifier."""
     return "pooler" if name.startswith("encoder.pooler.") else name.partition(".")[0]
 
 
-def _places(config: HuggingFaceConfig) -> Places:
-    """Of each weight of ours: the names of theirs, and the shape that each of these has."""
+def _sources(config: HuggingFaceConfig) -> Sources:
     with torch.device("meta"):  # shapes without memory
-        ours = BertForPretraining(config.model).state_dict()
+        weights = BertForPretraining(config.model).state_dict()
         if config.labels:
-            ours |= BertForClassification(config.model, len(config.labels)).state_dict()
-    places = {}
-    for name, weight in ours.items():
+            weights |= BertForClassification(config.model, len(config.labels)).state_dict()
+    sources = {}
+    for name, weight in weights.items():
         names = huggingface_names(name)
-        rows = config.model.vocab_size if name in PER_WORD else len(weight) // len(names)
-        places[name] = names, [rows, *weight.shape[1:]]
-    return places
+        rows = config.model.vocab_size if name in PER_TOKEN else len(weight) // len(names)
+        sources[name] = names, [rows, *weight.shape[1:]]
+    return sources
 
 
 def _absent_parts(
-    config: HuggingFaceConfig, theirs: Mapping[str, Tensor], places: Places
+    config: HuggingFaceConfig, found: Mapping[str, Tensor], sources: Sources
 ) -> tuple[str, ...]:
-    """Parts of which nothing is there, and which the architecture does not promise."""
-    found = {part_of(name): False for name in places}
-    for name, (names, _) in places.items():
-        found[part_of(name)] |= any(their_name in theirs for their_name in names)
-    promised = ("encoder", *ARCHITECTURES.get(config.architecture or BARE, ()))
-    return tuple(part for part, is_there in found.items() if not is_there and part not in promised)
+    """Parts without any weight in the folder that the architecture does not require."""
+    present = {part_of(name): False for name in sources}
+    for name, (names, _) in sources.items():
+        present[part_of(name)] |= any(huggingface_name in found for huggingface_name in names)
+    required = ("encoder", *ARCHITECTURES.get(config.architecture or BARE, ()))
+    absent = [part for part, is_present in present.items() if not is_present]
+    return tuple(part for part in absent if part not in required)
 
 
 def _check_names(
-    folder: Path, config: HuggingFaceConfig, theirs: Mapping[str, Tensor], places: Places
+    folder: Path, config: HuggingFaceConfig, found: Mapping[str, Tensor], sources: Sources
 ) -> None:
-    wanted = [their_name for names, _ in places.values() for their_name in names]
-    missing = [name for name in wanted if name not in theirs]
-    strange = sorted(set(theirs) - set(wanted))
-    if missing or strange:
-        faults = (("lack", missing), ("hold what it has not:", strange))
+    wanted = [name for names, _ in sources.values() for name in names]
+    missing = [name for name in wanted if name not in found]
+    unexpected = sorted(set(found) - set(wanted))
+    if missing or unexpected:
+        findings = (("missing", missing), ("unexpected", unexpected))
+        listed = "; ".join(f"{kind}: {_shown(names)}" for kind, names in findings if names)
         raise ValueError(
-            f"{folder}: the weights are not those of a {config.architecture or 'BERT'} of its "
-            f"{CONFIG}; they "
-            + " and ".join(f"{fault} {_shown(names)}" for fault, names in faults if names)
-            + "."
+            f"{folder}: the weights are not those of the {config.architecture or 'BERT'} in its "
+            f"{CONFIG}; {listed}."
         )
 
 
-def _check_shapes(folder: Path, theirs: Mapping[str, Tensor], places: Places) -> None:
-    for names, shape in places.values():
+def _check_shapes(folder: Path, found: Mapping[str, Tensor], sources: Sources) -> None:
+    for names, shape in sources.values():
         for name in names:
-            if list(theirs[name].shape) != shape:
+            if list(found[name].shape) != shape:
                 raise ValueError(
-                    f"{folder}: {name} has the shape {list(theirs[name].shape)}, and by its "
-                    f"{CONFIG} it should have {shape}; one of the files is of another model."
+                    f"{folder}: {name} has the shape {list(found[name].shape)}, but {CONFIG} says "
+                    f"{shape}; one of the files belongs to another model."
                 )
 
 

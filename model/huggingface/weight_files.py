@@ -1,9 +1,9 @@
-"""Weights by name out of a folder, whatever file they are in: BERT's names of 2018 and of today.
+"""Reads the weights of a Hugging Face folder from any of its file formats, by name.
 
-    model.safetensors            or parts of it, with model.safetensors.index.json
-    pytorch_model.bin            or its parts; unpickled as weights only, so no code of it is run
+    model.safetensors            or its parts, with model.safetensors.index.json
+    pytorch_model.bin            or its parts; unpickled as weights only, so none of its code is run
 
-What goes wrong is a ValueError of one line.
+Weight names of 2018 become today's. Errors are ValueErrors of one line.
 """
 
 import hashlib
@@ -22,27 +22,28 @@ from torch import Tensor
 SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 TENSORFLOW = ("*.ckpt*", "tf_model.h5")
 
-WORDS, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"
-# Stored by some versions and computed by others; no weights.
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
+DECODER = "cls.predictions.decoder.weight"
+# Stored by some versions and computed by others; not weights.
 BUFFERS = re.compile(r"(bert\.)?embeddings\.(position_ids|token_type_ids)")
-TODAY = (  # names that went out of use, and what they became
+RENAMED = (  # old names, and today's
     (re.compile(r"\.gamma$"), ".weight"),
     (re.compile(r"\.beta$"), ".bias"),
     (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
-    (re.compile(r"^(embeddings|encoder|pooler)\."), r"bert.\1."),  # of a bare encoder
+    (re.compile(r"^(embeddings|encoder|pooler)\."), r"bert.\1."),  # in a bare encoder
 )
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether there is a file of weights, readable here or by way of a conversion."""
+    """Whether there is a weight file, readable here or after a conversion."""
     patterns = (f"{SAFETENSORS}*", f"{PICKLE}*", *TENSORFLOW)
     return any(chain.from_iterable(folder.glob(pattern) for pattern in patterns))
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights under the names that BERT of `transformers` has today, each of them once.
+    """The weights under the current names of `transformers`' BERT, without duplicates.
 
-    Raises ValueError where there are none, or a file is missing or damaged.
+    Raises ValueError if there are none, or a file is missing or damaged.
     """
     found: dict[str, Tensor] = {}
     for path in weight_files(folder):
@@ -50,22 +51,22 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             if BUFFERS.fullmatch(name):
                 continue
             if not isinstance(weight, Tensor) or not weight.is_floating_point():
-                raise ValueError(f"{path}: {name} is no tensor of floats; give plain weights.")
-            today = _today(name)
-            if today in found and not torch.equal(found[today], weight):
-                raise ValueError(f"{path} has two different values of {today}; remove one.")
-            found[today] = weight
+                raise ValueError(f"{path}: {name} is not a tensor of floats; give plain weights.")
+            current = _current_name(name)
+            if current in found and not torch.equal(found[current], weight):
+                raise ValueError(f"{path} has two different values of {current}; remove one.")
+            found[current] = weight
     decoder = found.pop(DECODER, None)
-    if decoder is not None and not torch.equal(decoder, found.get(WORDS, decoder)):
+    if decoder is not None and not torch.equal(decoder, found.get(WORD_EMBEDDINGS, decoder)):
         raise ValueError(
-            f"{folder}: {DECODER} is not the table of word embeddings, as it is in plain BERT, "
-            "which is what is read here."
+            f"{folder}: {DECODER} differs from the word embeddings; only plain BERT, where they "
+            "are the same, is supported."
         )
     return found
 
 
 def weights_sha256(folder: Path) -> str:
-    """The sha256 of the file of weights, hex; of its parts one after another where it has some."""
+    """The sha256, in hex, of the weight file, or of the concatenation of its parts."""
     digest = hashlib.sha256()
     for path in weight_files(folder):
         with path.open("rb") as file:
@@ -75,18 +76,18 @@ def weights_sha256(folder: Path) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The file of weights, or its parts by name. Raises ValueError where there is none."""
+    """The weight file, or its parts by name. Raises ValueError if there is none."""
     refuse_tensorflow(folder)
     for name in (SAFETENSORS, PICKLE):
         if (folder / name).exists():
             return [folder / name]
         if (folder / (name + INDEX)).exists():
             return _parts(folder / (name + INDEX))
-    raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE} in it).")
+    raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE}).")
 
 
 def refuse_tensorflow(folder: Path) -> None:
-    """Raises ValueError, with the way to convert it, where all there is is a TensorFlow model."""
+    """Raises ValueError, with the conversion to do, if a folder has only TensorFlow weights."""
     if any(chain.from_iterable(folder.glob(f"{name}*") for name in (SAFETENSORS, PICKLE))):
         return
     found = sorted(chain.from_iterable(folder.glob(pattern) for pattern in TENSORFLOW))
@@ -104,17 +105,17 @@ def refuse_tensorflow(folder: Path) -> None:
             ".save_pretrained('DIR')` in Python"
         )
     raise ValueError(
-        f"{folder} holds a TensorFlow model ({found[0].name}), which is not read here. With "
-        f"transformers 4 and TensorFlow installed, run {way}; then give DIR."
+        f"{folder} holds a TensorFlow model ({found[0].name}), which is not supported. With "
+        f"transformers 4 and TensorFlow installed, run {way}; then use DIR."
     )
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object of a JSON file. Raises ValueError where it holds none."""
+    """The object in a JSON file. Raises ValueError if there is none."""
     try:
         values = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); fetch it again.") from error
+        raise ValueError(f"{path} cannot be read ({error}); download it again.") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a JSON {type(values).__name__}, not an object.")
     return values
@@ -124,10 +125,10 @@ def _parts(index: Path) -> list[Path]:
     named = read_json(index).get("weight_map")
     names = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
     if not names or any(Path(name).name != name for name in names):
-        raise ValueError(f"{index} has no weight_map to files beside it; fetch it again.")
+        raise ValueError(f"{index} has no weight_map to files beside it; download it again.")
     missing = [name for name in names if not (index.parent / name).exists()]
     if missing:
-        raise ValueError(f"{index} names {', '.join(missing)}, which is not there; fetch it, too.")
+        raise ValueError(f"{index} names {', '.join(missing)}, which is missing; download it too.")
     return [index.parent / name for name in names]
 
 
@@ -138,18 +139,18 @@ def _read_file(path: Path) -> Mapping[str, Any]:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{path} cannot be read ({reason}); fetch it again.") from error
-    except Exception as error:  # what unpickling raises has no end, and its advice is a bad one
+        raise ValueError(f"{path} cannot be read ({reason}); download it again.") from error
+    except Exception as error:  # unpickling can raise anything, and torch's advice is unsafe
         raise ValueError(
-            f"{path} cannot be read: it is cut, or a pickle of more than weights, which is never "
-            "opened here; fetch it again, or as model.safetensors."
+            f"{path} cannot be read: it is truncated, or a pickle of more than weights, which is "
+            "never opened here; download it again, or as model.safetensors."
         ) from error
     if not isinstance(found, Mapping):
         raise ValueError(f"{path} holds a {type(found).__name__}, not weights by name.")
     return found
 
 
-def _today(name: str) -> str:
-    for old, new in TODAY:
+def _current_name(name: str) -> str:
+    for old, new in RENAMED:
         name = old.sub(new, name)
     return name

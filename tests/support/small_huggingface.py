@@ -1,4 +1,4 @@
-"""Hugging Face folders of a small model, and `transformers` without progress bars."""
+"""Hugging Face folders of a small model, and `transformers` without its noise."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ SMALL = BertConfig(
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """No progress bars, and warnings that can be caught."""
+    """No progress bars, and warnings of the library that pytest can catch."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -39,7 +39,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def shaken(model: Model) -> Model:
-    """In eval mode, and no weight is 0 or 1, which would hide mistakes."""
+    """In eval mode, without weights at exactly 0 or 1, which could hide mistakes."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -57,9 +57,9 @@ def save_folder(folder: Path, model: torch.nn.Module, **options: Any) -> Path:
 
 def change(folder: Path, **values: Any) -> None:
     """Change values in config.json; None removes one."""
-    facts = json.loads((folder / "config.json").read_bytes()) | values
-    facts = {name: value for name, value in facts.items() if value is not None}
-    (folder / "config.json").write_text(json.dumps(facts))
+    config = json.loads((folder / "config.json").read_bytes()) | values
+    config = {name: value for name, value in config.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def change_weights(folder: Path, edit: Callable[[dict[str, Tensor]], object]) -> None:
@@ -69,13 +69,13 @@ def change_weights(folder: Path, edit: Callable[[dict[str, Tensor]], object]) ->
 
 
 def instead_of_weights(folder: Path, *names: str) -> None:
-    """Empty files with these names."""
+    """Replace the weights by empty files of these names."""
     (folder / "model.safetensors").unlink()
     for name in names:
         (folder / name).write_bytes(b"")
 
 
 def assert_equal_models(one: Path, other: Path) -> None:
-    ours, theirs = load_huggingface(one).weights, load_huggingface(other).weights
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    first, second = load_huggingface(one).weights, load_huggingface(other).weights
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
