@@ -19,6 +19,7 @@ def sound_line(step: int) -> dict[str, Any]:
         "step": step,
         "mlm_loss": 4.5 + 2.8 * math.exp(-step / 250) + 0.12 * noise,
         "nsp_loss": 0.6,
+        "nsp_pairs": BATCH,
         "nsp_accuracy": 0.5 + 0.3 * (1 - math.exp(-step / 200)) + 0.05 * noise,
         "learning_rate": 1e-3 * min(step / 60, (STEPS - step) / (STEPS - 60)),
         "gradient_norm": 2.0 + noise,
@@ -36,9 +37,7 @@ def warnings_of(
     total_steps: int | None = STEPS,
     unigram: float | None = UNIGRAM,
 ) -> list[HealthWarning]:
-    return find_warnings(
-        list(found), unigram_loss=unigram, batch_size=BATCH, total_steps=total_steps
-    )
+    return find_warnings(list(found), unigram_loss=unigram, total_steps=total_steps)
 
 
 def heldout(step: int, loss: float) -> dict[str, Any]:
@@ -119,10 +118,19 @@ def test_without_pairs_nothing_is_said_of_them() -> None:
 def test_chance_is_told_from_learning_by_the_number_of_pairs() -> None:
     """54 % of 1,280 pairs may be chance; of 12,800 it is not."""
     change = after(0, nsp_accuracy=0.54)
-    few = find_warnings(lines(change), unigram_loss=None, batch_size=64, total_steps=STEPS)
-    many = find_warnings(lines(change), unigram_loss=None, batch_size=640, total_steps=STEPS)
+    wide = after(0, nsp_accuracy=0.54, nsp_pairs=640)
+    few = find_warnings(lines(change), unigram_loss=None, total_steps=STEPS)
+    many = find_warnings(lines(wide), unigram_loss=None, total_steps=STEPS)
     assert [warning.cause for warning in few] == ["nsp_at_chance"]
     assert many == []
+
+
+def test_pairs_of_a_growing_batch_are_counted_as_they_were() -> None:
+    """20 lines of 8 pairs are 160 and prove nothing; as full batches they would be 1,280."""
+    small = after(0, nsp_accuracy=1.0, nsp_pairs=8)
+    assert warnings_of(lines(small, until=200)) == []
+    [warning] = warnings_of(lines(after(0, nsp_accuracy=1.0), until=200))
+    assert "over 1,024 pairs" in warning.words
 
 
 def test_a_cause_is_told_again_only_after_it_had_gone() -> None:

@@ -1,6 +1,6 @@
 """What is wrong with a run, in words, told from its lines of metrics alone.
 
-    health = Health(unigram_loss=6.2, batch_size=128, total_steps=1000)
+    health = Health(unigram_loss=6.2, total_steps=1000)
     for warning in health.look(step, metrics):
         print(warning)
 
@@ -62,10 +62,8 @@ class HealthWarning:
 class Past:
     """What the checks know: what was expected, the first lines, and the newest ones."""
 
-    def __init__(
-        self, *, unigram_loss: float | None, batch_size: int, total_steps: int | None
-    ) -> None:
-        self.unigram_loss, self.batch_size = unigram_loss, batch_size
+    def __init__(self, *, unigram_loss: float | None, total_steps: int | None) -> None:
+        self.unigram_loss = unigram_loss
         self.total_steps = total_steps
         self.step = 0
         self.first: list[Line] = []
@@ -101,11 +99,9 @@ class Past:
 class Health:
     """Reads the lines of a run as they come, and tells what is wrong."""
 
-    def __init__(
-        self, *, unigram_loss: float | None, batch_size: int, total_steps: int | None
-    ) -> None:
+    def __init__(self, *, unigram_loss: float | None, total_steps: int | None) -> None:
         """None: the unigram of the data is not known; the clock decides when the run is over."""
-        self._past = Past(unigram_loss=unigram_loss, batch_size=batch_size, total_steps=total_steps)
+        self._past = Past(unigram_loss=unigram_loss, total_steps=total_steps)
         self._lines_since: dict[str, int] = {}  # causes that have been told of and have not gone
 
     def look(self, step: int, metrics: Line) -> list[HealthWarning]:
@@ -127,10 +123,10 @@ class Health:
 
 
 def find_warnings(
-    lines: Sequence[Line], *, unigram_loss: float | None, batch_size: int, total_steps: int | None
+    lines: Sequence[Line], *, unigram_loss: float | None, total_steps: int | None
 ) -> list[HealthWarning]:
     """All that a run was told of, or would have been."""
-    health = Health(unigram_loss=unigram_loss, batch_size=batch_size, total_steps=total_steps)
+    health = Health(unigram_loss=unigram_loss, total_steps=total_steps)
     return [warning for line in lines for warning in health.look(line["step"], line)]
 
 
@@ -303,10 +299,15 @@ def overfitting(past: Past) -> str | None:
 
 
 def _nsp(past: Past) -> tuple[int, float]:
-    """Pairs in the newest lines, and the share of them that was right."""
-    shares = past.last("nsp_accuracy", MANY)
-    enough = shares[: max(SOME, math.ceil(PAIRS / past.batch_size))]
-    return len(enough) * past.batch_size, fmean(enough) if enough else 0.0
+    """Pairs in the newest lines, at least PAIRS of them if there are, and their accuracy."""
+    pairs, right = 0, 0.0
+    lines = (line for line in reversed(past.lines) if line.get("nsp_pairs"))
+    for number, line in enumerate(lines):
+        if number >= SOME and pairs >= PAIRS:
+            break
+        pairs += line["nsp_pairs"]
+        right += line["nsp_pairs"] * line["nsp_accuracy"]
+    return pairs, right / max(pairs, 1)
 
 
 Check = Callable[[Past], str | None]

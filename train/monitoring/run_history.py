@@ -55,7 +55,6 @@ class RunHistory:
         return find_warnings(
             self.lines,
             unigram_loss=self.last(UNIGRAM, 1),
-            batch_size=training.batch_size,
             total_steps=None if training.budget else training.max_steps,
         )
 

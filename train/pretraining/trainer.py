@@ -92,7 +92,6 @@ class Trainer:
             writes=world.is_main,
             health=Health(
                 unigram_loss=unigram_entropy(self.manifest.token_counts),
-                batch_size=training.batch_size,
                 total_steps=total_steps,
             ),
         )
