@@ -1,4 +1,4 @@
-"""The commands from text to shards. Each parses, calls once, and says one line of result."""
+"""The commands from text to shards. Each parses its options, calls once and prints the result."""
 
 from pathlib import Path
 from typing import Any
@@ -53,10 +53,10 @@ def tokenizer(sources: tuple[str, ...], out: Path, vocab: Path | None, **options
 
 
 class BeamCommand(click.Command):
-    """A command that keeps what stands after `--` for Beam, in `ctx.obj`."""
+    """A command that keeps the arguments after `--` for Beam, in `ctx.obj`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Cut at the first `--`."""
+        """Split at the first `--`."""
         cut = args.index("--") if "--" in args else len(args)
         ctx.obj = args[cut + 1 :]
         return super().parse_args(ctx, args[:cut])
@@ -64,42 +64,45 @@ class BeamCommand(click.Command):
 
 @click.command(cls=BeamCommand)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--tokenizer", required=True, type=FOLDER, help="Made by `clozeline tokenizer`.")
-@click.option("--out", required=True, type=FOLDER, help="Folder of the data set.")
+@click.option(
+    "--tokenizer", required=True, type=FOLDER, help="Folder written by `clozeline tokenizer`."
+)
+@click.option("--out", required=True, type=FOLDER, help="Folder to write the data set to.")
 @options_of(DataConfig)
 @options_of(JobOptions)
 @click.option("--dry-run", is_flag=True, help="Print the plan and exit.")
 @click.pass_obj
 def shards(
     beam_args: list[str],
+    /,
     sources: tuple[str, ...],
     tokenizer: Path,
     out: Path,
     dry_run: bool,
     **options: Any,
 ) -> None:
-    """Text to shards of masked examples. Everything after -- goes to Beam.
+    """Build shards of masked examples from text.
 
-    A SOURCE is a path, glob or URL: Parquet, JSON lines, plain text, WikiExtractor, a MediaWiki
-    dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000. SOURCE,
-    --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such as
-    s3://bucket/shards.
+    A SOURCE is a path, glob or URL of Parquet, JSON lines, plain text, WikiExtractor output or a
+    MediaWiki dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000.
+    SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
+    as s3://bucket/shards. Options after -- are passed to Beam.
     """
     from pipeline.job.job import build_shards, plan_shards
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
-    places: dict[str, Any] = {"tokenizer_dir": tokenizer, "out_dir": out}
+    folders: dict[str, Any] = {"tokenizer_dir": tokenizer, "out_dir": out}
     if dry_run:
-        for line in plan_shards(sources, config=config, options=job, **places):
+        for line in plan_shards(sources, config=config, options=job, **folders):
             click.echo(line)
         return
     manifest, is_new = build_shards(
-        sources, config=config, options=job, beam_args=beam_args, **places
+        sources, config=config, options=job, beam_args=beam_args, **folders
     )
     rejected = manifest.counts.get("rejected", 0)
     if rejected:
-        click.echo(f"warning: {rejected} rejected, see {out / 'rejected.jsonl'}", err=True)
+        click.echo(f"warning: {rejected:,} rejected; see {out / 'rejected.jsonl'}", err=True)
     done = "" if is_new else "already complete: "
     number = len(manifest.of_split("train"))
     click.echo(
@@ -111,13 +114,17 @@ def shards(
 @click.command()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
 @click.option(
-    *("-n", "number"), default=3, show_default=True, type=click.IntRange(min=0), help="How many."
+    *("-n", "number"),
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Number of examples.",
 )
 @click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the drawing."
+    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed."
 )
 def inspect(folder: Path, number: int, seed: int) -> None:
-    """Show examples as a person reads them."""
+    """Show random examples in readable form."""
     import shutil
 
     from pipeline.report.inspect import inspect_dataset
@@ -136,7 +143,7 @@ def inspect(folder: Path, number: int, seed: int) -> None:
     help="Rebuild the examples from this text and compare them; give all sources of the shards.",
 )
 def verify(folder: Path, sources: tuple[str, ...]) -> None:
-    """Check every byte and every example against the manifest.
+    """Check every byte and every example of a data set.
 
     Exit code 1 if there are problems. --source needs space in the temporary folder (TMPDIR) for
     the tokenized text, about as much as the shards take.

@@ -159,7 +159,7 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(
     manifest, said = build(folder / "mixed.jsonl", out, "--max-rejected=0.2")
     assert manifest.counts["rejected"] == 5
     assert manifest.counts["documents"] == 40
-    assert said == f"warning: 5 rejected, see {out / REJECTED}\n"
+    assert said == f"warning: 5 rejected; see {out / REJECTED}\n"
 
 
 @pytest.mark.parametrize("ending", ["bz2", "xz"])
@@ -173,7 +173,7 @@ def test_of_a_truncated_dump_what_was_read_is_kept(
     manifest, said = build(source, tmp_path / "out")
     assert 50 < manifest.counts["documents"] < 200
     assert manifest.counts["rejected"] == 1
-    assert said == f"warning: 1 rejected, see {tmp_path / 'out' / REJECTED}\n"
+    assert said == f"warning: 1 rejected; see {tmp_path / 'out' / REJECTED}\n"
     (only,) = rejected(tmp_path / "out")
     assert only["where"] == str(source)
     assert only["reason"].startswith(f"truncated or corrupt {ending}")

@@ -31,9 +31,9 @@ Options:
 
 Commands:
   tokenizer  Learn or adopt a WordPiece vocabulary and a sentence splitter.
-  shards     Text to shards of masked examples.
-  inspect    Show examples as a person reads them.
-  verify     Check every byte and every example against the manifest.
+  shards     Build shards of masked examples from text.
+  inspect    Show random examples in readable form.
+  verify     Check every byte and every example of a data set.
   report     Write an HTML report on a data set or on training runs.
   pretrain   Pretrain a model on shards, in one process or under torchrun.
   evaluate   Measure the loss and accuracy of a run on a data set.

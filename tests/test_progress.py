@@ -1,4 +1,4 @@
-"""What a person sees while a job runs is what is there, and what it costs is measured."""
+"""The progress shows what is finished, and the job file what it cost."""
 
 import io
 import json
@@ -31,15 +31,15 @@ def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
     progress = Progress.of(blocks, context)
     seen = []
     for number, block in enumerate(blocks[:3]):
-        progress.look()
+        progress.poll()
         seen.append((progress.done_bytes, progress.rejected))
         finish_block(context, block, rejected=number)
-    progress.look()
+    progress.poll()
     sizes = [block.text_bytes for block in blocks]
     assert seen == [(0, 0), (sizes[0], 0), (sum(sizes[:2]), 1)]
     assert (progress.done_bytes, progress.rejected) == (sum(sizes[:3]), 3)
     words = re.fullmatch(
-        rf"blocks 3/{len(blocks)}, rejected 3, peak memory ([0-9.]+) GB", progress.as_words()
+        rf"blocks 3/{len(blocks)}, rejected 3, peak memory ([0-9.]+) GB", progress.as_text()
     )
     assert words
     assert float(words[1]) == pytest.approx(progress.peak_memory / 1e9, abs=0.01)
@@ -51,7 +51,7 @@ def test_only_files_of_this_job_are_counted(tmp_path):
     (context.out_dir / "train-00009-of-00099.arrow").touch()
     (context.cache_dir / "another.tokens.arrow").touch()
     progress = Progress.of(blocks, context)
-    progress.look()
+    progress.poll()
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)
     assert progress.done_shards == progress.shards
     assert len(progress.shards) == len(context.buckets)
@@ -62,11 +62,11 @@ def test_a_damaged_token_cache_file_does_not_stop_the_progress(tmp_path):
     context.cache_path(blocks[0]).write_bytes(b"ARROW1")
     finish_block(context, blocks[1])
     progress = Progress.of(blocks, context)
-    progress.look()
+    progress.poll()
     assert progress.done_bytes == blocks[1].text_bytes
 
 
-def test_the_last_line_says_that_all_is_done(tmp_path):
+def test_the_last_line_shows_that_everything_is_done(tmp_path):
     blocks, context = work(tmp_path)
     progress, terminal = Progress.of(blocks, context), io.StringIO()
     with show_progress(progress, terminal):
@@ -100,7 +100,7 @@ def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
     assert job["rejected"] == 0
 
 
-def test_a_stage_counts_what_the_thread_works_and_no_waiting_of_the_consumer():
+def test_a_stage_counts_the_work_of_its_thread_and_no_waiting():
     watch = StageTimer()
 
     def work_a_little():

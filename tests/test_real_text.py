@@ -92,7 +92,7 @@ def test_a_cut_dump_is_one_rejection_and_its_whole_pages(tokenizer: Path, tmp_pa
     assert accounts(manifest) == expected
     assert sum(expected.values()) == 933
     assert manifest.counts["rejected"] == 1
-    assert warnings == f"warning: 1 rejected, see {out / REJECTED}"
+    assert warnings == f"warning: 1 rejected; see {out / REJECTED}"
     ((where, reason),) = rejected(out)
     assert where == name
     assert "cut after 933 pages" in reason

@@ -1,12 +1,12 @@
-"""How much memory a job holds on this machine, workers included."""
+"""The memory of a job on this machine, workers included."""
 
 import os
 
 
 def tree_memory() -> int:
-    """Bytes of this process and of all below it, a page that several share counted once.
+    """Bytes of this process and its descendants, with shared pages counted once.
 
-    The sum of the proportional set sizes where the system tells them, else of the unique ones.
+    The sum of proportional set sizes if the system reports them, else of unique set sizes.
     """
     import psutil
 
@@ -15,26 +15,26 @@ def tree_memory() -> int:
     for process in (me, *me.children(recursive=True)):
         try:
             memory = process.memory_full_info()
-        except psutil.Error:  # it ended while we looked
+        except psutil.Error:  # it has ended meanwhile
             continue
         total += getattr(memory, "pss", memory.uss)
     return total
 
 
 def process_peak() -> int:
-    """Bytes that this process held at most, shared pages counted in full."""
+    """The peak resident set size of this process in bytes, shared pages included."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def release_memory() -> None:
-    """Give back to the system what the allocators keep for later, Python's own of large blocks too.
+    """Return free memory that the allocators keep to the system.
 
-    A worker that has cut a text into words keeps some 200 MB of such holes, which are of no use to
-    the arrays of a shard.
+    After tokenizing, a worker keeps some 200 MB of free blocks that are too small for the arrays of
+    a shard.
     """
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    pa.system_memory_pool().release_unused()  # that of malloc, which numpy shares
+    pa.system_memory_pool().release_unused()  # malloc's, which numpy uses, too

@@ -1,7 +1,10 @@
-"""What a person sees while a job runs: finished files are what is counted.
+"""The progress of a job, by its finished files.
 
-That works on every runner, also one whose workers are on other machines, and needs no metrics.
-The memory is that of this machine.
+That works on every runner, even if its workers are on other machines, and needs no Beam metrics.
+Memory is that of this machine.
+
+    tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s, blocks 9/16, rejected 0, ...]
+      building:   0%|     | 0/5 [00:14<?, ?shard/s]
 """
 
 import threading
@@ -19,17 +22,17 @@ from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import read_counts
 from pipeline.sources.block import Block
 
-SECONDS_BETWEEN_LOOKS = 1.0
-SECONDS_BETWEEN_LINES = 15.0  # where the output is a log and not a terminal
+POLL_SECONDS = 1.0
+LOG_SECONDS = 15.0  # between lines if the output is not a terminal
 
 
 @dataclass
 class Progress:
-    """What is done of a job so far."""
+    """The finished blocks and shards of a job."""
 
     context: JobContext
     blocks: dict[str, int]  #: name of the cache file -> bytes of text, for each block
-    shards: set[str]  #: their names
+    shards: set[str]  #: file names
     done_blocks: set[str] = field(default_factory=set)
     done_shards: set[str] = field(default_factory=set)
     rejected: int = 0
@@ -37,18 +40,18 @@ class Progress:
 
     @classmethod
     def of(cls, blocks: Sequence[Block], context: JobContext) -> "Progress":
-        """Nothing counted yet."""
+        """The progress before the first poll."""
         files = {context.cache_path(block).name: block.text_bytes for block in blocks}
         buckets = range(len(context.buckets))
         return cls(context, files, {context.shard_path(bucket).name for bucket in buckets})
 
     @property
     def done_bytes(self) -> int:
-        """Text in the blocks that are done."""
+        """Bytes of text in the finished blocks."""
         return sum(self.blocks[name] for name in self.done_blocks)
 
-    def look(self) -> None:
-        """Count again."""
+    def poll(self) -> None:
+        """Count the finished files again."""
         self.peak_memory = max(self.peak_memory, tree_memory())
         self.done_shards = self.shards & names_in(self.context.out_dir)
         finished = self.blocks.keys() & names_in(self.context.cache_dir)
@@ -59,8 +62,8 @@ class Progress:
                 continue
             self.done_blocks.add(name)
 
-    def as_words(self) -> str:
-        """What the bars do not say themselves."""
+    def as_text(self) -> str:
+        """What the bars do not show."""
         return (
             f"blocks {len(self.done_blocks)}/{len(self.blocks)}, rejected {self.rejected:,}, "
             f"peak memory {self.peak_memory / 1e9:.2f} GB"
@@ -71,19 +74,19 @@ class Progress:
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Two bars, of text read and of shards written, until the block ends."""
     stop = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(progress, terminal, stop), daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=_update_bars, args=(progress, terminal, stop), daemon=True)
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        watcher.join()
+        thread.join()
 
 
-def _watch(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
-    shown_every = SECONDS_BETWEEN_LOOKS if terminal.isatty() else SECONDS_BETWEEN_LINES
-    progress.look()
-    shared = {"mininterval": shown_every, "file": terminal, "dynamic_ncols": True}
+def _update_bars(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
+    interval = POLL_SECONDS if terminal.isatty() else LOG_SECONDS
+    progress.poll()
+    shared = {"mininterval": interval, "file": terminal, "dynamic_ncols": True}
     # `initial`: what an earlier process did is not part of this one's speed.
     with (
         tqdm(
@@ -104,8 +107,8 @@ def _watch(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
     ):
         done = False
         while not done:
-            done = stop.wait(SECONDS_BETWEEN_LOOKS)
-            progress.look()
-            text.set_postfix_str(progress.as_words(), refresh=False)
+            done = stop.wait(POLL_SECONDS)
+            progress.poll()
+            text.set_postfix_str(progress.as_text(), refresh=False)
             text.update(progress.done_bytes - text.n)
             built.update(len(progress.done_shards) - built.n)

@@ -1,4 +1,4 @@
-"""A finished data set, checked: every file, every row, and on request against its sources.
+"""Checks of a finished data set: every file, every row, and on request its sources.
 
     work/shards
     ->  ["train-00001-of-00004.arrow: rows whose A has no [SEP]: 3, the first at 812"]
