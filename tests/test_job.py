@@ -32,7 +32,9 @@ def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **mor
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("job")
     (folder / "out").mkdir()
-    (folder / "out" / ".train-00000-of-00003.arrow.1234.partial").write_bytes(b"of a killed one")
+    (folder / "out" / f".train-00000-of-00003.arrow.{'1' * 32}.partial").write_bytes(
+        b"of a killed one"
+    )
     shards(folder)
     return folder
 
@@ -92,19 +94,11 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
     assert (finished / "out" / MANIFEST).exists()
 
 
-def test_a_run_is_no_place_for_shards(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "run.json").touch()
-    with pytest.raises(InputError, match="is a run of `clozeline pretrain`; give another --out"):
-        shards(tmp_path)
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["run.json"]
-
-
 def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
     shards(tmp_path)
     out = tmp_path / "out"
     (out / ".cache").mkdir()
-    (out / ".job.json.1234.partial").write_bytes(b"{")
+    (out / f".job.json.{'1' * 32}.partial").write_bytes(b"{")
     _, is_new = shards(tmp_path)
     assert not is_new
     assert list(out.glob(".*")) == []
@@ -213,8 +207,9 @@ def test_a_damaged_file_in_a_kept_token_cache_is_named(tmp_path):
     path = context.cache_path(blocks[1])
     path.write_bytes(b"ARROW1")
     message = rf"^{path} is damaged .*; delete it and rerun the command\.$"
+    options = replace(OPTIONS, token_cache=context.cache_dir)
     with pytest.raises(CorruptDataError, match=message):
-        shards(tmp_path, options=replace(OPTIONS, token_cache=context.cache_dir))
+        shards(tmp_path, options=options, out_dir=tmp_path / "data")
 
 
 def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):

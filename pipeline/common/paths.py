@@ -7,6 +7,7 @@ The pipeline writes files with `whole_file` and reads them with `open_mapped`.
 """
 
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -17,6 +18,9 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 
 from pipeline.common.errors import InputError
+
+#: The names of files that `whole_file` has not finished.
+PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
 
 
 def path_of(path_or_url: str | Path) -> Path:

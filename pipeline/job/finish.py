@@ -56,8 +56,9 @@ def assemble_manifest(
 
 
 def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
-    """What only the workers know; the process that started the job adds the rest."""
-    values = {
+    """Add what only the workers know; the process that started the job adds the rest."""
+    values = json.loads(path.read_bytes()) if path.exists() else {}
+    values |= {
         "stages": {name: round(seconds, 3) for name, seconds in total.seconds.items()},
         "peak_worker_megabytes": max(record.peak_memory for record in records) // 1_000_000,
     }

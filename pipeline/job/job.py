@@ -30,7 +30,12 @@ from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, Manifest, read_manifest
 from pipeline.job.job_log import LOG, log_file, logging_to
-from pipeline.job.out_folder import finished_dataset, prepare_folders, remove_leftovers
+from pipeline.job.out_folder import (
+    check_folder,
+    finished_dataset,
+    prepare_folders,
+    remove_leftovers,
+)
 from pipeline.job.progress import Progress, show_progress
 from pipeline.job.steps import JobContext
 from pipeline.sources.block import Block
@@ -78,9 +83,8 @@ def build_shards(
     started = time.time()
     blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
     tokenizer = load_tokenizer(tokenizer_dir)
-    if (out_dir / "run.json").exists():
-        raise InputError(f"{out_dir} is a run of `clozeline pretrain`; give another --out.")
     context = job_context(blocks, tokenizer, out_dir, config, options)
+    check_folder(context)
     keep_cache = options.token_cache is not None
     if not options.overwrite and (manifest := finished_dataset(context)):
         remove_leftovers(context, keep_cache=keep_cache)
@@ -88,7 +92,7 @@ def build_shards(
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
     with locked_folder(out_dir):
-        prepare_folders(context, tokenizer, overwrite=options.overwrite)
+        prepare_folders(context, tokenizer)
         progress = Progress.of(blocks, context)
         _run_graph(blocks, context, args, progress)
         _write_job(progress, sources, args, blocks, started)
@@ -110,6 +114,7 @@ def plan_shards(
     blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
     tokenizer = load_tokenizer(tokenizer_dir)
     context = job_context(blocks, tokenizer, out_dir, config, options)
+    check_folder(context)
     if not options.overwrite and finished_dataset(context):
         yield f"nothing to do: {out_dir} is already complete"
         return
@@ -237,7 +242,7 @@ def _write_job(
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     seconds = time.time() - started
     text_bytes = sum(block.text_bytes for block in blocks)
-    facts: dict[str, Any] = {
+    values: dict[str, Any] = {
         "sources": list(sources),
         "blocks": len(blocks),
         "shards": len(progress.shards),
@@ -251,6 +256,6 @@ def _write_job(
         "host": platform.node(),
         "python": sys.version.split()[0],
     }
-    facts |= json.loads(path.read_bytes())
+    values |= json.loads(path.read_bytes())
     with whole_file(path) as file:
-        file.write((json.dumps(facts, indent=2) + "\n").encode())
+        file.write((json.dumps(values, indent=2) + "\n").encode())

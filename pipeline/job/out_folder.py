@@ -1,23 +1,50 @@
-"""The folder of a data set, before and after a job: is it complete, and what has to go?"""
+"""The folder of a data set, before and after a job: whose is it, is it complete, what has to go?
 
-from itertools import product
+    empty or missing                          a job may write there
+    manifest.json, or job.json of `shards`    a data set or an unfinished job: it is complete, or
+                                              continued, repaired or (--overwrite) replaced
+    anything else                             refused, even with --overwrite
+
+Only files that the manifest or job.json lists are ever removed.
+"""
+
+import json
+import re
+from importlib.metadata import version
+from typing import Any
 
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
-from pipeline.common.paths import make_folder, names_in, remove_folder
-from pipeline.dataset.buckets import TRAIN, VALIDATION
+from pipeline.common.paths import PARTIAL, make_folder, names_in, remove_folder, whole_file
 from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, Manifest, read_manifest
-from pipeline.dataset.shards import SUFFIXES
 from pipeline.job.job_log import LOG
 from pipeline.job.steps import JobContext
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.job.token_cache import clear_cache
+from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+
+# The names of shards; nothing else that a manifest lists is removed.
+SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
+
+
+def check_folder(context: JobContext) -> None:
+    """Raises InputError if the folder is not empty, and neither a data set nor a job's."""
+    out = context.out_dir
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; give --out a folder.")
+    visible = sorted(name for name in names_in(out) if not name.startswith("."))
+    if visible and not (_read_json(context, MANIFEST) or _read_json(context, JOB)):
+        found = ", ".join(visible[:3]) + (", ..." if visible[3:] else "")
+        raise InputError(
+            f"{out} is not empty and not a data set ({found}); give --out another folder."
+        )
 
 
 def finished_dataset(context: JobContext) -> Manifest | None:
-    """The manifest, if the folder already holds the data set that this job would build.
+    """The manifest, if the folder already holds the whole data set that this job would build.
 
-    Raises InputError if it holds another one: another config or tokenizer, or other sources. A data
-    set that does not record its sources counts as another one.
+    None if there is no data set, or if files of it are missing or of another size: then the job
+    builds them again. Raises InputError if there is another data set: of another config or
+    tokenizer, or of other sources; if it does not record its sources, it counts as another one.
     """
     out = context.out_dir
     if not (out / MANIFEST).exists():
@@ -36,20 +63,22 @@ def finished_dataset(context: JobContext) -> Manifest | None:
             f"{out} holds another finished data set ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
         )
-    return manifest
+    return manifest if _is_whole(context, manifest) else None
 
 
-def prepare_folders(context: JobContext, tokenizer: Tokenizer, *, overwrite: bool) -> None:
+def prepare_folders(context: JobContext, tokenizer: Tokenizer) -> None:
     """Make the folders of the job, and remove what another config left there."""
     make_folder(context.out_dir)
     make_folder(context.cache_dir)
-    _remove_others(context)
+    wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
+    owned = _owned_shards(context)
+    for name in (MANIFEST, LOG, REJECTED, *sorted(owned - wanted)):
+        (context.out_dir / name).unlink(missing_ok=True)
+    start = {"clozeline": version("clozeline"), "files": sorted(wanted)}
+    with whole_file(context.out_dir / JOB) as file:
+        file.write(json.dumps(start).encode())
     folder = context.out_dir / TOKENIZER
-    try:
-        tokenizer.save(folder)
-    except InputError:  # there is another one
-        if not overwrite:
-            raise
+    if not _has_tokenizer(context):
         remove_folder(folder)
         tokenizer.save(folder)
 
@@ -57,17 +86,45 @@ def prepare_folders(context: JobContext, tokenizer: Tokenizer, *, overwrite: boo
 def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     """Remove what a finished data set does not need, also from a job that was killed."""
     if not keep_cache:
-        remove_folder(context.cache_dir)
+        clear_cache(context.cache_dir)
     for name in names_in(context.out_dir):
-        if name.startswith(".") and name.endswith(".partial"):
+        if PARTIAL.fullmatch(name):
             (context.out_dir / name).unlink(missing_ok=True)
 
 
-def _remove_others(context: JobContext) -> None:
-    for name in (MANIFEST, JOB, LOG, REJECTED):
-        (context.out_dir / name).unlink(missing_ok=True)
-    wanted = {context.shard_path(bucket) for bucket in range(len(context.buckets))}
-    for split, suffix in product((TRAIN, VALIDATION), SUFFIXES.values()):
-        for shard in context.out_dir.glob(f"{split}-?????-of-?????{suffix}"):
-            if shard not in wanted:
-                shard.unlink()
+def _is_whole(context: JobContext, manifest: Manifest) -> bool:
+    paths = {context.out_dir / shard.name: shard.bytes for shard in manifest.shards}
+    there = names_in(context.out_dir)
+    sizes_fit = all(
+        path.name in there and path.stat().st_size == size for path, size in paths.items()
+    )
+    return sizes_fit and _has_tokenizer(context)
+
+
+def _has_tokenizer(context: JobContext) -> bool:
+    try:
+        return load_tokenizer(context.out_dir / TOKENIZER).digest == context.tokenizer_digest
+    except InputError:
+        return False
+
+
+def _owned_shards(context: JobContext) -> set[str]:
+    """The names of the shards that the manifest and job.json list."""
+    shards = _read_json(context, MANIFEST).get("shards")
+    files = _read_json(context, JOB).get("files")
+    names = [shard.get("name") for shard in _as_list(shards) if isinstance(shard, dict)]
+    return {str(name) for name in names + _as_list(files) if SHARD_NAME.fullmatch(str(name))}
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _read_json(context: JobContext, name: str) -> dict[str, Any]:
+    """A manifest.json or job.json that `clozeline shards` wrote, else nothing."""
+    mark = {MANIFEST: "dataset_digest", JOB: "clozeline"}[name]
+    try:
+        values = json.loads((context.out_dir / name).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return values if isinstance(values, dict) and mark in values else {}

@@ -32,6 +32,7 @@ from pipeline.dataset.shards import file_sha256, write_shard
 from pipeline.examples.examples import SLAB, make_examples
 from pipeline.job.memory import process_peak, release_memory
 from pipeline.job.token_cache import (
+    RECORD_SUFFIX,
     CacheSlice,
     cache_file_name,
     cache_schema,
@@ -193,7 +194,7 @@ class Steps:
         buckets, files = asdict(context.buckets), [part.file for part in slices]
         parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, files]
         text = json.dumps(parts)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".shard.json"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
 
     def _write_shard(self, path: Path, bucket: int, slices: list[CacheSlice]) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer

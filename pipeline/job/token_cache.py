@@ -24,7 +24,14 @@ import pyarrow as pa
 from pipeline.common import ragged
 from pipeline.common.counts import Counts
 from pipeline.common.errors import CorruptDataError
-from pipeline.common.paths import open_mapped, whole_file
+from pipeline.common.paths import (
+    PARTIAL,
+    is_local,
+    names_in,
+    open_mapped,
+    remove_folder,
+    whole_file,
+)
 from pipeline.common.ragged import offsets_of
 from pipeline.common.stage_timer import StageTimer
 from pipeline.dataset.buckets import Buckets
@@ -36,6 +43,8 @@ from pipeline.tokenization.documents import TokenizedDocuments
 CACHE_VERSION = 3
 
 COUNTS = b"clozeline.counts"
+SUFFIX = ".tokens.arrow"
+RECORD_SUFFIX = ".shard.json"  # of the records of finished shards, which are kept beside
 
 
 @dataclass(frozen=True)
@@ -49,7 +58,7 @@ class CacheSlice:
 def cache_file_name(*parts: object) -> str:
     """The name of a cache file, from everything its content depends on."""
     text = json.dumps([CACHE_VERSION, *map(str, parts)])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + ".tokens.arrow"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + SUFFIX
 
 
 def cache_schema(vocab_size: int) -> pa.Schema:
@@ -86,6 +95,15 @@ def write_cache_file(
         metadata = {COUNTS: total.to_json(), b"buckets": json.dumps(bucket_of_batch)}
         last = pa.RecordBatch.from_pylist([], schema=schema)
         writer.write_batch(last, custom_metadata=metadata)
+
+
+def clear_cache(folder: Path) -> None:
+    """Remove the files of a token cache, and the folder if nothing else is in it."""
+    for name in names_in(folder):
+        if name.endswith((SUFFIX, RECORD_SUFFIX)) or PARTIAL.fullmatch(name):
+            (folder / name).unlink(missing_ok=True)
+    if not names_in(folder) and not (is_local(folder) and folder.is_symlink()):
+        remove_folder(folder)
 
 
 def list_slices(path: Path) -> dict[int, CacheSlice]:

@@ -1,0 +1,190 @@
+"""`shards` completes, repairs or replaces its own data sets, and never touches other files."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from pipeline.common.errors import InputError, JobFailedError
+from pipeline.dataset.manifest import JOB, MANIFEST, read_manifest
+from pipeline.job.job import plan_shards
+from pipeline.verify.verify import verify
+from tests.support.small_jobs import shard_digests
+from tests.test_job import OPTIONS, shards
+from tests.test_steps import CONFIG, TEXT
+
+OVERWRITE = replace(OPTIONS, overwrite=True)
+TWO = replace(CONFIG, num_shards=2, validation=0.0)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("out_folder")
+    shards(folder)
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A finished data set, its source and tokenizer, to spoil."""
+    return shutil.copytree(finished, tmp_path / "job")
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ---- complete means present and of the right size ----------------------------------------------
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+DAMAGES = {
+    "a missing shard": lambda out: (out / "train-00001-of-00003.arrow").unlink(),
+    "a truncated shard": lambda out: cut(out / "validation-00000-of-00001.arrow"),
+    "a missing tokenizer": lambda out: shutil.rmtree(out / "tokenizer"),
+    "a missing tokenizer.json": lambda out: (out / "tokenizer" / "tokenizer.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_the_same_command_repairs_what_is_missing_or_cut(name, copy):
+    before = {path: data for path, data in contents(copy / "out").items() if path.stem != "job"}
+    DAMAGES[name](copy / "out")
+    manifest, is_new = shards(copy)
+    assert is_new
+    assert manifest == read_manifest(copy / "out")
+    assert {path: data for path, data in contents(copy / "out").items() if path.stem != "job"} == (
+        before
+    )
+    _, is_new = shards(copy)
+    assert not is_new
+
+
+def test_a_kept_token_cache_limits_the_repair_to_what_is_missing(tmp_path):
+    options = replace(OPTIONS, token_cache=tmp_path / "cache")
+    shards(tmp_path, options=options)
+    (tmp_path / "out" / "train-00001-of-00003.arrow").unlink()
+    kept = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*.arrow")}
+    assert len(kept) == 3
+    shards(tmp_path, options=options)
+    after = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*.arrow")}
+    assert kept.items() < after.items()
+
+
+# ---- only what is empty or its own -------------------------------------------------------------
+
+OTHERS = {
+    "a run": {"run.json": "{}", "metrics.jsonl": ""},
+    "a classifier": {"classifier.json": "{}", "model.safetensors": ""},
+    "tar shards of somebody else": {
+        "train-00000-of-00009.tar": "theirs",
+        "job.json": '{"queue": "gpu"}',
+        "rejected.jsonl": "{}",
+    },
+    "a web app": {"manifest.json": '{"name": "app"}'},
+    "broken JSON": {"manifest.json": "[" * 200_000, "job.json": "{"},
+    "a thesis": {"thesis.tex": "x"},
+}
+
+
+@pytest.mark.parametrize("options", [OPTIONS, OVERWRITE], ids=["new", "overwrite"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_folder_of_another_kind_is_refused_and_stays_as_it_is(name, options, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    for file, text in OTHERS[name].items():
+        (out / file).write_text(text)
+    before = contents(out)
+    for call in (shards, planned):
+        with pytest.raises(InputError, match=r"is not empty and not a data set \(\w.*; give --out"):
+            call(tmp_path, options=options)
+    assert contents(out) == before
+    assert sorted(out.iterdir()) == sorted(before)
+
+
+def planned(folder, options):
+    """The dry run of the same command."""
+    folders = {"tokenizer_dir": folder / "tokenizer", "out_dir": folder / "out"}
+    source = [str(folder / "corpus.txt")]
+    return list(plan_shards(source, config=CONFIG, options=options, **folders))
+
+
+def test_the_source_beside_the_shards_is_not_removed(tmp_path):
+    shards(tmp_path)  # makes the tokenizer
+    (tmp_path / "mine").mkdir()
+    source = tmp_path / "mine" / "train-00000-of-00001.txt"
+    source.write_text(TEXT)
+    with pytest.raises(InputError, match="is not empty and not a data set"):
+        shards(tmp_path, source="mine/train-00000-of-00001.txt", out_dir=tmp_path / "mine")
+    assert source.read_text() == TEXT
+
+
+def test_a_folder_with_hidden_files_only_is_empty(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".gitkeep").touch()
+    shards(tmp_path)
+    assert (tmp_path / "out" / ".gitkeep").exists()
+
+
+def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(copy):
+    out = copy / "out"
+    mine = {"train-00007-of-00009.arrow": "mine", "thesis.tex": "x", "validation-1.arrow": ""}
+    for name, text in mine.items():
+        (out / name).write_text(text)
+    shards(copy, TWO, OVERWRITE)
+    assert {name: (out / name).read_text() for name in mine} == mine
+    assert len(shard_digests(out)) == 3  # two, and mine
+    assert not (out / "train-00000-of-00003.arrow").exists()
+
+
+def test_a_manifest_cannot_name_files_outside_the_folder(copy):
+    thesis, inside = copy / "thesis.tex", copy / "out" / "notes.txt"
+    for path in (thesis, inside):
+        path.write_text("x")
+    values = json.loads((copy / "out" / MANIFEST).read_text())
+    values["shards"] += [{"name": "../thesis.tex"}, {"name": "notes.txt"}, {"name": None}, 7]
+    (copy / "out" / MANIFEST).write_text(json.dumps(values))
+    job = json.loads((copy / "out" / JOB).read_text())
+    job["files"] += ["../thesis.tex", str(thesis), 5]
+    (copy / "out" / JOB).write_text(json.dumps(job))
+    shards(copy, TWO, OVERWRITE)
+    assert thesis.read_text() == inside.read_text() == "x"
+    assert list(verify(copy / "out")) == []
+
+
+def test_an_unfinished_job_of_another_config_is_replaced(tmp_path):
+    lines = [json.dumps({"text": text}) for text in TEXT.split("\n\n")]
+    (tmp_path / "bad.jsonl").write_text("\n".join([*lines, "{no json"]))
+    with pytest.raises(JobFailedError):
+        shards(tmp_path, replace(CONFIG, max_rejected=0.0), source="bad.jsonl")
+    out = tmp_path / "out"
+    assert len(shard_digests(out)) == 4
+    assert not (out / MANIFEST).exists()
+    shards(tmp_path, TWO)
+    assert sorted(shard_digests(out)) == [
+        "train-00000-of-00002.arrow",
+        "train-00001-of-00002.arrow",
+    ]
+    assert list(verify(out)) == []
+
+
+def test_a_linked_folder_is_followed(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    shards(tmp_path)
+    assert (tmp_path / "out").is_symlink()
+    assert list(verify(tmp_path / "disk")) == []
+
+
+def test_a_linked_token_cache_is_emptied_and_stays(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "scratch" / "mine.txt").write_text("x")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".cache").symlink_to(tmp_path / "scratch")
+    shards(tmp_path)
+    assert [path.name for path in (tmp_path / "scratch").iterdir()] == ["mine.txt"]
+    assert list(verify(tmp_path / "out")) == []
