@@ -389,10 +389,10 @@ def test_a_folder_without_a_manifest_is_no_data_set(finished: Path, tmp_path: Pa
     shutil.copytree(finished, tmp_path / "out")
     (tmp_path / "out" / MANIFEST).unlink()
     for command in ("verify", "inspect"):
-        assert "has no manifest.json: the shards there are not finished" in refused(
+        assert "has no manifest.json: its shards are not finished" in refused(
             command, tmp_path / "out"
         )
-        assert "is no directory" in refused(command, tmp_path / "nowhere")
+        assert "is not a folder" in refused(command, tmp_path / "nowhere")
     (tmp_path / "out" / MANIFEST).write_text("{")
     assert "manifest.json cannot be read" in refused("verify", tmp_path / "out")
 

@@ -1,4 +1,4 @@
-"""Buckets: where a document goes follows from its text, and from nothing else."""
+"""Buckets: the shard of a document depends on its text alone."""
 
 import hashlib
 
@@ -59,7 +59,7 @@ def test_golden_buckets():
 
 
 @pytest.mark.parametrize("validation", [0.0, 0.01, 0.5])
-def test_so_many_documents_are_held_out(validation):
+def test_the_fraction_of_held_out_documents(validation):
     high, low = many()
     buckets = Buckets.plan(DataConfig(num_shards=20, validation=validation), 0)
     share = (buckets.of(high, low) >= buckets.num_train).mean()
@@ -67,7 +67,7 @@ def test_so_many_documents_are_held_out(validation):
     assert buckets.num_validation == 20 * validation or (validation, len(buckets)) == (0.01, 21)
 
 
-def test_the_documents_of_a_split_spread_evenly_over_its_shards():
+def test_documents_are_spread_evenly_over_shards():
     high, low = many()
     buckets = Buckets(num_train=16, num_validation=8, validation=0.3)
     counts = np.bincount(buckets.of(high, low), minlength=24)
@@ -76,7 +76,7 @@ def test_the_documents_of_a_split_spread_evenly_over_its_shards():
         assert (abs(part - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_what_is_held_out_does_not_depend_on_the_number_of_shards():
+def test_the_held_out_documents_do_not_depend_on_the_number_of_shards():
     high, low = many(2000)
     few = Buckets.plan(DataConfig(num_shards=2, validation=0.1), 0)
     more = Buckets.plan(DataConfig(num_shards=50, validation=0.1), 0)
@@ -87,12 +87,12 @@ def test_what_is_held_out_does_not_depend_on_the_number_of_shards():
     ("text_bytes", "shards"),
     [(0, 1), (1, 1), (TEXT_BYTES_PER_SHARD, 1), (TEXT_BYTES_PER_SHARD + 1, 2), (20 * 10**9, 313)],
 )
-def test_a_shard_for_each_64_megabytes_unless_the_number_is_given(text_bytes, shards):
+def test_one_shard_per_64_megabytes_unless_num_shards_is_set(text_bytes, shards):
     assert Buckets.plan(DataConfig(), text_bytes).num_train == shards
     assert Buckets.plan(DataConfig(num_shards=7), text_bytes).num_train == 7
 
 
-def test_validation_has_a_shard_as_soon_as_anything_is_held_out():
+def test_any_validation_fraction_has_a_shard():
     assert Buckets.plan(DataConfig(num_shards=1, validation=0.001), 0).num_validation == 1
     assert Buckets.plan(DataConfig(num_shards=100, validation=0.01), 0).num_validation == 1
     assert Buckets.plan(DataConfig(num_shards=101, validation=0.01), 0).num_validation == 2

@@ -450,7 +450,7 @@ def test_a_data_set_in_a_store_has_the_same_report(data_set, tmp_path):
 
 
 def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
-    assert "is no directory" in refused(tmp_path / "nothing")
+    assert "is not a folder" in refused(tmp_path / "nothing")
     assert "is a folder; give --out the name of a file" in refused(data_set, "--out", tmp_path)
     lost = tmp_path / "lost" / "page.html"
     assert f"{lost.parent} is not a folder; give --out a file" in refused(data_set, "--out", lost)

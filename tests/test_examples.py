@@ -1,4 +1,4 @@
-"""Examples: a bucket's pairs between special tokens, masked, and nothing of them lost."""
+"""Examples: the pairs of a bucket between special tokens, masked, without losses."""
 
 from dataclasses import replace
 
@@ -45,9 +45,7 @@ def lists(rows):
     st.integers(0, 1000),
     st.integers(1, 3),
 )
-def test_unmasked_rows_are_the_stretches_of_the_pairs_between_special_tokens(
-    shape, kind, seed, copies
-):
+def test_unmasked_rows_are_the_spans_of_the_pairs_between_special_tokens(shape, kind, seed, copies):
     config = replace(CONFIG, pairs=kind, seed=seed, dupe_factor=copies)
     documents = documents_of(shape)
     rows, length_a, labels, hashes = [], [], [], []
@@ -74,7 +72,7 @@ def test_unmasked_rows_are_the_stretches_of_the_pairs_between_special_tokens(
     assert all(len(row) <= 24 for row in rows)
 
 
-def test_rows_are_masked_by_their_place_in_the_shard():
+def test_masks_depend_on_the_row_number_in_the_shard():
     config = replace(CONFIG, dupe_factor=3)
     examples, _ = examples_of(documents_of(TALK), config, split="validation", shard=7)
     key = mask_keys(0, split="validation", shard=7, epoch=0)
@@ -88,7 +86,7 @@ def test_rows_are_masked_by_their_place_in_the_shard():
     assert (examples.masked_lm_positions.lengths > 0).all()
 
 
-def test_a_shard_of_many_rows_is_that_of_its_parts():
+def test_a_shard_of_many_slabs_equals_its_slabs():
     spans = replace(CONFIG, pairs="none", max_seq_length=8)
     documents = documents_of([[[6]]] * (SLAB + 5))
     examples, _ = examples_of(documents, spans)
@@ -102,7 +100,7 @@ def test_a_shard_of_many_rows_is_that_of_its_parts():
     assert rows_sha256(again) == rows_sha256(last)
 
 
-def test_copies_of_the_text_have_other_pairs_and_other_masks():
+def test_copies_of_the_text_have_different_pairs_and_masks():
     documents = documents_of(TALK)
     once, _ = examples_of(documents)
     twice, _ = examples_of(documents, replace(CONFIG, dupe_factor=2))
@@ -119,13 +117,13 @@ def test_copies_of_the_text_have_other_pairs_and_other_masks():
 
 
 @pytest.mark.parametrize("change", [{"split": "validation"}, {"shard": 1}])
-def test_each_shard_draws_for_itself(change):
+def test_each_shard_has_its_own_random_stream(change):
     one, _ = examples_of(documents_of(TALK))
     other, _ = examples_of(documents_of(TALK), **change)
     assert lists(one.unmasked().input_ids) != lists(other.unmasked().input_ids)
 
 
-def test_rows_of_unknown_words_alone_are_dropped_and_counted():
+def test_rows_of_unknown_words_are_dropped_and_counted():
     documents = documents_of([[[4]], [[3]], [[5]]])
     ids = documents.ids.copy()
     ids[4:7] = UNK  # all of the second document
@@ -137,7 +135,7 @@ def test_rows_of_unknown_words_alone_are_dropped_and_counted():
     assert lists(examples.unmasked().input_ids)[1] == [CLS, *ids[7:12].tolist(), SEP]
 
 
-def test_what_the_pairs_left_out_is_counted_once_for_each_copy():
+def test_dropped_pairs_are_counted_once_per_copy():
     documents = documents_of([[[30]], [[2, 30, 4]]])
     _, once = examples_of(documents)
     _, twice = examples_of(documents, replace(CONFIG, dupe_factor=2))

@@ -1,4 +1,4 @@
-"""The manifest: what was written is read, and what was not is refused by name."""
+"""The manifest: it is read as written, and a damaged one is refused by name."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ SMALL = Manifest(
 
 @settings(max_examples=40)
 @given(SHARDS, COUNTS, COUNTS, st.integers(0, 2**60))
-def test_what_is_written_is_read_back(tmp_path_factory, shards, counts, dropped, seed):
+def test_a_manifest_is_read_as_written(tmp_path_factory, shards, counts, dropped, seed):
     folder = tmp_path_factory.mktemp("m")
     manifest = replace(
         SMALL, shards=shards, counts=counts, dropped=dropped, config=DataConfig(seed=seed)
@@ -65,7 +65,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, shards, counts, dropped,
     assert found.dataset_digest == manifest.dataset_digest
 
 
-def test_the_file_is_one_fact_a_line_and_the_same_for_the_same_facts(tmp_path):
+def test_the_file_has_one_field_per_line_and_is_reproducible(tmp_path):
     write_manifest(tmp_path, SMALL)
     text = (tmp_path / MANIFEST).read_text()
     names = [line.split(":")[0].strip('"') for line in text.splitlines() if line.startswith('"')]
@@ -75,6 +75,7 @@ def test_the_file_is_one_fact_a_line_and_the_same_for_the_same_facts(tmp_path):
         "dataset_digest",
         "dropped",
         "schema_version",
+        "sources_digest",
         "token_counts",
         "tokenizer_digest",
         "vocab_size",
@@ -101,7 +102,7 @@ def test_the_digest_changes_with_rows_and_order_and_tokenizer(change):
     assert replace(SMALL, **change).dataset_digest != SMALL.dataset_digest
 
 
-def test_the_digest_is_the_same_for_every_format_and_whatever_was_counted():
+def test_the_digest_does_not_depend_on_format_or_counts():
     other_files = [
         replace(shard, name=shard.name + ".tar", bytes=9, sha256="9" * 64) for shard in SMALL.shards
     ]
@@ -118,7 +119,7 @@ def test_the_digest_is_the_same_for_every_format_and_whatever_was_counted():
     assert SMALL.dataset_digest == golden
 
 
-def test_splits_and_shares():
+def test_splits_and_unigram():
     assert [shard.rows for shard in SMALL.of_split("train")] == [10, 7]
     assert SMALL.num_examples("train") == 17
     assert SMALL.num_examples("validation") == 3
@@ -127,15 +128,15 @@ def test_splits_and_shares():
     assert np.isclose(SMALL.unigram().sum(), 1)
 
 
-def test_a_folder_that_is_no_data_set_is_named(tmp_path):
+def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
     with pytest.raises(
-        InputError, match=r"nowhere is no directory; make it with `clozeline shards"
+        InputError, match=r"nowhere is not a folder; build the data set with `clozeline shards"
     ):
         read_manifest(tmp_path / "nowhere")
-    with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*goes on where it"):
+    with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*again to continue"):
         read_manifest(tmp_path)
     (tmp_path / "run.json").touch()
-    with pytest.raises(InputError, match="is a run of `clozeline pretrain`; give the folder of"):
+    with pytest.raises(InputError, match="is a run of `clozeline pretrain`; give a folder of"):
         read_manifest(tmp_path)
 
 
@@ -147,9 +148,9 @@ def facts_of(tmp_path):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda facts: facts["shards"][0].update(rows=9), "its dataset_digest does not fit"),
-        (lambda facts: facts["shards"].pop(), "its dataset_digest does not fit"),
-        (lambda facts: facts.update(tokenizer_digest="0"), "its dataset_digest does not fit"),
+        (lambda facts: facts["shards"][0].update(rows=9), "its dataset_digest does not match"),
+        (lambda facts: facts["shards"].pop(), "its dataset_digest does not match"),
+        (lambda facts: facts.update(tokenizer_digest="0"), "its dataset_digest does not match"),
         (lambda facts: facts.pop("dataset_digest"), "dataset_digest"),
         (lambda facts: facts.update(schema_version=2), "schema version 2, this code reads 1"),
         (lambda facts: facts["config"].update(pairs="all"), "pairs is 'all'"),
@@ -172,7 +173,7 @@ def test_a_manifest_that_was_changed_is_refused_with_its_path(tmp_path, spoil, m
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff\xfe", b"null"])
-def test_what_is_no_manifest_at_all_is_refused_with_its_path(tmp_path, data):
+def test_a_file_that_is_not_a_manifest_is_refused_with_its_path(tmp_path, data):
     (tmp_path / MANIFEST).write_bytes(data)
     with pytest.raises(InputError, match=rf"{tmp_path}/manifest\.json cannot be read"):
         read_manifest(tmp_path)

@@ -1,4 +1,4 @@
-"""Masks: what is hidden, how often, and that the original can be had back."""
+"""Masks: which tokens, how many, what replaces them, and that the original can be restored."""
 
 from dataclasses import replace
 from typing import get_args
@@ -45,7 +45,7 @@ def lists(rows: Ragged) -> list[list[int]]:
 
 
 @given(ROWS, st.integers(0, 1000), st.sampled_from([RULES, WHOLE]))
-def test_labels_put_back_at_their_positions_give_the_original(rows, seed, rules):
+def test_labels_restore_the_input(rows, seed, rules):
     examples = with_specials(rows)
     original = mask(examples, rules, seed=seed).unmasked()
     assert (original.input_ids.values == examples.input_ids.values).all()
@@ -53,7 +53,7 @@ def test_labels_put_back_at_their_positions_give_the_original(rows, seed, rules)
 
 
 @given(ROWS, st.integers(0, 1000), st.sampled_from([RULES, WHOLE]))
-def test_positions_rise_and_no_special_token_is_hidden_or_put_in(rows, seed, rules):
+def test_positions_ascend_and_special_tokens_are_neither_masked_nor_used(rows, seed, rules):
     examples = with_specials(rows)
     masked = mask(examples, rules, seed=seed)
     for ids, positions, labels, before in zip(
@@ -65,14 +65,14 @@ def test_positions_rise_and_no_special_token_is_hidden_or_put_in(rows, seed, rul
         assert positions == sorted(set(positions))
         assert labels == [before[position] for position in positions]
         assert not TOKENIZER.is_special[labels].any()
-        stand_ins = np.array([ids[position] for position in positions], dtype=np.int64)
-        assert np.isin(stand_ins, [MASK, *TOKENIZER.replacement_ids]).all()
+        replaced = np.array([ids[position] for position in positions], dtype=np.int64)
+        assert np.isin(replaced, [MASK, *TOKENIZER.replacement_ids]).all()
         untouched = set(range(len(ids))) - set(positions)
         assert all(ids[i] == before[i] for i in untouched)
 
 
 @given(ROWS, st.integers(0, 1000))
-def test_exactly_k_tokens_are_hidden_if_there_are_so_many(rows, seed):
+def test_exactly_k_tokens_are_masked_if_there_are_enough(rows, seed):
     examples = with_specials(rows)
     words = [sum(token != TOKENIZER.unk_id for token in row) for row in rows]
     k = count_predictions(examples.input_ids.lengths, RULES)
@@ -105,7 +105,7 @@ def test_every_rate_one_masks_every_token(rows, seed):
     assert lists(masked.input_ids) == expected
 
 
-def test_what_is_hidden_in_a_row_depends_on_its_shard_row_and_epoch_alone():
+def test_the_masks_of_a_row_depend_only_on_its_shard_row_and_epoch():
     rows = [[FIRST_WORD + (i * j) % 30 for j in range(1, 25)] for i in range(1, 41)]
     together = mask(with_specials(rows))
     alone = mask(with_specials(rows[17:18]), first_row=17)
@@ -118,16 +118,16 @@ def test_eighty_ten_ten():
     rows = [[FIRST_WORD + (i + j) % 30 for j in range(30)] for i in range(4000)]
     masked = mask(with_specials(rows))
     labels = masked.masked_lm_labels.values
-    shown = masked.input_ids.values[masked.flat_positions()]
+    replaced = masked.input_ids.values[masked.flat_positions()]
     n = len(labels)
-    kept = (shown == labels).mean()
-    # One random word in 47 is the label again, and counts as kept.
+    kept = (replaced == labels).mean()
+    # One random token in 47 equals the label and counts as kept.
     again = 0.1 / len(TOKENIZER.replacement_ids)
-    for share, expected in (((shown == MASK).mean(), 0.8), (kept, 0.1 + again)):
-        assert abs(share - expected) < 5 * np.sqrt(expected * (1 - expected) / n)
+    for fraction, expected in (((replaced == MASK).mean(), 0.8), (kept, 0.1 + again)):
+        assert abs(fraction - expected) < 5 * np.sqrt(expected * (1 - expected) / n)
 
 
-def test_every_token_is_hidden_equally_often():
+def test_every_token_is_masked_equally_often():
     masked = mask(with_specials([[FIRST_WORD] * 20] * 9000))
     k = count_predictions(np.array([22]), RULES)[0]
     counts = np.bincount(masked.masked_lm_positions.values, minlength=22)[1:21]
@@ -135,19 +135,14 @@ def test_every_token_is_hidden_equally_often():
     assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
-def word_of(tokenizer_ids):
-    """The word number of each token between [CLS] and [SEP]."""
-    return np.cumsum(~TOKENIZER.is_continuation[tokenizer_ids])
-
-
 @given(ROWS, st.integers(0, 1000))
-def test_whole_words_are_hidden_whole_and_fit(rows, seed):
+def test_whole_words_are_masked_whole_and_fit(rows, seed):
     examples = with_specials(rows)
     masked = mask(examples, WHOLE, seed=seed)
     k = count_predictions(examples.input_ids.lengths, WHOLE)
     assert (masked.masked_lm_positions.lengths <= k).all()
     for row, positions in zip(rows, lists(masked.masked_lm_positions), strict=True):
-        words = []  # [first position, after the last] of each word that may be hidden
+        words = []  # [first position, after the last] of each word that may be masked
         for position, token in enumerate(row, start=1):
             if token == TOKENIZER.unk_id:
                 continue

@@ -57,7 +57,7 @@ def sentence_edges(shape):
 
 
 @given(SHAPE, st.sampled_from(["segments", "order", "sentences"]), SEED, LENGTH, SHORT)
-def test_a_and_b_lie_inside_their_documents_and_fit(shape, kind, seed, length, short):
+def test_a_and_b_are_inside_their_documents_and_fit(shape, kind, seed, length, short):
     bounds = tokens_of_documents(shape)
     pairs, _ = pairs_of(shape, kind, seed=seed, length=length, short=short)
     for a_start, a_stop, b_start, b_stop, _, of_a, of_b in rows_of(pairs):
@@ -67,9 +67,7 @@ def test_a_and_b_lie_inside_their_documents_and_fit(shape, kind, seed, length, s
 
 
 @given(SHAPE, st.sampled_from(["segments", "sentences"]), SEED, LENGTH)
-def test_a_random_b_is_never_of_the_document_of_a_and_a_following_one_always(
-    shape, kind, seed, length
-):
+def test_only_a_random_b_is_from_another_document(shape, kind, seed, length):
     pairs, _ = pairs_of(shape, kind, seed=seed, length=length)
     is_random = pairs.next_sentence_label == 1
     assert ((pairs.document_a != pairs.document_b) == is_random).all()
@@ -93,7 +91,7 @@ def test_an_empty_bucket_has_no_pairs(kind):
 
 
 @given(SHAPE, SEED, LENGTH, SHORT)
-def test_what_is_shorter_than_it_may_be_is_whole_sentences_and_b_begins_where_a_ends(
+def test_pairs_that_are_not_cut_are_whole_sentences_and_b_begins_where_a_ends(
     shape, seed, length, short
 ):
     edges = sentence_edges(shape)
@@ -105,7 +103,7 @@ def test_what_is_shorter_than_it_may_be_is_whole_sentences_and_b_begins_where_a_
 
 
 @given(SHAPE, SEED, LENGTH, SHORT)
-def test_every_token_is_once_in_an_a_or_a_following_b_or_is_counted(shape, seed, length, short):
+def test_segments_use_every_token_once_or_count_it(shape, seed, length, short):
     pairs, dropped = pairs_of(shape, "segments", seed=seed, length=length, short=short)
     used = [(start, stop) for start, stop, *_ in rows_of(pairs)]
     used += [(start, stop) for _, _, start, stop, label, _, _ in rows_of(pairs) if not label]
@@ -121,7 +119,7 @@ def test_every_token_is_once_in_an_a_or_a_following_b_or_is_counted(shape, seed,
 
 
 def reference_segments(shape, key, max_tokens, short):
-    """The packing sentence by sentence, as one would tell it; the same draws, in plain Python.
+    """The packing sentence by sentence, with the same random bits, in plain Python.
 
     One round makes a pair of each document that has sentences left.
     """
@@ -205,7 +203,7 @@ def reference_segments(shape, key, max_tokens, short):
 
 
 @given(SHAPE, SEED, LENGTH, SHORT)
-def test_columns_pack_as_a_loop_over_sentences_does(shape, seed, length, short):
+def test_segments_equal_a_loop_over_sentences(shape, seed, length, short):
     pairs, dropped = pairs_of(shape, "segments", seed=seed, length=length, short=short)
     key = stream_key(seed, "pairs/train", 0, 0)
     expected, expected_dropped = reference_segments(shape, key, length - 3, short)
@@ -214,7 +212,7 @@ def test_columns_pack_as_a_loop_over_sentences_does(shape, seed, length, short):
 
 
 @pytest.mark.parametrize("lonely", [0.0, 0.3, 0.6, 0.9])
-def test_half_of_the_pairs_are_random_however_many_documents_have_one_sentence(lonely):
+def test_half_of_the_pairs_are_random_with_any_number_of_one_sentence_documents(lonely):
     shape = [[[12]] if i < 3000 * lonely else [[12] * (3 + i % 20)] for i in range(3000)]
     for seed in range(3):
         pairs, dropped = pairs_of(shape, "segments", seed=seed)
@@ -224,7 +222,7 @@ def test_half_of_the_pairs_are_random_however_many_documents_have_one_sentence(l
         assert (dropped["surplus_random_pair"] > 0) == (lonely == 0.9)
 
 
-def test_without_another_document_a_stretch_of_one_sentence_is_counted():
+def test_without_another_document_a_single_sentence_is_dropped_and_counted():
     pairs, dropped = pairs_of([[[50]]], "segments")
     assert len(pairs) == 0
     assert dropped["no_other_document"] == 1
@@ -232,7 +230,7 @@ def test_without_another_document_a_stretch_of_one_sentence_is_counted():
     assert set(alone.next_sentence_label.tolist()) == {0}
 
 
-def test_no_short_sequences_unless_asked_for():
+def test_short_sequences_follow_short_seq_prob():
     shape = [[[1] * 2000], [[1] * 2000]]
     for short, shortest in ((0.0, 29), (1.0, 2)):
         pairs, _ = pairs_of(shape, "segments", short=short)
@@ -255,7 +253,7 @@ def test_no_short_sequences_unless_asked_for():
     assert (abs(counts - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_every_other_document_is_drawn_equally_often():
+def test_random_bs_are_uniform_over_the_other_documents():
     shape = [[[4] * 3]] * 5
     drawn = np.zeros((5, 5))
     for seed in range(1500):
@@ -349,7 +347,7 @@ def reference_order(shape, key, max_tokens, short):
 
 
 @given(SHAPE, SEED, LENGTH, SHORT)
-def test_order_packs_as_a_loop_over_sentences_does(shape, seed, length, short):
+def test_order_equals_a_loop_over_sentences(shape, seed, length, short):
     pairs, dropped = pairs_of(shape, "order", seed=seed, length=length, short=short)
     key = stream_key(seed, "pairs/train", 0, 0)
     expected, lone = reference_order(shape, key, length - 3, short)
@@ -384,7 +382,7 @@ def test_segments_of_an_order_pair(shape, spans, lone):
 
 
 @given(SHAPE, SEED, LENGTH)
-def test_each_two_neighbours_of_a_paragraph_make_one_pair_of_each_label(shape, seed, length):
+def test_adjacent_sentences_make_one_pair_of_each_label(shape, seed, length):
     pairs, dropped = pairs_of(shape, "sentences", seed=seed, length=length)
     neighbours, start, lonely = [], 0, 0
     for document in shape:
@@ -400,7 +398,7 @@ def test_each_two_neighbours_of_a_paragraph_make_one_pair_of_each_label(shape, s
 
 
 @given(SHAPE, SEED, LENGTH)
-def test_too_long_neighbours_keep_the_end_of_a_and_the_start_of_b(shape, seed, length):
+def test_adjacent_sentences_keep_the_end_of_a_and_the_start_of_b(shape, seed, length):
     edges = sorted(sentence_edges(shape))
     start_of = {stop: start for start, stop in pairwise(edges)}
     stop_of = dict(pairwise(edges))
@@ -415,7 +413,7 @@ def test_too_long_neighbours_keep_the_end_of_a_and_the_start_of_b(shape, seed, l
         assert kept_b == whole_b or kept_b >= (length - 3) // 2
 
 
-def test_a_random_sentence_is_any_sentence_of_the_other_documents():
+def test_random_sentences_are_uniform_over_the_other_documents():
     shape = [[[3, 3]], [[3]], [[3], [3, 3]]]
     counts = Counter()
     for seed in range(1000):
@@ -441,7 +439,7 @@ def test_spans_tile_each_document_and_only_the_last_is_short(shape, seed, length
     assert (pairs.b_start == pairs.b_stop).all()
 
 
-# ---- the same for ever -------------------------------------------------------------------------
+# ---- golden values --------------------------------------------------------------------------
 
 GOLDEN_SHAPE = [[[5, 7], [4, 30, 6]], [[9]], [[3, 3, 3], [8, 12]], [[6, 6, 6, 6], [2]]]
 

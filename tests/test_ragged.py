@@ -1,4 +1,4 @@
-"""Ragged rows: whatever is done to them, they are the rows of plain lists."""
+"""Ragged rows behave as lists of lists do."""
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ def test_rows_are_taken_in_any_order(rows, data):
 
 
 @given(ROWS, st.data())
-def test_a_slice_is_some_rows(rows, data):
+def test_a_slice_is_a_range_of_rows(rows, data):
     start = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(start, len(rows)))
     assert lists(of(rows).slice(start, stop)) == rows[start:stop]
@@ -41,7 +41,7 @@ def test_concatenated_parts_keep_their_rows(parts):
 
 
 @given(ROWS, st.data())
-def test_arrow_gives_back_what_it_got_also_from_slices_and_chunks(rows, data):
+def test_rows_survive_arrow_also_from_slices_and_chunks(rows, data):
     start = data.draw(st.integers(0, len(rows)))
     column = ragged.to_arrow(of(rows), pa.uint16())
     assert column.to_pylist() == rows
@@ -51,6 +51,6 @@ def test_arrow_gives_back_what_it_got_also_from_slices_and_chunks(rows, data):
     assert lists(ragged.from_arrow(pa.chunked_array([column.slice(start)]))) == rows[start:]
 
 
-def test_indices_of_slices_stand_one_after_the_other():
+def test_slice_indices_are_concatenated():
     assert slice_indices([7, 0, 3], [2, 3, 0]).tolist() == [7, 8, 0, 1, 2]
     assert offsets_of([2, 0, 3]).tolist() == [0, 2, 2, 5]

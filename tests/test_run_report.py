@@ -206,7 +206,7 @@ def test_a_name_is_text_and_not_markup(tmp_path):
 
 def test_what_a_user_can_fix_is_one_line(run, tmp_path):
     assert "is neither a finished data set" in refused(tmp_path)
-    assert "is no directory" in refused(tmp_path / "nothing")
+    assert "is not a folder" in refused(tmp_path / "nothing")
     assert f"{tmp_path} is not a run" in refused(run, tmp_path)
     assert "5 runs are too many for a page; give at most 4" in refused(*[run] * 5)
     assert "is a folder; give --out the name of a file" in refused(run, "--out", tmp_path)

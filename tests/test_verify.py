@@ -170,8 +170,8 @@ def test_another_tokenizer(data_set):
     ("spoil", "message"),
     [
         (lambda facts: facts.pop("dataset_digest"), "dataset_digest"),
-        (lambda facts: facts["shards"].reverse(), "its dataset_digest does not fit its shards"),
-        (lambda facts: facts["shards"].pop(), "its dataset_digest does not fit its shards"),
+        (lambda facts: facts["shards"].reverse(), "its dataset_digest does not match its shards"),
+        (lambda facts: facts["shards"].pop(), "its dataset_digest does not match its shards"),
         (lambda facts: facts.update(schema_version=9), "schema version 9, this code reads 1"),
     ],
 )

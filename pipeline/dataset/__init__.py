@@ -1,4 +1,4 @@
-"""What a finished data set is: the schema of a row, the shard files and the manifest.
+"""The format of a finished data set: the schema of an example, shard files and the manifest.
 
 Examples(input_ids, masked_lm_positions, ...)  ->  train-00000-of-00002.arrow  ->  Examples
 

@@ -1,8 +1,10 @@
-"""Which shard a document belongs to: a function of its text alone.
+"""The shard that a document belongs to, as a function of its text alone.
 
-BLAKE2b-128 of the extracted text: the high half decides whether the document is held out for
-validation, the low half picks the shard, all of it finds exact duplicates. So the same document
-lands in the same shard whatever file, block or worker it came from.
+The BLAKE2b-128 hash of the extracted text decides: its high half whether the document is held out
+for validation, its low half the shard; documents with equal hashes are duplicates. So a document
+always goes to the same shard, whatever file, block or worker it comes from.
+
+    "It was old."  ->  (0x51c2..., 0x0c4a...)  ->  bucket 3: train-00003-of-00064
 """
 
 import hashlib
@@ -26,7 +28,7 @@ VALIDATION = "validation"
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """The shards of a data set: training ones first, then validation ones."""
+    """The shards of a data set: training shards first, then validation shards."""
 
     num_train: int
     num_validation: int
@@ -34,7 +36,7 @@ class Buckets:
 
     @classmethod
     def plan(cls, config: DataConfig, text_bytes: int) -> Self:
-        """As many as the config asks for, or one for each 64 MB of text."""
+        """`num_shards` of the config, or one shard per 64 MB of text; validation in proportion."""
         num_train = config.num_shards or max(1, math.ceil(text_bytes / TEXT_BYTES_PER_SHARD))
         num_validation = math.ceil(num_train * config.validation)
         return cls(num_train=num_train, num_validation=num_validation, validation=config.validation)
@@ -43,13 +45,13 @@ class Buckets:
         return self.num_train + self.num_validation
 
     def split_of(self, bucket: int) -> tuple[str, int]:
-        """The split of a bucket, and its number inside it."""
+        """The split of a bucket, and its index inside the split."""
         if bucket < self.num_train:
             return TRAIN, bucket
         return VALIDATION, bucket - self.num_train
 
     def shard_name(self, bucket: int, format: str) -> str:
-        """The name of the bucket's file."""
+        """The file name of the bucket's shard."""
         split, index = self.split_of(bucket)
         count = self.num_train if split == TRAIN else self.num_validation
         return shard_name(split, index, count, format)
@@ -63,7 +65,7 @@ class Buckets:
 
 
 def hash_documents(texts: Sequence[str]) -> tuple[UInt64Array, UInt64Array]:
-    """The high and low halves of each text's BLAKE2b-128, uint64 [D] each."""
+    """The high and low halves of each text's BLAKE2b-128 hash, uint64 [D] each."""
     digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
     halves = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).astype(np.uint64)
     return halves[:, 0], halves[:, 1]

@@ -1,8 +1,8 @@
-"""manifest.json: what a finished data set is.
+"""manifest.json: the config, counts and shards of a finished data set.
 
-It holds only what follows from sources and config, so two jobs that agree on those agree on this
-file; runner, times and paths go to job.json. It is written last: a folder without one is not a data
-set.
+It depends only on the sources, the tokenizer and the config: building a data set again gives the
+same file; runner, times and paths go to job.json. It is written last: a folder without a manifest
+is not a finished data set.
 """
 
 import hashlib
@@ -45,17 +45,17 @@ class ShardEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The facts of a data set."""
+    """The metadata of a data set."""
 
     config: DataConfig
     tokenizer_digest: str
     vocab_size: int
     shards: list[ShardEntry]
-    #: Documents, sentences, examples ...: what was read and made.
+    #: Numbers of documents, sentences, examples and so on.
     counts: dict[str, int] = field(default_factory=dict)
     #: What was left out, by reason.
     dropped: dict[str, int] = field(default_factory=dict)
-    #: How often each token of the vocabulary stands in the training examples before masking, [V].
+    #: Occurrences of each token in the training examples before masking, [V].
     token_counts: list[int] = field(default_factory=list)
     #: Names, sizes and times of the source files; "" if not known.
     sources_digest: str = ""
@@ -63,31 +63,31 @@ class Manifest:
 
     @cached_property
     def dataset_digest(self) -> str:
-        """Names the rows and their order: the same for every format and compression."""
+        """Identifies the rows and their order; independent of format and compression."""
         rows = [[shard.split, shard.rows, shard.rows_sha256] for shard in self.shards]
-        facts = json.dumps([self.schema_version, self.tokenizer_digest, rows])
-        return hashlib.sha256(facts.encode()).hexdigest()
+        content = json.dumps([self.schema_version, self.tokenizer_digest, rows])
+        return hashlib.sha256(content.encode()).hexdigest()
 
     def of_split(self, split: str) -> list[ShardEntry]:
         """The shards of `train` or `validation`, in order."""
         return [shard for shard in self.shards if shard.split == split]
 
     def num_examples(self, split: str) -> int:
-        """Rows of a split."""
+        """The number of rows of a split."""
         return sum(shard.rows for shard in self.of_split(split))
 
     def unigram(self) -> NDArray[np.float64]:
-        """The share of each token among the training tokens, [V]; sums to 1."""
+        """The frequency of each token among the training tokens, [V]; sums to 1."""
         counts = np.array(self.token_counts, dtype=np.float64)
         return counts / max(counts.sum(), 1.0)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """One fact a line, one shard a line."""
-    facts = {**asdict(manifest), "config": manifest.config.to_dict()}
-    facts["dataset_digest"] = manifest.dataset_digest
-    shards = facts.pop("shards")
-    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(facts.items())]
+    """Write manifest.json with one line per field and one line per shard."""
+    values = {**asdict(manifest), "config": manifest.config.to_dict()}
+    values["dataset_digest"] = manifest.dataset_digest
+    shards = values.pop("shards")
+    lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(values.items())]
     rows = ",\n".join(json.dumps(shard) for shard in shards)
     lines.append(f'"shards": [\n{rows}\n]')
     with whole_file(folder / MANIFEST) as file:
@@ -95,38 +95,37 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises InputError where there is none, or one that this code cannot read."""
+    """Raises InputError if there is none, or if this version cannot read it."""
     path = folder / MANIFEST
     if not folder.is_dir():
         raise InputError(
-            f"{folder} is no directory; make it with `clozeline shards --out {folder}`."
+            f"{folder} is not a folder; build the data set with `clozeline shards --out {folder}`."
         )
     if not path.is_file() and (folder / "run.json").exists():
-        raise InputError(f"{folder} is a run of `clozeline pretrain`; give the folder of shards.")
+        raise InputError(f"{folder} is a run of `clozeline pretrain`; give a folder of shards.")
     if not path.is_file():
         raise InputError(
-            f"{folder} has no {MANIFEST}: the shards there are not finished. Run the "
-            f"same `clozeline shards ... --out {folder}` again; it goes on where it stopped."
+            f"{folder} has no {MANIFEST}: its shards are not finished. Run the same "
+            f"`clozeline shards ... --out {folder}` again to continue."
         )
     try:
-        facts = json.loads(path.read_bytes())
-        return _manifest_of(facts)
+        return _manifest_of(json.loads(path.read_bytes()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} cannot be read ({error}); build the shards again, with --overwrite."
         ) from error
 
 
-def _manifest_of(facts: Mapping[str, Any]) -> Manifest:
-    found = facts["schema_version"]
+def _manifest_of(stored: Mapping[str, Any]) -> Manifest:
+    found = stored["schema_version"]
     if found != SCHEMA_VERSION:
         raise ValueError(f"schema version {found}, this code reads {SCHEMA_VERSION}")
-    values = dict(facts)
+    values = dict(stored)
     recorded = values.pop("dataset_digest")
     check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
     manifest = Manifest(**values)
     if recorded != manifest.dataset_digest:
-        raise ValueError("its dataset_digest does not fit its shards")
+        raise ValueError("its dataset_digest does not match its shards")
     return manifest

@@ -1,8 +1,8 @@
-"""What a shard holds: the data contract between the pipeline and the trainer.
+"""The columns of a shard: the contract between the pipeline and the trainer.
 
-Rows are ragged. Padding, `attention_mask` and `token_type_ids` follow from the columns and are made
-in the batch; `input_ids` are already masked, and the labels put back at their positions give the
-original.
+Rows have different lengths. Padding, `attention_mask` and `token_type_ids` are derived from the
+columns when a batch is built; `input_ids` are masked already, and writing the labels back at their
+positions restores the original.
 
     input_ids              [CLS] the [MASK] sat [SEP] it slept [SEP]
     masked_lm_positions    [2]
@@ -34,7 +34,7 @@ NO_PAIR = -1
 
 @dataclass(frozen=True)
 class Examples:
-    """Rows of a shard in numpy, one field a column; R rows."""
+    """R rows of a shard as NumPy columns."""
 
     input_ids: Ragged  # uint16 or uint32
     masked_lm_positions: Ragged  # uint16, sorted within a row
@@ -65,7 +65,7 @@ class Examples:
         return Examples(**columns)
 
     def unmasked(self) -> "Examples":
-        """The labels put back at their positions, and no masks."""
+        """The original examples: labels written back at their positions, and no masks."""
         values = self.input_ids.values.copy()
         values[self.flat_positions()] = self.masked_lm_labels.values
         nothing = np.zeros(len(self) + 1, dtype=np.int64)
@@ -77,7 +77,7 @@ class Examples:
         )
 
     def flat_positions(self) -> NDArray[np.int64]:
-        """Where the masked positions lie in `input_ids.values`."""
+        """The masked positions as indices into `input_ids.values`."""
         row_starts = np.repeat(self.input_ids.offsets[:-1], self.masked_lm_positions.lengths)
         return row_starts + self.masked_lm_positions.values
 
@@ -93,12 +93,12 @@ def concatenate_examples(parts: list[Examples]) -> Examples:
 
 
 def id_type(vocab_size: int) -> pa.DataType:
-    """The narrowest of uint16 and uint32 that holds every id."""
+    """uint16 if it can hold every id, else uint32."""
     return pa.uint16() if vocab_size <= 65_535 else pa.uint32()
 
 
 def example_schema(vocab_size: int, tokenizer_digest: str) -> pa.Schema:
-    """The Arrow schema of a shard; it names its version and the tokenizer of its ids."""
+    """The Arrow schema of a shard; its metadata holds the version and the tokenizer's digest."""
     ids = pa.list_(pa.field("item", id_type(vocab_size), nullable=False))
     positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
     types = {
@@ -120,7 +120,7 @@ def example_schema(vocab_size: int, tokenizer_digest: str) -> pa.Schema:
 
 
 def from_record_batch(batch: pa.RecordBatch) -> Examples:
-    """The columns as numpy views of the batch's memory."""
+    """The columns as NumPy views of the batch's memory."""
     columns: dict[str, Any] = {}
     for field in fields(Examples):
         column = batch.column(field.name)

@@ -1,11 +1,11 @@
 """Shard files: reader and writer of both formats.
 
-`arrow` is an Arrow IPC file, uncompressed unless asked otherwise, so that reading is a memory map.
+`arrow` is an Arrow IPC file, uncompressed by default, so that it can be memory-mapped.
 `webdataset` is a tar whose members (`000000.arrow`, ...) are Arrow IPC streams of one record batch:
-plain `webdataset` reads it with one handler, and one member per example would cost several times
-the disk and a hundred times the processor.
+plain `webdataset` reads it with one handler. One member per example would take several times the
+disk space and a hundred times the CPU time.
 
-Both hold record batches of 1,024 rows, and both give the same `rows_sha256`.
+Both consist of record batches of 1,024 rows, and both have the same `rows_sha256`.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import open_mapped, whole_file
 from pipeline.common.ragged import Ragged, to_record_batch
 from pipeline.dataset.schema import (
@@ -35,13 +35,13 @@ SUFFIXES: Final = {"arrow": ".arrow", "webdataset": ".tar"}
 
 
 @dataclass(frozen=True)
-class ShardFacts:
-    """What is known of a written shard."""
+class WrittenShard:
+    """Size and digests of a shard that was written."""
 
     rows: int
     bytes: int
     sha256: str  # of the file
-    rows_sha256: str  # of the logical columns, whatever the format and compression
+    rows_sha256: str  # of the columns; independent of format and compression
 
 
 def shard_name(split: str, index: int, count: int, format: str) -> str:
@@ -51,15 +51,15 @@ def shard_name(split: str, index: int, count: int, format: str) -> str:
 
 def write_shard(
     path: Path, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
-) -> ShardFacts:
-    """Write the file whole or not at all; equal rows give equal bytes."""
+) -> WrittenShard:
+    """Write a shard, atomically; equal rows give equal bytes."""
     options = pa.ipc.IpcWriteOptions(compression=compression)
     to_bytes = _arrow_file if format == "arrow" else _webdataset_file
-    # Some 40 MB: so a store need not give them back for their digest.
+    # About 40 MB in memory: the digest then needs no second read from a remote store.
     data = to_bytes(_batches(examples, schema), schema, options)
     with whole_file(path) as file:
         file.write(data)
-    return ShardFacts(
+    return WrittenShard(
         rows=len(examples),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
@@ -70,15 +70,16 @@ def write_shard(
 def read_shard(path: Path) -> Examples:
     """All rows of a shard.
 
-    Raises InputError for a file that is missing, cut, damaged, or of another schema version.
+    Raises InputError for a file that is missing or of another schema version, CorruptDataError for
+    a damaged one.
     """
     return concatenate_examples([from_record_batch(batch) for batch in read_batches(path)])
 
 
 def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The record batches of a shard, as views of the file where it is local and not compressed.
+    """The record batches of a shard, as views of the file if it is local and not compressed.
 
-    A shard without rows gives one empty batch.
+    A shard without rows yields one empty batch.
     """
     try:
         source = open_mapped(path)
@@ -87,13 +88,13 @@ def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing; build it again with `clozeline shards`.") from error
     except (pa.ArrowException, tarfile.TarError, OSError) as error:
-        raise InputError(
-            f"{path} is damaged ({error}); `clozeline verify {path.parent}` tells which shards are."
+        raise CorruptDataError(
+            f"{path} is damaged ({error}); `clozeline verify {path.parent}` lists damaged shards."
         ) from error
 
 
 def rows_sha256(examples: Examples) -> str:
-    """One digest of the columns: each one's name, row lengths and little-endian values."""
+    """A digest of the columns: their names, row lengths and little-endian values."""
     digest = hashlib.sha256()
     for field in fields(Examples):
         column = getattr(examples, field.name)
@@ -106,7 +107,7 @@ def rows_sha256(examples: Examples) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file's bytes, in hexadecimal."""
+    """The sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -134,7 +135,7 @@ def _webdataset_file(
 
     file = io.BytesIO()
     writer = webdataset.TarWriter(file, encoder=False, mtime=0)
-    first = next(batches, _no_rows(schema))  # a shard without rows still says what its schema is
+    first = next(batches, _no_rows(schema))  # a shard without rows still has a schema
     for number, batch in enumerate(chain([first], batches)):
         member = pa.BufferOutputStream()
         with pa.ipc.new_stream(member, schema, options=options) as stream:

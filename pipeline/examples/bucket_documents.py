@@ -1,4 +1,4 @@
-"""The documents of one bucket, as columns: what pairs are made from."""
+"""The documents of one bucket, as columns: the input of `make_pairs`."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ class BucketDocuments:
     ids: NDArray[Any]  # [T] uint16 or uint32
     sentence_offsets: Offsets  # [S + 1] in tokens
     document_offsets: Offsets  # [D + 1] in sentences
-    paragraphs: NDArray[np.int64]  # [S] rises at each new paragraph
+    paragraphs: NDArray[np.int64]  # [S] the number of the sentence's paragraph, ascending
     hashes: NDArray[np.uint64]  # [D] sorted
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from pipeline.common.counter_rng import stream_key
+from pipeline.common.counter_rng import UInt64Array, stream_key
 from pipeline.common.ragged import Ragged, offsets_of, slice_indices
 from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
@@ -15,7 +15,7 @@ from pipeline.examples.pair_columns import Pairs
 from pipeline.examples.pairs import make_pairs
 from pipeline.tokenization.tokenizer import Tokenizer
 
-SLAB = 16_384  # rows at once: bounds the memory of a bucket's intermediate arrays
+SLAB = 16_384  # rows at once: bounds the memory of intermediate arrays
 
 
 def make_examples(
@@ -25,40 +25,40 @@ def make_examples(
     shard: int,
     config: DataConfig,
     tokenizer: Tokenizer,
-    watch: StageTimer | None = None,
+    timer: StageTimer | None = None,
 ) -> tuple[Examples, Counter[str]]:
-    """The rows of one shard, in their final order and masked, and what was left out by reason.
+    """The masked rows of one shard, in their final order, and what was dropped by reason.
 
-    `watch` counts the seconds of the stages `pairs` and `masks`.
+    `timer` measures the stages `pairs` and `masks`.
     """
-    watch = watch or StageTimer()
+    timer = timer or StageTimer()
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
     key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
     parts, row = [_no_examples(documents, tokenizer)], 0
     for copy in range(config.dupe_factor):
-        with watch.stage("pairs"):
-            pairs, left_out = make_pairs(
+        with timer.stage("pairs"):
+            pairs, dropped_pairs = make_pairs(
                 documents,
                 pairs=config.pairs,
                 key=stream_key(config.seed, f"pairs/{split}", shard, copy),
                 max_seq_length=config.max_seq_length,
                 short_seq_prob=config.short_seq_prob,
             )
-        dropped += left_out
+        dropped += dropped_pairs
         for start in range(0, len(pairs), SLAB):
-            with watch.stage("pairs"):
+            with timer.stage("pairs"):
                 slab = pairs.take(slice(start, start + SLAB))
-                part = _with_something_to_mask(_assemble(slab, documents, tokenizer), rules)
+                part = _drop_unmaskable(_assemble(slab, documents, tokenizer), rules)
             dropped["nothing_to_mask"] += len(slab) - len(part)
-            with watch.stage("masks"):
+            with timer.stage("masks"):
                 parts.append(_mask(part, key, row, rules))
             row += len(part)
     return concatenate_examples(parts), dropped
 
 
 def _assemble(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B."""
+    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a B."""
     length_a = pairs.a_stop - pairs.a_start
     length_b = pairs.b_stop - pairs.b_start
     has_b = pairs.next_sentence_label != NO_PAIR
@@ -81,17 +81,17 @@ def _assemble(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) ->
     )
 
 
-def _with_something_to_mask(examples: Examples, rules: MaskRules) -> Examples:
-    """Without the rows that are [UNK] from end to end."""
-    may_be_masked = ~rules.is_special[examples.input_ids.values]
-    counts = np.add.reduceat(may_be_masked, examples.input_ids.offsets[:-1], dtype=np.int64)
+def _drop_unmaskable(examples: Examples, rules: MaskRules) -> Examples:
+    """Without the rows that consist of special tokens, such as [UNK], only."""
+    maskable = ~rules.is_special[examples.input_ids.values]
+    counts = np.add.reduceat(maskable, examples.input_ids.offsets[:-1], dtype=np.int64)
     return examples if counts.all() else examples.take(np.flatnonzero(counts))
 
 
-def _mask(examples: Examples, key: np.ndarray, first: int, rules: MaskRules) -> Examples:
-    """Rows from number `first` of the shard on."""
+def _mask(examples: Examples, key: UInt64Array, start: int, rules: MaskRules) -> Examples:
+    """Mask examples that are rows `start`, `start` + 1, ... of the shard."""
     keys = np.broadcast_to(key, len(examples))
-    return mask_examples(examples, keys=keys, rows=first + np.arange(len(examples)), rules=rules)
+    return mask_examples(examples, keys=keys, rows=start + np.arange(len(examples)), rules=rules)
 
 
 def _no_rows(count: int, dtype: np.dtype) -> Ragged:

@@ -36,7 +36,7 @@ def make_pairs(
     max_seq_length: int,
     short_seq_prob: float,
 ) -> tuple[Pairs, Counter[str]]:
-    """The pairs of a bucket in document order, and what was left out by reason.
+    """The pairs of a bucket in document order, and what was dropped by reason.
 
     `key` is the uint64 key of the random stream; `pairs` names one of the schemes above.
     """

@@ -205,7 +205,7 @@ class Steps:
                 self.context.cache_dir, slices, tokenizer.vocab_size
             )
         examples, dropped = make_examples(
-            documents, split=split, shard=index, config=config, tokenizer=tokenizer, watch=timer
+            documents, split=split, shard=index, config=config, tokenizer=tokenizer, timer=timer
         )
         with timer.stage("shards"):
             written = write_shard(
