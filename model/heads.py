@@ -98,6 +98,8 @@ class BertForPretraining(nn.Module):
 class BertForClassification(nn.Module):
     """Classifies a text as one of `num_labels` classes, by a linear layer over its pooled states.
 
+    With one label its output is a real number, for regression.
+
     `pooling` "mean": the mean of the last hidden states over all real tokens, [CLS] and [SEP]
     included; such a model has no pooler. "cls": the pooled [CLS] (Devlin et al. 2018, 4.1).
     """
@@ -106,8 +108,8 @@ class BertForClassification(nn.Module):
         self, config: BertConfig, num_labels: int, *, pooling: Pooling = "cls", seed: int = 0
     ) -> None:
         super().__init__()
-        if num_labels < 2:
-            raise ValueError(f"num_labels is {num_labels}; a choice needs at least 2 classes.")
+        if num_labels < 1:
+            raise ValueError(f"num_labels is {num_labels}; give the number of outputs, at least 1.")
         if pooling not in get_args(Pooling):
             raise ValueError(f"pooling is {pooling!r}; known: {', '.join(get_args(Pooling))}.")
         self.config = config if pooling == "cls" else replace(config, pooler=False)

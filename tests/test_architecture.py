@@ -25,7 +25,7 @@ ROOMS = {
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
         "config", "data", "engine", "artifacts", "monitoring", "finetuning", "pretraining",
-        "fill", "predict", "model_card", "export", "demo", "cli", "__main__",
+        "benchmark", "fill", "predict", "model_card", "export", "demo", "cli", "__main__",
     ),
 }  # fmt: skip
 #: The graph, and what runs it on this machine.

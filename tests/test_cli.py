@@ -16,7 +16,8 @@ from train.cli import main
 
 COMMANDS = (
     *("tokenizer", "shards", "inspect", "verify", "report"),
-    *("pretrain", "evaluate", "finetune", "baseline", "predict", "fill", "export"),
+    *("pretrain", "evaluate", "finetune", "baseline", "benchmark"),
+    *("predict", "fill", "export"),
 )
 HELP = """\
 Usage: clozeline [OPTIONS] COMMAND [ARGS]...
@@ -39,6 +40,7 @@ Commands:
   evaluate   Measure the loss and accuracy of a run on a data set.
   finetune   Fine-tune a pretrained model into a text classifier.
   baseline   Train and test the bag-of-words baseline.
+  benchmark  Fine-tune a pretrained model on several tasks, such as GLUE's.
   predict    Classify texts, files or standard input.
   fill       Fill in each [MASK] of a text.
   export     Convert a run or a classifier to Hugging Face format.

@@ -281,8 +281,8 @@ def test_an_encoder_of_another_shape_is_refused_by_name():
     larger = BertForClassification(preset("nano", **SMALL | {"num_hidden_layers": 3}), 2)
     with pytest.raises(ValueError, match=r"does not fit this model(.|\n)*layers\.2\.attention"):
         load_encoder(larger, pretrained)
-    with pytest.raises(ValueError, match="num_labels is 1"):
-        BertForClassification(preset("nano", **SMALL), 1)
+    with pytest.raises(ValueError, match="num_labels is 0"):
+        BertForClassification(preset("nano", **SMALL), 0)
     with pytest.raises(ValueError, match="pooling is 'max'; known: mean, cls"):
         BertForClassification(preset("nano", **SMALL), 2, pooling="max")
 

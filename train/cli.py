@@ -8,6 +8,7 @@ import click
 
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.errors import ClozelineError, InputError
+from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
 from train.pretraining.cli import evaluate, pretrain
 
@@ -116,7 +117,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))
 
 
-for command in (pretrain, evaluate, finetune, baseline):
+for command in (pretrain, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 

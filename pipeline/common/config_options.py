@@ -6,7 +6,7 @@ A field of a frozen dataclass that is declared with `option` becomes an option o
     ->  --max-seq-length INTEGER  Maximum tokens per example.  [default: 128]
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import field, fields
 from pathlib import Path
 from types import UnionType
@@ -53,12 +53,14 @@ class NumberOrWord(click.ParamType):
             self.fail(f"{value!r} is not a {self.name.replace('|', ' or ')}.", param, ctx)
 
 
-def options_of(config_class: type) -> Callable[[Command], Command]:
-    """A decorator that gives a command one option for each field of the config."""
+def options_of(
+    config_class: type, *, leave_out: Collection[str] = ()
+) -> Callable[[Command], Command]:
+    """A decorator that gives a command an option for each field of the config not left out."""
     hints = get_type_hints(config_class)
 
     def decorate(command: Command) -> Command:
-        for setting in reversed(fields(config_class)):
+        for setting in reversed([f for f in fields(config_class) if f.name not in leave_out]):
             keywords = {"default": setting.default, "help": setting.metadata["help"]}
             command = _click_option(setting.name, hints[setting.name], keywords)(command)
         return command

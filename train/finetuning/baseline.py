@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -66,31 +67,37 @@ def fit_bag_of_words(
     `is_balanced` gives every class the same total weight. Raises InputError if scikit-learn is not
     installed, if no training row has a word, or if all training rows have one class.
     """
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression
-    except ImportError as error:
-        raise InputError(
-            "bag-of-words needs scikit-learn, which is not installed; "
-            "`pip install 'clozeline[baseline]'`."
-        ) from error
+    features = vectorizer()
+    from sklearn.linear_model import LogisticRegression
+
     if len(np.unique(labels)) < 2:
         raise InputError(
             f"the {len(labels)} sampled training rows all have the same class; sample more."
         )
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     try:
-        counts = vectorizer.fit_transform(texts)
+        counts = features.fit_transform(texts)
     except ValueError as error:  # scikit-learn found an empty vocabulary
         raise InputError(f"{source}: no row has a word of two letters or more.") from error
     weights = "balanced" if is_balanced else None
     model = LogisticRegression(C=5, max_iter=1000, class_weight=weights).fit(counts, labels)
 
     def predict(texts: Sequence[str]) -> Rows:
-        found: Rows = model.predict(vectorizer.transform(texts))
+        found: Rows = model.predict(features.transform(texts))
         return found
 
     return predict
+
+
+def vectorizer() -> Any:
+    """TF-IDF of words and word pairs, not trained. Raises InputError without scikit-learn."""
+    try:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+    except ImportError as error:
+        raise InputError(
+            "bag-of-words needs scikit-learn, which is not installed; "
+            "`pip install 'clozeline[baseline]'`."
+        ) from error
+    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
 
 
 def has_sklearn() -> bool:

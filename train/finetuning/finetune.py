@@ -172,7 +172,7 @@ def _job(
         **config.to_dict(),
         "max_seq_length": start.max_seq_length,
         "pooling": start.pooling,
-        "pretrained": _weights_digest(start.weights),
+        "pretrained": weights_digest(start.weights),
         "tokenizer": start.tokenizer.digest,
         "training rows": train.digest(),
         **{f"{name} rows": rows.digest() for name, rows in tests.items()},
@@ -187,7 +187,8 @@ def _check_same(out: Path, job: dict[str, Any]) -> None:
         )
 
 
-def _weights_digest(weights: Mapping[str, Tensor]) -> str:
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """sha256, hex, of all weights by name."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
         digest.update(name.encode())

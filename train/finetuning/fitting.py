@@ -26,7 +26,7 @@ from train.finetuning.selection import (
     held_out_results,
     select_plan,
 )
-from train.finetuning.training import Logits, Plan, predict_logits, train_classifier
+from train.finetuning.training import Labels, Logits, Plan, predict_logits, train_classifier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,10 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitter:
-    """Fine-tunes one architecture, from pretrained or from random weights."""
+    """Fine-tunes one architecture, from pretrained or from random weights.
+
+    Float labels are the targets of a regression, for a model with one output.
+    """
 
     start: Pretrained
     is_pretrained: bool
@@ -50,7 +53,7 @@ class Fitter:
     def fit(
         self,
         rows: Encoded,
-        labels: Rows,
+        labels: Labels,
         *,
         seed: int,
         title: str,
@@ -76,7 +79,7 @@ class Fitter:
             return self._train_finally(rows, labels, replace(chosen, plan=plan), seed, progress)
 
     def _train_finally(
-        self, rows: Encoded, labels: Rows, chosen: Selection, seed: int, progress: tqdm
+        self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
     ) -> Fitted:
         """The final training; where rows are held out of it, the best epoch is kept."""
         kept, held = final_split(labels, seed=seed)
@@ -107,7 +110,7 @@ class Fitter:
     def _held_out_logits(
         self,
         rows: Encoded,
-        labels: Rows,
+        labels: Labels,
         seed: int,
         progress: tqdm,
         train: Rows,

@@ -62,6 +62,15 @@ class Scores:
         """The unweighted mean of F1 over the classes."""
         return float(self.f1.mean())
 
+    @property
+    def matthews(self) -> float:
+        """Matthews' correlation coefficient, for C classes (Gorodkin 2004); 0 if undefined."""
+        counts = self.confusion.astype(np.float64)
+        total, labels, predictions = counts.sum(), counts.sum(1), counts.sum(0)
+        covariance = np.trace(counts) * total - labels @ predictions
+        spread = (total**2 - labels @ labels) * (total**2 - predictions @ predictions)
+        return float(_ratio(covariance, np.sqrt(spread)))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values; `names` and `confusion` are enough to restore the object."""
         return {

@@ -28,8 +28,9 @@ from model.config import BertConfig
 from pipeline.common.counter_rng import permutation, stream_key
 from train.finetuning.calibration import fit_temperature, log_loss
 from train.finetuning.config import FinetuneConfig
+from train.finetuning.correlations import pearson
 from train.finetuning.labelled import Rows
-from train.finetuning.training import Logits, Plan
+from train.finetuning.training import Labels, Logits, Plan
 
 FOLDS = 5
 FEW_ROWS = 300  # up to here every row is held out once
@@ -47,16 +48,21 @@ HeldOutLogits = Callable[[Rows, Rows, Plan, Sequence[int]], Mapping[int, Logits]
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """How good a trained classifier is on rows that it was not trained on."""
+    """How good a trained model is on rows that it was not trained on."""
 
     rows: int
-    accuracy: float
-    loss: float  # cross-entropy in nats, at the temperature
+    accuracy: float  # of a regression: Pearson's correlation
+    loss: float  # cross-entropy in nats, at the temperature; of a regression: squared error
     temperature: float  # fitted on these rows
 
     @classmethod
-    def of(cls, logits: Logits, labels: Rows) -> Self:
+    def of(cls, logits: Logits, labels: Labels) -> Self:
         """From the logits [N, C] and labels [N] of the rows."""
+        if labels.dtype.kind == "f":
+            predicted = logits[:, 0]
+            squared = float(((predicted - labels) ** 2).mean())
+            correlation = pearson(labels, predicted)
+            return cls(rows=len(labels), accuracy=correlation, loss=squared, temperature=1.0)
         temperature = fit_temperature(logits, labels)
         return cls(
             rows=len(labels),
@@ -126,7 +132,7 @@ def scheduled_epochs(rows: int, config: FinetuneConfig) -> int:
 
 def select_plan(
     held_out_logits: HeldOutLogits,
-    labels: Rows,
+    labels: Labels,
     config: FinetuneConfig,
     rates: Sequence[float],
     *,
@@ -163,7 +169,7 @@ def select_plan(
 
 
 def held_out_results(
-    held_out_logits: HeldOutLogits, labels: Rows, plan: Plan, stops: Sequence[int], *, seed: int
+    held_out_logits: HeldOutLogits, labels: Labels, plan: Plan, stops: Sequence[int], *, seed: int
 ) -> dict[int, HeldOut]:
     """The result of a plan after each epoch in `stops`, over the held-out rows of all folds."""
     folds = selection_folds(labels, seed=seed)
@@ -183,7 +189,7 @@ def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
     return replace(plan, schedule_epochs=schedule, epochs=schedule)
 
 
-def selection_folds(labels: Rows, *, seed: int) -> list[tuple[Rows, Rows]]:
+def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
     """Rows to train on and rows held out, for each fold; every class in the same proportion."""
     rows = np.arange(len(labels))
     if len(labels) > SEARCH_ROWS:
@@ -194,7 +200,7 @@ def selection_folds(labels: Rows, *, seed: int) -> list[tuple[Rows, Rows]]:
     return [(rows[fold != i], rows[fold == i]) for i in range(used) if (fold == i).any()]
 
 
-def final_split(labels: Rows, *, seed: int) -> tuple[Rows, Rows]:
+def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
     """Rows of the final training and rows held out of it: none of up to 4,000 rows.
 
     In larger sets the held-out rows decide which epoch is kept, and the temperature.
@@ -206,8 +212,8 @@ def final_split(labels: Rows, *, seed: int) -> tuple[Rows, Rows]:
     return np.flatnonzero(~is_held), np.flatnonzero(is_held)
 
 
-def stratified_folds(labels: Rows, folds: int, *, seed: int) -> Rows:
-    """The fold of each row, int64 [N] from 0: random, with an equal part of every class."""
+def stratified_folds(labels: Labels, folds: int, *, seed: int) -> Rows:
+    """The fold of each row, int64 [N] from 0: random, with equal parts of every class."""
     order = permutation(stream_key(seed, "finetune/folds"), len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     fold = np.empty(len(labels), dtype=np.int64)

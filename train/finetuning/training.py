@@ -10,6 +10,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ from train.finetuning.labelled import Rows
 EVALUATION_BATCH = 128
 
 Logits = NDArray[np.float32]  # [N, C]
+Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ class Plan:
 def train_classifier(
     model: BertForClassification,
     rows: Encoded,
-    labels: Rows,
+    labels: Labels,
     config: FinetuneConfig,
     plan: Plan,
     *,
@@ -52,14 +54,15 @@ def train_classifier(
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
 
+    The loss is the cross-entropy of classes, or the squared error of real numbers (`labels` float).
     Dropout and the order of rows depend on the seed only. `after_epoch` gets the number of finished
     epochs; it may evaluate the model.
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
     optimizer = build_optimizer(model, config)
-    classes = torch.from_numpy(labels)
-    weights = class_weights(labels, model.classifier.out_features, config).to(device)
+    targets = torch.from_numpy(labels)
+    loss_of = loss_function(labels, model.classifier.out_features, config, device)
     total = plan.schedule_epochs * steps_per_epoch(len(rows), config)
     step = 0
     model.train()
@@ -75,8 +78,7 @@ def train_classifier(
                 group["lr"] = plan.learning_rate * factor * group["scale"]
             with autocast(precision, device):
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
-            loss = F.cross_entropy(logits.float(), classes[batch].to(device), weights)
-            torch.autograd.backward(loss)
+            torch.autograd.backward(loss_of(logits.float(), targets[batch].to(device)))
             nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
@@ -106,6 +108,16 @@ def predict_logits(
         found[batch] = logits.float().cpu().numpy()
     model.train(was_training)
     return found
+
+
+def loss_function(
+    labels: Labels, outputs: int, config: FinetuneConfig, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """From the outputs of a model [B, C] and the targets of the rows [B] to their mean loss."""
+    if labels.dtype.kind == "f":
+        return lambda predicted, targets: F.mse_loss(predicted[:, 0], targets)
+    weights = class_weights(labels, outputs, config).to(device)
+    return lambda logits, targets: F.cross_entropy(logits, targets, weights)
 
 
 def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:

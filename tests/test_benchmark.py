@@ -1,0 +1,161 @@
+"""One run on several tasks: each is fine-tuned and scored, in one table, and kept."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from model.config import BertConfig
+from model.heads import BertForPretraining
+from pipeline.common.errors import InputError
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from tests.support.small_runs import write_small_run
+from train.benchmark.benchmark import Result, as_table, benchmark
+from train.benchmark.tasks import read_tasks
+from train.cli import main
+from train.finetuning.classifier import load_classifier
+from train.finetuning.config import FinetuneConfig
+from train.finetuning.regression import read_measured
+
+WORDS = [f"w{i}" for i in range(30)]
+LEVELS = ["none", "few", "some", "many"]
+TOKENIZER = Tokenizer(
+    [*SPECIAL_TOKENS, *WORDS, *LEVELS], Normalization(strip_accents=True, lowercase=True)
+)
+MODEL = BertConfig(
+    vocab_size=TOKENIZER.vocab_size,
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+    max_position_embeddings=24,
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=8, batch_size=16, dropout=0.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """The models are too small to gain from more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "run"
+    return write_small_run(folder, BertForPretraining(MODEL, seed=1), TOKENIZER, max_seq_length=24)
+
+
+def sentences(rows, seed):
+    """Texts of five words, one of which is a level; and the levels, 0 to 3."""
+    random = np.random.default_rng(seed)
+    words = random.choice(WORDS, (rows, 5)).astype(object)
+    levels = random.integers(0, 4, rows)
+    words[np.arange(rows), random.integers(0, 5, rows)] = np.array(LEVELS)[levels]
+    return [" ".join(row) for row in words], levels
+
+
+def write_glue(folder: Path) -> Path:
+    """CoLA: is it "some" or "many"?  STS-B: how much of it is there in both texts?"""
+    for name, rows, seed in (("train", 150, 1), ("dev", 100, 2)):
+        texts, levels = sentences(rows, seed)
+        others, more = sentences(rows, seed + 10)
+        cola = [f"x\t{int(n > 1)}\t\t{text}" for text, n in zip(texts, levels, strict=True)]
+        sts = ["a\tsentence1\tsentence2\tscore"]
+        pairs = zip(texts, others, levels + more, strict=True)
+        sts += [f"0\t{first}\t{second}\t{much:.3f}" for first, second, much in pairs]
+        for task, lines in (("CoLA", cola), ("STS-B", sts)):
+            (folder / task).mkdir(parents=True, exist_ok=True)
+            (folder / task / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def glue(tmp_path_factory) -> Path:
+    return write_glue(tmp_path_factory.mktemp("glue"))
+
+
+@pytest.fixture(scope="module")
+def done(run, glue, tmp_path_factory):
+    out = tmp_path_factory.mktemp("done") / "out"
+    config = FinetuneConfig(**{**CONFIG.to_dict(), "from_scratch": True, "seeds": 2})
+    tasks = read_tasks([glue], out=out)
+    return out, tasks, config, benchmark(run, tasks, out=out, config=config)
+
+
+def test_every_task_is_learned_and_scored_by_its_metrics(done):
+    *_, results = done
+    names = [(result.task, result.rows, result.metric) for result in results]
+    assert names == [
+        ("CoLA", 150, "matthews"), ("STS-B", 150, "pearson"), ("STS-B", 150, "spearman"),
+    ]  # fmt: skip
+    for result in results:
+        assert {start: len(values) for start, values in result.values.items()} == {
+            "bag_of_words": 1, "from_scratch": 2, "pretrained": 2,
+        }  # fmt: skip
+        assert min(result.values["pretrained"]) > 0.6
+        assert min(result.values["bag_of_words"]) > 0.6
+
+
+def test_results_are_kept_and_written(done, run):
+    out, tasks, config, results = done
+    assert load_classifier(out / "CoLA").names == ("0", "1")
+    stored = json.loads((out / "benchmark.json").read_bytes())
+    assert [Result(**values) for values in stored["results"]] == results
+    before = (out / "STS-B" / "regression.json").stat().st_mtime_ns
+    assert benchmark(run, tasks, out=out, config=config) == results
+    assert (out / "STS-B" / "regression.json").stat().st_mtime_ns == before
+    other = FinetuneConfig(**{**config.to_dict(), "seed": 3})
+    with pytest.raises(InputError, match=r"regression of another config \(seed 0 there, 3 now"):
+        benchmark(run, tasks[1:], out=out, config=other)
+
+
+def test_the_table_ends_with_the_mean_of_the_tasks():
+    results = [
+        Result(task="A", test="a", rows=10, metric="f1", values={"pretrained": [0.5, 0.7]}),
+        Result(task="A", test="a", rows=10, metric="accuracy", values={"pretrained": [0.8]}),
+        Result(task="A", test="b/c.tsv", rows=10, metric="f1", values={"pretrained": [0.1]}),
+        Result(task="B", test="d", rows=2000, metric="pearson",
+               values={"pretrained": [0.3], "bag_of_words": [-0.25]}),
+    ]  # fmt: skip
+    lines = [line.split() for line in as_table(results)]
+    assert lines == [
+        ["rows", "metric", "fine-tuned", "from", "scratch", "bag-of-words"],
+        ["A", "10", "f1", "60.0", "±", "14.1", "-", "-"],
+        ["A", "10", "accuracy", "80.0", "-", "-"],
+        ["c", "10", "f1", "10.0", "-", "-"],
+        ["B", "2,000", "pearson", "30.0", "-", "-25.0"],
+        ["mean", "50.0", "-", "-25.0"],
+    ]
+
+
+def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
+    texts, levels = sentences(60, 5)
+    rows = [f"{text},{n / 2}" for text, n in zip(texts, levels, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["review,stars", *rows]) + "\n")
+    (tmp_path / "tasks.toml").write_text(
+        f'[hotels]\ntrain = "{tmp_path}/rows.csv"\ntest = "{tmp_path}/rows.csv"\n'
+        'text = "review"\nlabel = "stars"\nmetrics = ["spearman"]\n'
+    )
+    words = ("benchmark", run, tmp_path / "tasks.toml", "--out", tmp_path / "out")
+    options = ("--no-baseline", "--epochs=2", "--learning-rate=1e-3", "--max-examples=40")
+    done = CliRunner().invoke(main, [*map(str, words), *options])
+    assert done.exit_code == 0, done.output
+    *_, hotels, mean, last = done.stdout.splitlines()
+    assert hotels.split()[:3] == ["hotels", "40", "spearman"]
+    assert mean.split()[1] == hotels.split()[3]
+    assert last == f"1 tasks: {tmp_path}/out"
+
+
+def test_targets_must_be_finite_numbers(tmp_path):
+    for value, message in (("much", "does not hold numbers"), ("nan", "row 2 is not a finite")):
+        (tmp_path / "rows.csv").write_text(f"text,label\na,1\nb,{value}\n")
+        with pytest.raises(InputError, match=message):
+            read_measured(str(tmp_path / "rows.csv"), text="text", text_pair=None, label="label")

@@ -1,0 +1,39 @@
+"""The command that fine-tunes one model on many tasks."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.common.config_options import config_or_usage_error, options_of
+from train.finetuning.config import FinetuneConfig
+
+LOCAL = click.Path(path_type=Path)
+#: What the tasks decide, or what takes one table.
+OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
+
+
+@click.command()
+@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
+@click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=LOCAL)
+@click.option("--out", required=True, type=LOCAL, help="Folder for the results of all tasks.")
+@click.option("--overwrite", is_flag=True, help="Repeat finished tasks.")
+@options_of(FinetuneConfig, leave_out=OF_A_TASK)
+def benchmark(
+    run: Path, tasks: tuple[Path, ...], out: Path, overwrite: bool, **options: Any
+) -> None:
+    """Fine-tune a pretrained model on several tasks, such as GLUE's.
+
+    A TASK is a folder as GLUE distributes it (CoLA, SST-2, ...), a folder of such folders, or a
+    .toml file with a table per task: [name], train, test, text, text_pair, label, metrics.
+    """
+    config = config_or_usage_error(FinetuneConfig, options)
+    from train.benchmark.benchmark import as_table
+    from train.benchmark.benchmark import benchmark as run_benchmark
+    from train.benchmark.tasks import read_tasks
+
+    found = read_tasks(tasks, out=out)
+    results = run_benchmark(run, found, out=out, config=config, overwrite=overwrite)
+    for line in as_table(results):
+        click.echo(line)
+    click.echo(f"{len(found)} tasks: {out}")

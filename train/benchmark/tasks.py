@@ -1,0 +1,129 @@
+"""The tasks of a benchmark: labelled tables, their columns, and how they are scored.
+
+A task is a GLUE folder (`glue.py`), or a table of a .toml file:
+
+    [hotels]
+    train = "hotels/train.csv"      # as on the command line of `clozeline finetune`
+    test = ["hotels/test.csv"]      # one or several; the first decides the score
+    text = "review"                 # text_pair and label are columns as well
+    metrics = ["f1", "accuracy"]    # or macro_f1, matthews; pearson and spearman: a regression
+
+`f1` is that of the last class, which in GLUE is "1".
+"""
+
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from pipeline.common.errors import InputError
+from train.benchmark.glue import GLUE, glue_task, read_glue
+from train.finetuning.correlations import Correlations
+from train.finetuning.scores import Scores
+
+CLASSIFICATION: dict[str, Callable[[Scores], float]] = {
+    "accuracy": lambda scores: scores.accuracy,
+    "f1": lambda scores: float(scores.f1[-1]),
+    "macro_f1": lambda scores: scores.macro_f1,
+    "matthews": lambda scores: scores.matthews,
+}
+REGRESSION: dict[str, Callable[[Correlations], float]] = {
+    "pearson": lambda scores: scores.pearson,
+    "spearman": lambda scores: scores.spearman,
+}
+TABLES = "tables"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Labelled tables, their columns, and the metrics of the task."""
+
+    name: str
+    train: str
+    test: tuple[str, ...]  # the first decides the score
+    text: str = "text"
+    text_pair: str | None = None
+    label: str = "label"
+    metrics: tuple[str, ...] = ("accuracy",)
+
+    def __post_init__(self) -> None:
+        known = REGRESSION if self.is_regression else CLASSIFICATION
+        unknown = [metric for metric in self.metrics if metric not in known]
+        if unknown or not self.metrics or not self.test:
+            raise InputError(
+                f"task {self.name}: give a test table, and metrics out of "
+                f"{', '.join(CLASSIFICATION)}, or out of {', '.join(REGRESSION)}."
+            )
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether labels are numbers to predict."""
+        return bool(self.metrics) and self.metrics[0] in REGRESSION
+
+
+def read_tasks(paths: Sequence[Path], *, out: Path) -> list[Task]:
+    """The tasks of .toml files and of GLUE folders, or of a folder of such folders.
+
+    GLUE's tables are rewritten below `out`, with columns named as in training. Raises InputError
+    for what is neither, and if two tasks have the same name.
+    """
+    tasks: list[Task] = []
+    for path in paths:
+        if path.suffix == ".toml":
+            tasks += _toml_tasks(path)
+        else:
+            tasks += [_glue_task(folder, out / TABLES) for folder in _glue_folders(path)]
+    names = [task.name for task in tasks]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"two tasks are named {repeated[0]}; rename one.")
+    return tasks
+
+
+def _toml_tasks(path: Path) -> Iterator[Task]:
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not TOML ({error}).") from error
+    for name, values in tables.items():
+        try:
+            test, metrics = values.pop("test"), values.pop("metrics", ["accuracy"])
+            tests = (test,) if isinstance(test, str) else tuple(test)
+            yield Task(name=name, test=tests, metrics=tuple(metrics), **values)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise InputError(
+                f"{path}: [{name}] needs train and test; text, text_pair, label and metrics are "
+                f"optional, and nothing else is known ({error})."
+            ) from error
+
+
+def _glue_folders(path: Path) -> list[Path]:
+    if not path.is_dir():
+        raise InputError(f"{path} is neither a folder nor a .toml file.")
+    inside = [path / task.name for task in GLUE if (path / task.name).is_dir()]
+    return inside or [path]
+
+
+def _glue_task(folder: Path, tables: Path) -> Task:
+    """The task with its tables as Parquet files."""
+    glue = glue_task(folder)
+    tables.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name in (glue.train, *glue.tests):
+        table, skipped = read_glue(folder / name, glue)
+        if skipped:
+            print(f"{folder / name}: {skipped:,} rows without all columns skipped", file=sys.stderr)
+        path = tables / f"{glue.name}-{Path(name).stem}.parquet"
+        pq.write_table(table, path)
+        written.append(str(path))
+    return Task(
+        name=glue.name,
+        train=written[0],
+        test=tuple(written[1:]),
+        text_pair="text_pair" if glue.text_pair else None,
+        metrics=glue.metrics,
+    )
