@@ -82,7 +82,7 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
 @click.argument("folders", metavar="SHARDS|CLASSIFIER|RUN...", nargs=-1, required=True, type=FOLDER)
 @click.option("--out", type=FOLDER, help="Write only the HTML page, to this file.")
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write an HTML report on a data set, a classifier or training runs.
+    """Write an HTML report on a data set, a classifier or runs.
 
     For a data set: SHARDS/report.html, and a data set card for the Hugging Face Hub,
     SHARDS/README.md. An edited card is kept. For a run: RUN/report.html. Up to four runs are
