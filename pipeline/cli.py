@@ -1,11 +1,11 @@
 """The commands from text to shards. Each parses its options, calls once and prints the result."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
+from pipeline.common.paths import AnyPath
 from pipeline.config import DataConfig
 from pipeline.job.job import JobOptions
 
@@ -38,7 +38,9 @@ FOLDER = PathOrUrl()
     help="Maximum megabytes of text to learn from.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing tokenizer.")
-def tokenizer(sources: tuple[str, ...], out: Path, vocab: Path | None, **options: Any) -> None:
+def tokenizer(
+    sources: tuple[str, ...], out: AnyPath, vocab: AnyPath | None, **options: Any
+) -> None:
     """Learn or adopt a WordPiece vocabulary and a sentence splitter.
 
     Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Without
@@ -76,8 +78,8 @@ def shards(
     beam_args: list[str],
     /,
     sources: tuple[str, ...],
-    tokenizer: Path,
-    out: Path,
+    tokenizer: AnyPath,
+    out: AnyPath,
     dry_run: bool,
     **options: Any,
 ) -> None:
@@ -123,7 +125,7 @@ def shards(
 @click.option(
     "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed."
 )
-def inspect(folder: Path, number: int, seed: int) -> None:
+def inspect(folder: AnyPath, number: int, seed: int) -> None:
     """Show random examples in readable form."""
     import shutil
 
@@ -142,7 +144,7 @@ def inspect(folder: Path, number: int, seed: int) -> None:
     metavar="SOURCE",
     help="Rebuild the examples from this text and compare them; give all sources of the shards.",
 )
-def verify(folder: Path, sources: tuple[str, ...]) -> None:
+def verify(folder: AnyPath, sources: tuple[str, ...]) -> None:
     """Check every byte and every example of a data set.
 
     Exit code 1 if there are problems. --source needs space in the temporary folder (TMPDIR) for

@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import click
 
+from pipeline.common.paths import AnyPath
+
 Config = TypeVar("Config")
 Command = Callable[..., Any]
 Value = TypeVar("Value")
@@ -29,7 +31,7 @@ class PathOrUrl(click.ParamType):
 
     name = "path"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> Path:
+    def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
         """Raises InputError for a store that cannot be reached."""
         from pipeline.common.paths import path_of
 

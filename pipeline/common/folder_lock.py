@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.common.errors import InputError
-from pipeline.common.paths import is_local, make_folder
+from pipeline.common.paths import AnyPath, is_local, make_folder
 
 LOCK = ".lock"
 
 
 @contextmanager
-def locked_folder(folder: Path) -> Iterator[None]:
+def locked_folder(folder: AnyPath) -> Iterator[None]:
     """Create the folder if needed and hold its lock; a URL is not locked.
 
     Raises InputError, naming the holder, where another process writes into the folder.

@@ -13,17 +13,25 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 import pyarrow as pa
 
 from pipeline.common.errors import InputError
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+    from upath import UPath
+
+    AnyPath: TypeAlias = Path | UPath
+else:  # importing upath takes a while, and only URLs need it
+    AnyPath = Path
+
 #: The names of files that `whole_file` has not finished.
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
 
 
-def path_of(path_or_url: str | Path) -> Path:
+def path_of(path_or_url: str | AnyPath) -> AnyPath:
     """The path that a user gave. Raises InputError for a store that cannot be reached."""
     if not isinstance(path_or_url, str):
         return path_or_url
@@ -37,16 +45,16 @@ def path_of(path_or_url: str | Path) -> Path:
         _ = path.fs  # connects: a store that cannot be reached is an error here, not later
     except (ImportError, ValueError, OSError) as error:
         raise InputError(f"{path_or_url} cannot be reached: {error}") from error
-    return cast(Path, path)
+    return path
 
 
-def is_local(path: Path) -> bool:
+def is_local(path: AnyPath) -> "TypeIs[Path]":
     """Whether the path is on this machine's disk."""
     return isinstance(path, Path)
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: AnyPath) -> Iterator[BinaryIO]:
     """Open a file that appears under its name only when it is complete.
 
     The temporary name is unique, so processes that write the same file do not disturb each other;
@@ -54,17 +62,17 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with cast(BinaryIO, partial.open("wb")) as file:
+        with partial.open("wb") as file:
             yield file
             file.flush()
             if is_local(path):
                 os.fsync(file.fileno())
-        partial.rename(path)
+        partial.rename(path)  # type: ignore[arg-type]  # both of one kind
     finally:
         partial.unlink(missing_ok=True)
 
 
-def open_mapped(path: Path) -> pa.NativeFile:
+def open_mapped(path: AnyPath) -> pa.NativeFile:
     """Open a file for random access: memory-mapped, or read in ranges from a store.
 
     Raises OSError if it cannot be opened.
@@ -72,14 +80,14 @@ def open_mapped(path: Path) -> pa.NativeFile:
     return pa.memory_map(str(path)) if is_local(path) else pa.PythonFile(path.open("rb"), "r")
 
 
-def names_in(folder: Path) -> set[str]:
+def names_in(folder: AnyPath) -> set[str]:
     """The current names of the files in a folder; empty if there is no folder."""
     if not is_local(folder):
-        cast(Any, folder).fs.invalidate_cache()  # fsspec caches listings
+        folder.fs.invalidate_cache()  # fsspec caches listings
     return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
 
-def make_folder(path: Path) -> None:
+def make_folder(path: AnyPath) -> None:
     """Create the folder and its parents. Raises InputError if that fails."""
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -89,11 +97,11 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def remove_folder(path: Path) -> None:
+def remove_folder(path: AnyPath) -> None:
     """Delete the folder and its content, if it exists."""
     if not path.exists():
         return
     if is_local(path):
         shutil.rmtree(path)
     else:
-        cast(Any, path).rmdir(recursive=True)
+        path.rmdir(recursive=True)

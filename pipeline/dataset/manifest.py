@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.common.config_checks import check_field_names
 from pipeline.common.errors import InputError
-from pipeline.common.paths import whole_file
+from pipeline.common.paths import AnyPath, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import SCHEMA_VERSION
 
@@ -82,7 +81,7 @@ class Manifest:
         return counts / max(counts.sum(), 1.0)
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
     """Write manifest.json with one line per field and one line per shard."""
     values = {**asdict(manifest), "config": manifest.config.to_dict()}
     values["dataset_digest"] = manifest.dataset_digest
@@ -94,7 +93,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         file.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: AnyPath) -> Manifest:
     """Raises InputError if there is none, or if this version cannot read it."""
     path = folder / MANIFEST
     if not folder.is_dir():

@@ -14,14 +14,13 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from itertools import chain
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.common.paths import open_mapped, whole_file
+from pipeline.common.paths import AnyPath, open_mapped, whole_file
 from pipeline.common.ragged import Ragged, to_record_batch
 from pipeline.dataset.schema import (
     ROWS_PER_BATCH,
@@ -50,7 +49,7 @@ def shard_name(split: str, index: int, count: int, format: str) -> str:
 
 
 def write_shard(
-    path: Path, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
+    path: AnyPath, examples: Examples, schema: pa.Schema, *, format: str, compression: str | None
 ) -> WrittenShard:
     """Write a shard, atomically; equal rows give equal bytes."""
     options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -67,7 +66,7 @@ def write_shard(
     )
 
 
-def read_shard(path: Path) -> Examples:
+def read_shard(path: AnyPath) -> Examples:
     """All rows of a shard.
 
     Raises InputError for a file that is missing or of another schema version, CorruptDataError for
@@ -76,7 +75,7 @@ def read_shard(path: Path) -> Examples:
     return concatenate_examples([from_record_batch(batch) for batch in read_batches(path)])
 
 
-def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+def read_batches(path: AnyPath) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, as views of the file if it is local and not compressed.
 
     A shard without rows yields one empty batch.
@@ -106,10 +105,13 @@ def rows_sha256(examples: Examples) -> str:
     return digest.hexdigest()
 
 
-def file_sha256(path: Path) -> str:
+def file_sha256(path: AnyPath) -> str:
     """The sha256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _batches(examples: Examples, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -145,7 +147,7 @@ def _webdataset_file(
     return file.getbuffer()
 
 
-def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+def _read_arrow(path: AnyPath, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     reader = pa.ipc.open_file(source)
     _check_version(path, reader.schema)
     for index in range(reader.num_record_batches):
@@ -154,7 +156,7 @@ def _read_arrow(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
         yield _no_rows(reader.schema)
 
 
-def _read_webdataset(path: Path, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+def _read_webdataset(path: AnyPath, source: pa.NativeFile) -> Iterator[pa.RecordBatch]:
     whole = source.read_buffer()
     with tarfile.open(fileobj=pa.BufferReader(whole), mode="r:") as archive:
         members = [(member.offset_data, member.size) for member in archive]
@@ -168,7 +170,7 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _check_version(path: Path, schema: pa.Schema) -> None:
+def _check_version(path: AnyPath, schema: pa.Schema) -> None:
     found = (schema.metadata or {}).get(b"clozeline.schema_version", b"none").decode()
     if found != str(SCHEMA_VERSION):
         raise InputError(

@@ -8,9 +8,8 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pipeline.common.paths import is_local, names_in
+from pipeline.common.paths import AnyPath, is_local, names_in
 from pipeline.dataset.buckets import Buckets
 from pipeline.job.steps import JobContext, scratch_steps
 from pipeline.job.token_cache import cache_file_name, list_slices
@@ -101,7 +100,7 @@ def _sample(blocks: Sequence[Block]) -> Iterator[Documents]:
                 break
 
 
-def _free(folder: Path) -> str:
+def _free(folder: AnyPath) -> str:
     if not is_local(folder):
         return ""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())

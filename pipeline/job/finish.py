@@ -4,13 +4,12 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError, JobFailedError
-from pipeline.common.paths import whole_file
+from pipeline.common.paths import AnyPath, whole_file
 from pipeline.dataset.buckets import TRAIN
 from pipeline.dataset.manifest import JOB, REJECTED, Manifest, write_manifest
 from pipeline.job.steps import JobContext, ShardRecord
@@ -55,7 +54,7 @@ def assemble_manifest(
     return manifest, total
 
 
-def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
+def _write_job(path: AnyPath, total: Counts, records: list[ShardRecord]) -> None:
     """Add what only the workers know; the process that started the job adds the rest."""
     values = json.loads(path.read_bytes()) if path.exists() else {}
     values |= {
@@ -66,7 +65,7 @@ def _write_job(path: Path, total: Counts, records: list[ShardRecord]) -> None:
         file.write(json.dumps(values).encode())
 
 
-def _write_rejected(path: Path, rejected: list[dict[str, str]]) -> None:
+def _write_rejected(path: AnyPath, rejected: list[dict[str, str]]) -> None:
     path.unlink(missing_ok=True)
     if rejected:
         lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in rejected)

@@ -25,7 +25,7 @@ from pipeline.common import errors
 from pipeline.common.config_options import option
 from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.folder_lock import locked_folder
-from pipeline.common.paths import whole_file
+from pipeline.common.paths import AnyPath, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, Manifest, read_manifest
@@ -51,7 +51,7 @@ class JobOptions:
 
     workers: int = option(0, "Worker processes on this machine; 0 uses every core.")
     block_bytes: int = option(BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.")
-    token_cache: Path | None = option(
+    token_cache: AnyPath | None = option(
         None,
         "Keep tokenized blocks here for other data sets. Default: OUT/.cache, removed on success.",
     )
@@ -69,8 +69,8 @@ class JobOptions:
 def build_shards(
     sources: Sequence[str],
     *,
-    tokenizer_dir: Path,
-    out_dir: Path,
+    tokenizer_dir: AnyPath,
+    out_dir: AnyPath,
     config: DataConfig,
     options: JobOptions,
     beam_args: Sequence[str] = (),
@@ -103,8 +103,8 @@ def build_shards(
 def plan_shards(
     sources: Sequence[str],
     *,
-    tokenizer_dir: Path,
-    out_dir: Path,
+    tokenizer_dir: AnyPath,
+    out_dir: AnyPath,
     config: DataConfig,
     options: JobOptions,
 ) -> Iterator[str]:
@@ -124,7 +124,7 @@ def plan_shards(
 def job_context(
     blocks: Sequence[Block],
     tokenizer: Tokenizer,
-    out_dir: Path,
+    out_dir: AnyPath,
     config: DataConfig,
     options: JobOptions,
 ) -> JobContext:

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.common.paths import is_local
+from pipeline.common.paths import AnyPath, is_local
 
 LOG = "job.log"
 
 
 @contextmanager
-def log_file(folder: Path) -> Iterator[Path]:
+def log_file(folder: AnyPath) -> Iterator[AnyPath]:
     """A local file for the log; copied into the folder at the end if that is in a store."""
     if is_local(folder):
         yield folder / LOG
@@ -29,7 +29,7 @@ def log_file(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def logging_to(path: Path) -> Iterator[TextIO]:
+def logging_to(path: AnyPath) -> Iterator[TextIO]:
     """Send all logging and standard error to the file; yield the terminal.
 
     Worker processes write to the standard error they inherit, so the file descriptor is redirected,

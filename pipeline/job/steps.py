@@ -22,7 +22,7 @@ import numpy as np
 
 from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError
-from pipeline.common.paths import whole_file
+from pipeline.common.paths import AnyPath, whole_file
 from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import TRAIN, Buckets
@@ -60,15 +60,15 @@ KEPT = ("invalid_utf8", "nul")
 class JobContext:
     """What every worker needs to know; plain values, so that it can be sent to any worker."""
 
-    out_dir: Path
-    cache_dir: Path
+    out_dir: AnyPath
+    cache_dir: AnyPath
     config: DataConfig
     buckets: Buckets
     tokenizer_digest: str
     vocab_size: int
     sources_digest: str
 
-    def cache_path(self, block: Block) -> Path:
+    def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""
         name = cache_file_name(
             block.identity,
@@ -79,7 +79,7 @@ class JobContext:
         )
         return self.cache_dir / name
 
-    def shard_path(self, bucket: int) -> Path:
+    def shard_path(self, bucket: int) -> AnyPath:
         """The bucket's shard, once it is built."""
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
 
@@ -147,7 +147,7 @@ class Steps:
         for bucket in sorted({*slices, *required}):
             yield bucket, slices.get(bucket, nothing)
 
-    def cache_tokens(self, path: Path, chunks: Iterable[Documents]) -> None:
+    def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> None:
         """Tokenize chunks of text into a token cache file."""
         write_cache_file(
             path,
@@ -196,7 +196,7 @@ class Steps:
         text = json.dumps(parts)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
 
-    def _write_shard(self, path: Path, bucket: int, slices: list[CacheSlice]) -> ShardRecord:
+    def _write_shard(self, path: AnyPath, bucket: int, slices: list[CacheSlice]) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
         split, index = self.context.buckets.split_of(bucket)
         timer = StageTimer()
@@ -257,7 +257,7 @@ def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) ->
         yield Steps(context)
 
 
-def _finished(record_path: Path, shard_path: Path) -> ShardRecord | None:
+def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
     """The record of a shard that an earlier process finished, if its bytes have not changed."""
     if not (record_path.exists() and shard_path.exists()):
         return None

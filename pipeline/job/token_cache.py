@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +25,7 @@ from pipeline.common.counts import Counts
 from pipeline.common.errors import CorruptDataError
 from pipeline.common.paths import (
     PARTIAL,
+    AnyPath,
     is_local,
     names_in,
     open_mapped,
@@ -75,7 +75,7 @@ def cache_schema(vocab_size: int) -> pa.Schema:
 
 
 def write_cache_file(
-    path: Path,
+    path: AnyPath,
     chunks: Iterable[tuple[TokenizedDocuments, Counts]],
     *,
     buckets: Buckets,
@@ -97,7 +97,7 @@ def write_cache_file(
         writer.write_batch(last, custom_metadata=metadata)
 
 
-def clear_cache(folder: Path) -> None:
+def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
     for name in names_in(folder):
         if name.endswith((SUFFIX, RECORD_SUFFIX)) or PARTIAL.fullmatch(name):
@@ -106,7 +106,7 @@ def clear_cache(folder: Path) -> None:
         remove_folder(folder)
 
 
-def list_slices(path: Path) -> dict[int, CacheSlice]:
+def list_slices(path: AnyPath) -> dict[int, CacheSlice]:
     """The slice of each bucket that has documents in the cache file."""
     batches = defaultdict(list)
     for number, bucket in enumerate(json.loads(_metadata(path)[b"buckets"])):
@@ -114,13 +114,13 @@ def list_slices(path: Path) -> dict[int, CacheSlice]:
     return {bucket: CacheSlice(path.name, tuple(numbers)) for bucket, numbers in batches.items()}
 
 
-def read_counts(path: Path) -> Counts:
+def read_counts(path: AnyPath) -> Counts:
     """What the worker counted when it tokenized the block."""
     return Counts.from_json(_metadata(path)[COUNTS])
 
 
 def read_documents(
-    cache_dir: Path, slices: Iterable[CacheSlice], vocab_size: int
+    cache_dir: AnyPath, slices: Iterable[CacheSlice], vocab_size: int
 ) -> tuple[BucketDocuments, int]:
     """The documents of a bucket in the order of their hashes, and the number of duplicates.
 
@@ -172,14 +172,14 @@ def _from_table(table: pa.Table) -> TokenizedDocuments:
     )
 
 
-def _metadata(path: Path) -> dict[bytes, bytes]:
+def _metadata(path: AnyPath) -> dict[bytes, bytes]:
     with _open(path) as reader:
         last = reader.num_record_batches - 1
         return dict(reader.get_batch_with_custom_metadata(last)[1])
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[pa.RecordBatchFileReader]:
+def _open(path: AnyPath) -> Iterator[pa.RecordBatchFileReader]:
     try:
         yield pa.ipc.open_file(open_mapped(path))
     except (pa.ArrowException, OSError) as error:

@@ -8,10 +8,9 @@ import hashlib
 import json
 import re
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-from pipeline.common.paths import whole_file
+from pipeline.common.paths import AnyPath, whole_file
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.dataset.manifest import Manifest
 from pipeline.dataset.schema import id_type
@@ -26,7 +25,7 @@ SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1
 SIZES |= {10**11: "10B<n<100B", 10**12: "100B<n<1T"}
 
 
-def write_card(folder: Path, manifest: Manifest, job: dict[str, Any]) -> bool:
+def write_card(folder: AnyPath, manifest: Manifest, job: dict[str, Any]) -> bool:
     """Write the card and return True; keep one that was edited by hand and return False."""
     path = folder / CARD
     if _is_edited(path):
@@ -104,7 +103,7 @@ def _split(manifest: Manifest, split: str) -> dict[str, Any]:
     }
 
 
-def _is_edited(path: Path) -> bool:
+def _is_edited(path: AnyPath) -> bool:
     """Whether there is a README.md that differs from what `card_text` returned."""
     if not path.exists():
         return False

@@ -6,8 +6,8 @@ SHARDS/README.md      the card; a card that was edited by hand is kept
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.report.dataset_card import CARD, write_card
 from pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
@@ -19,11 +19,11 @@ from pipeline.report.sections import SECTIONS, size
 class Written:
     """The files that a report wrote."""
 
-    page: Path
-    card: Path | None  # None: not asked for, or kept because it was edited
+    page: AnyPath
+    card: AnyPath | None  # None: not asked for, or kept because it was edited
 
 
-def write_report(folder: Path, *, out: Path | None) -> Written:
+def write_report(folder: AnyPath, *, out: AnyPath | None) -> Written:
     """Write the page and the card into the folder, or only the page, to `out`.
 
     Raises InputError if the folder is not a data set or a file of it cannot be read, `out` cannot

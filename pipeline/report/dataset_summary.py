@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.dataset.manifest import JOB, REJECTED, TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.report.inspect import inspect_dataset
@@ -44,7 +44,7 @@ class DatasetSummary:
         return self.splits[TRAIN] + self.splits[VALIDATION]
 
 
-def summarize_dataset(folder: Path) -> DatasetSummary:
+def summarize_dataset(folder: AnyPath) -> DatasetSummary:
     """Read the whole data set, a record batch at a time.
 
     Raises InputError if the folder is not a data set, or a file of it cannot be read.
@@ -77,7 +77,7 @@ def summarize_dataset(folder: Path) -> DatasetSummary:
     )
 
 
-def read_job(folder: Path) -> dict[str, Any]:
+def read_job(folder: AnyPath) -> dict[str, Any]:
     """The contents of job.json; empty if there is none."""
     path = folder / JOB
     if not path.exists():
@@ -88,12 +88,12 @@ def read_job(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} cannot be read ({error}); delete it.") from error
 
 
-def _rejected(folder: Path) -> Iterator[dict[str, str]]:
+def _rejected(folder: AnyPath) -> Iterator[dict[str, str]]:
     path = folder / REJECTED
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     yield from map(json.loads, text.splitlines())
 
 
-def _examples(folder: Path) -> str:
+def _examples(folder: AnyPath) -> str:
     lines = inspect_dataset(folder, number=EXAMPLES_SHOWN, seed=0, width=60)
     return "\n".join(lines).partition("\n\n")[2]  # without the summary at the top

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pipeline.common.errors import InputError
-from pipeline.common.paths import is_local, whole_file
+from pipeline.common.paths import AnyPath, is_local, whole_file
 
 REPORT = "report.html"
 LIBRARIES = ("jinja2", "matplotlib")  # of every page
@@ -59,7 +58,7 @@ class Page:
     sections: Sequence[Section]
 
 
-def check_report(out: Path | None, libraries: Iterable[str] = LIBRARIES) -> None:
+def check_report(out: AnyPath | None, libraries: Iterable[str] = LIBRARIES) -> None:
     """Check beforehand that a page can be drawn, and written to `out` if that is given.
 
     Raises InputError if a library is missing, or `out` cannot be a file.
@@ -82,7 +81,7 @@ def make_sections(
     return [section for section in sections if section is not None]
 
 
-def write_page(path: Path, page: Page) -> None:
+def write_page(path: AnyPath, page: Page) -> None:
     """Write the page as HTML; equal pages give equal bytes."""
     with whole_file(path) as file:
         file.write(page_html(page).encode())

@@ -8,11 +8,11 @@ train-00000-of-00004.arrow, row 12: 27 tokens, B follows A
 
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN
 from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
@@ -22,7 +22,7 @@ from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 INDENT = " " * 11
 
 
-def inspect_dataset(folder: Path, *, number: int, seed: int, width: int) -> Iterator[str]:
+def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> Iterator[str]:
     """A summary of the data set, then `number` random examples, as lines of text."""
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)

@@ -4,13 +4,13 @@ They add up: a shard's are the sum of its batches', a split's the sum of its sha
 """
 
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
 from pipeline.common.ragged import slice_indices
 from pipeline.dataset.manifest import ShardEntry
 from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
@@ -84,7 +84,7 @@ def fraction(part: float, whole: float) -> float:
 
 
 def shard_statistics(
-    path: Path, entry: ShardEntry, width: int, tokenizer: Tokenizer
+    path: AnyPath, entry: ShardEntry, width: int, tokenizer: Tokenizer
 ) -> RowStatistics:
     """The statistics of a shard; `width` is S.
 
@@ -151,7 +151,7 @@ def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
     )
 
 
-def _mismatch(path: Path) -> InputError:
+def _mismatch(path: AnyPath) -> InputError:
     return InputError(
         f"{path} does not match the manifest; `clozeline verify {path.parent}` lists what is wrong."
     )

@@ -17,7 +17,6 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from pipeline.common.errors import InputError
-from pipeline.common.paths import names_in, path_of, whole_file
+from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 CONTINUATION = "##"
@@ -101,7 +100,7 @@ class Tokenizer:
         """Readable text: tokens joined to words, including special tokens."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
-    def save(self, folder: str | Path) -> None:
+    def save(self, folder: str | AnyPath) -> None:
         """Write vocab.txt, punkt.json if there are parameters, and finally tokenizer.json.
 
         Without the last file a folder is not a tokenizer. A folder with the same tokenizer is left
@@ -148,7 +147,7 @@ class Tokenizer:
         parts = [self.tokens, asdict(self.normalization), self.punkt]
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
-    def _check_same(self, folder: Path) -> None:
+    def _check_same(self, folder: AnyPath) -> None:
         digest = load_tokenizer(folder).digest
         if digest != self.digest:
             raise InputError(
@@ -157,7 +156,7 @@ class Tokenizer:
             )
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
+def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     """Load what `Tokenizer.save` wrote; `vocab.txt` is for other tools and is not read.
 
     Raises InputError if the folder is missing or does not hold a BERT tokenizer.
@@ -176,7 +175,9 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     return _named(folder, tokens, normalization, parameters)
 
 
-def adopt_vocabulary(path: str | Path, *, cased: bool, punkt: dict[str, Any] | None) -> Tokenizer:
+def adopt_vocabulary(
+    path: str | AnyPath, *, cased: bool, punkt: dict[str, Any] | None
+) -> Tokenizer:
     """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
 
     Raises InputError if the file is missing, is not for BERT, or does not agree with `cased`.
@@ -234,13 +235,13 @@ def check_tokens(tokens: Sequence[str]) -> None:
         raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
 
 
-def read_vocab_txt(path: Path) -> list[str]:
+def read_vocab_txt(path: AnyPath) -> list[str]:
     """The lines of a vocab.txt, in order; `str.splitlines` would also split at U+2028."""
     lines = _read_text(path).removesuffix("\n").split("\n")
     return [line.removesuffix("\r") for line in lines]
 
 
-def read_tokenizer_json(path: Path) -> tuple[list[str], Normalization]:
+def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization]:
     """The tokens and the normalizer's flags. Padding, truncation and templates are ignored.
 
     Raises InputError for anything but BERT's WordPiece.
@@ -267,7 +268,7 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
-def _check_ids(path: Path, vocabulary: dict[str, Any]) -> None:
+def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
     ids = list(vocabulary.values())
     if all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids))):
         return
@@ -279,7 +280,7 @@ def _check_ids(path: Path, vocabulary: dict[str, Any]) -> None:
     )
 
 
-def _check_added_tokens(path: Path, added: list[Any], vocabulary: dict[str, int]) -> None:
+def _check_added_tokens(path: AnyPath, added: list[Any], vocabulary: dict[str, int]) -> None:
     for token in added:
         spec = token if isinstance(token, dict) else {}
         content, i = spec.get("content"), spec.get("id")
@@ -290,7 +291,7 @@ def _check_added_tokens(path: Path, added: list[Any], vocabulary: dict[str, int]
             )
 
 
-def _read_normalization(path: Path, spec: dict[str, Any]) -> Normalization:
+def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
     flags = {name: spec.get(name) for name in Normalization.__dataclass_fields__}
     if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
         flags["strip_accents"] = flags["lowercase"]
@@ -305,7 +306,7 @@ def _normalization(*, cased: bool) -> Normalization:
 
 
 def _named(
-    origin: str | Path,
+    origin: str | AnyPath,
     tokens: list[str],
     normalization: Normalization,
     punkt: dict[str, Any] | None,
@@ -316,12 +317,12 @@ def _named(
         raise InputError(f"{origin}: {error}") from error
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: AnyPath, text: str) -> None:
     with whole_file(path) as file:
         file.write(text.encode())
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: AnyPath) -> str:
     if not path.is_file():
         found = "it is a folder" if path.is_dir() else "no such file"
         raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
@@ -331,7 +332,7 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
 
 
-def _read_json_object(path: Path) -> dict[str, Any]:
+def _read_json_object(path: AnyPath) -> dict[str, Any]:
     try:
         value = json.loads(_read_text(path))
     except (json.JSONDecodeError, RecursionError) as error:

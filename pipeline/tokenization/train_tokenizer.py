@@ -1,13 +1,12 @@
 """`clozeline tokenizer`: learns or adopts a vocabulary and Punkt's parameters."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from tqdm import tqdm
 
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
-from pipeline.common.paths import remove_folder
+from pipeline.common.paths import AnyPath, remove_folder
 from pipeline.sources.block import Block
 from pipeline.sources.formats import list_blocks, read_block
 from pipeline.tokenization.sentences import PunktData, find_punkt, train_punkt
@@ -27,8 +26,8 @@ SMALL_BLOCK = 1 << 20
 def make_tokenizer(
     sources: Sequence[str],
     *,
-    out: Path,
-    vocab: Path | None,
+    out: AnyPath,
+    vocab: AnyPath | None,
     vocab_size: int | None,
     cased: bool,
     language: str,
@@ -68,7 +67,7 @@ def make_tokenizer(
     return tokenizer, origin
 
 
-def _check_out(out: Path, *, overwrite: bool) -> None:
+def _check_out(out: AnyPath, *, overwrite: bool) -> None:
     """Fail before the work, not after it."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; give another --out.")

@@ -13,13 +13,13 @@ read, and they are checked here. The rows of a damaged shard are not read.
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
 from pipeline.common.errors import CorruptDataError, InputError
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.dataset.manifest import (
     LENGTH_BIN,
@@ -37,7 +37,7 @@ from pipeline.verify.row_checks import check_rows
 from pipeline.verify.source_check import Rebuild, rebuild
 
 
-def verify(folder: Path, sources: Sequence[str] = ()) -> Iterator[str]:
+def verify(folder: AnyPath, sources: Sequence[str] = ()) -> Iterator[str]:
     """What is wrong with the data set, one line each; nothing for a sound one.
 
     Raises InputError if there is no manifest or no readable tokenizer, or a source cannot be read.
@@ -60,7 +60,7 @@ def verify(folder: Path, sources: Sequence[str] = ()) -> Iterator[str]:
 class _Verification:
     """The check of all shards, one after the other."""
 
-    folder: Path
+    folder: AnyPath
     manifest: Manifest
     tokenizer: Tokenizer
     source: Rebuild | None
@@ -127,7 +127,7 @@ class _Verification:
             )
 
 
-def _read_whole(path: Path, entry: ShardEntry) -> Examples:
+def _read_whole(path: AnyPath, entry: ShardEntry) -> Examples:
     """Raises InputError with what is wrong with the file."""
     if not path.exists():
         raise InputError("missing")
@@ -156,7 +156,7 @@ def _wrong_entries(manifest: Manifest, tokenizer: Tokenizer) -> Iterator[str]:
             yield f"shard {number} of {entry.split} is named {entry.name}, not {name}"
 
 
-def _stray_files(folder: Path, manifest: Manifest) -> Iterator[str]:
+def _stray_files(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
     named = {entry.name for entry in manifest.shards}
     for name in sorted(path.name for path in folder.iterdir()):
         if name.startswith((f"{TRAIN}-", f"{VALIDATION}-")) and name not in named:

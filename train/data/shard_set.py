@@ -5,13 +5,11 @@ rank knows the number of masked tokens in the global batch, also with whole-word
 works on large arrays. It costs each rank about two seconds per million examples in the pool.
 """
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.common.paths import path_of
+from pipeline.common.paths import AnyPath, path_of
 from pipeline.common.ragged import Ragged, slice_indices
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.dataset.schema import Examples, concatenate_examples
@@ -34,7 +32,7 @@ class ShardSet:
 
     def __init__(
         self,
-        folder: Path | str,
+        folder: AnyPath | str,
         split: str,
         *,
         check_shards: bool = False,
@@ -122,7 +120,7 @@ class ShardSet:
                 raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
         return examples
 
-    def _check_bytes(self, path: Path, entry: ShardEntry) -> None:
+    def _check_bytes(self, path: AnyPath, entry: ShardEntry) -> None:
         """Check the sha256 once per shard; `read_shard` reports missing ones."""
         if entry.name in self._unchecked and path.exists():
             if file_sha256(path) != entry.sha256:
@@ -141,7 +139,7 @@ class ShardSet:
             ("masked position", _highest(examples.masked_lm_positions.values), last_position),
         ]
 
-    def _damaged(self, path: Path, how: str) -> CorruptDataError:
+    def _damaged(self, path: AnyPath, how: str) -> CorruptDataError:
         return CorruptDataError(
             f"{path} is damaged ({how}); `clozeline verify {self.folder}` lists damaged shards."
         )
