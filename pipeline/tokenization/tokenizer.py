@@ -29,6 +29,7 @@ from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 CONTINUATION = "##"
+PunktJson = dict[str, Any] | None  # see PunktData.to_json
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
@@ -175,9 +176,7 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     return _named(folder, tokens, normalization, parameters)
 
 
-def adopt_vocabulary(
-    path: str | AnyPath, *, cased: bool, punkt: dict[str, Any] | None
-) -> Tokenizer:
+def adopt_vocabulary(path: str | AnyPath, *, cased: bool, punkt: PunktJson) -> Tokenizer:
     """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
 
     Raises InputError if the file is missing, is not for BERT, or does not agree with `cased`.
@@ -306,10 +305,7 @@ def _normalization(*, cased: bool) -> Normalization:
 
 
 def _named(
-    origin: str | AnyPath,
-    tokens: list[str],
-    normalization: Normalization,
-    punkt: dict[str, Any] | None,
+    origin: str | AnyPath, tokens: list[str], normalization: Normalization, punkt: PunktJson
 ) -> Tokenizer:
     try:
         return Tokenizer(tokens, normalization, punkt)
