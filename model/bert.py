@@ -68,7 +68,8 @@ class Embeddings(nn.Module):
         x = x + self.token_type_embeddings(self._segments(token_type_ids, rows))
         if self.config.positions != "rotary":  # rotary positions are applied in attention
             x = x + self._positions(length, packing, x.device).to(x.dtype)
-        return self.dropout(self.norm(x))
+        embedded: Tensor = self.dropout(self.norm(x))
+        return embedded
 
     def _segments(self, token_type_ids: Tensor, rows: Tensor | Packing | None) -> Tensor:
         """Rows of the segment table: A is 0, or 1 where 0 is padding."""
@@ -104,7 +105,8 @@ class Attention(nn.Module):
             qkv = rotate(qkv, rotation)
         dropout_prob = self.dropout_prob if self.training else 0.0
         attended = attend(qkv, rows, dropout_prob=dropout_prob)
-        return self.output(attended.flatten(-2))  # [B, S, H]
+        output: Tensor = self.output(attended.flatten(-2))  # [B, S, H]
+        return output
 
 
 class FeedForward(nn.Module):
@@ -119,10 +121,14 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.gated:
-            return self.down(self.activation(self.up(x)))
-        gate, up = self.up(x).chunk(2, -1)  # each [B, S, F]
-        return self.down(self.activation(gate) * up)
+        inner: Tensor = self.up(x)  # [B, S, F], gated [B, S, 2F]
+        if self.gated:
+            gate, inner = inner.chunk(2, -1)  # each [B, S, F]
+            inner = self.activation(gate) * inner
+        else:
+            inner = self.activation(inner)
+        output: Tensor = self.down(inner)
+        return output
 
 
 class Layer(nn.Module):
@@ -142,9 +148,11 @@ class Layer(nn.Module):
     ) -> Tensor:
         if self.pre_norm:
             x = x + self.dropout(self.attention(self.attention_norm(x), rows, rotation))
-            return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
-        x = self.attention_norm(x + self.dropout(self.attention(x, rows, rotation)))
-        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+            x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        else:
+            x = self.attention_norm(x + self.dropout(self.attention(x, rows, rotation)))
+            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+        return x
 
 
 class BertEncoder(nn.Module):

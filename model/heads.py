@@ -35,7 +35,8 @@ class MaskedLMTransform(nn.Module):
         self.norm = layer_norm(config)
 
     def forward(self, masked: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(masked)))
+        transformed: Tensor = self.norm(self.activation(self.dense(masked)))
+        return transformed
 
 
 class MaskedLMHead(nn.Module):
@@ -126,7 +127,8 @@ class BertForClassification(nn.Module):
         hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
         if self.pooling == "mean":
             pooled = mean_of_tokens(hidden, attention_mask)
-        return self.classifier(self.dropout(pooled))
+        logits: Tensor = self.classifier(self.dropout(pooled))
+        return logits
 
 
 def mean_of_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:

@@ -16,7 +16,7 @@ times the cost.
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
@@ -228,7 +228,7 @@ def _prefix_masks(width: int) -> NDArray[np.bool_]:
 
 
 def _padded(
-    values: NDArray, starts: Offsets, is_value: NDArray[np.bool_], fill: int
+    values: NDArray[Any], starts: Offsets, is_value: NDArray[np.bool_], fill: int
 ) -> NDArray[np.int64]:
     """The rows that begin at `starts`, padded to the width of `is_value`, [B, width]."""
     padded = _windows(values, starts, is_value.shape[1])
@@ -239,7 +239,7 @@ def _padded(
     return padded.astype(np.int64)
 
 
-def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
+def _windows(values: NDArray[Any], starts: Offsets, width: int) -> NDArray[Any]:
     """The `width` values from each start on, [B, width]."""
     last = len(values) - width  # where the last full window begins
     if starts.max(initial=0) <= last:
@@ -253,7 +253,7 @@ def _windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
     return windows
 
 
-def _take_windows(values: NDArray, starts: Offsets, width: int) -> NDArray:
+def _take_windows(values: NDArray[Any], starts: Offsets, width: int) -> NDArray[Any]:
     """A window is one numpy item of many bytes: copied at once, not value by value."""
     values = np.ascontiguousarray(values)
     whole = np.dtype((np.void, width * values.itemsize))

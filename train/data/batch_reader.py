@@ -112,7 +112,7 @@ class BatchReader:
         of_slab = SLAB_ROWS // self._slice.rows
         return max(1, min(of_slab, self._order.epoch_rows // self._slice.batch_size))
 
-    def read(self, starts: NDArray[np.int64], *, end: int = NO_END) -> list[LoadedBatch]:
+    def read(self, starts: NDArray[np.int64], *, end: int = NO_END) -> list[LoadedBatch[Any]]:
         """The rank's slices of the global batches at the given ascending positions, [K].
 
         Positions from `end` on (in the last batch) become padding rows.
@@ -212,7 +212,7 @@ class BatchReader:
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         end: int,
-    ) -> list[LoadedBatch]:
+    ) -> list[LoadedBatch[Any]]:
         digests = hashes.reshape(len(starts), -1).sum(axis=1).view(np.int64).tolist()
         stops = (starts + self._slice.batch_size).tolist()
         return [
@@ -230,7 +230,7 @@ class BatchReader:
         ]
 
 
-def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray]:
+def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Tokens, masked tokens, and whether there is a sentence B, for each row: three times [R]."""
     tokens, masks = examples.input_ids.offsets, examples.masked_lm_positions.offsets
     return [

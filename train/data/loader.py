@@ -35,7 +35,7 @@ from train.data.shard_set import ShardSet
 STATE_VERSION = 1  # of the values in `Loader.state_dict`
 
 
-class Loader(IterableDataset[LoadedBatch]):
+class Loader(IterableDataset[LoadedBatch[Any]]):
     """The endless training sequence of a data set folder, in batches.
 
     `batch_size` is the number of examples in a global batch. `seed` decides the order; masks depend
@@ -82,7 +82,7 @@ class Loader(IterableDataset[LoadedBatch]):
         self._prefetch = prefetch
         self._pool_rows = pool_rows
 
-    def __iter__(self) -> Generator[LoadedBatch]:
+    def __iter__(self) -> Generator[LoadedBatch[Any]]:
         worker = get_worker_info()
         if worker:  # a separate process prefetches without a thread
             slabs = self._slabs(first=worker.id, step=worker.num_workers)
@@ -157,7 +157,7 @@ class Loader(IterableDataset[LoadedBatch]):
             )
         return position
 
-    def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch]]:
+    def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
         """Every `step`-th global batch from the `first` on, a slab at a time."""
         order = Order(
             self.shards.shard_rows,
@@ -191,7 +191,7 @@ def evaluation_batches(
     rank: int = 0,
     world_size: int = 1,
     limit: int | None = None,
-) -> Iterator[LoadedBatch]:
+) -> Iterator[LoadedBatch[Any]]:
     """The first `limit` examples (or all), each once, in stored order and with their stored masks.
 
     The last batch is padded with rows of weight 0, so every rank gets the same number of batches of
@@ -205,7 +205,7 @@ def evaluation_batches(
     return _evaluation(reader, batch_size, end)
 
 
-def _evaluation(reader: BatchReader, batch_size: int, end: int) -> Iterator[LoadedBatch]:
+def _evaluation(reader: BatchReader, batch_size: int, end: int) -> Iterator[LoadedBatch[Any]]:
     starts = np.arange(0, end, batch_size)
     for slab in range(0, len(starts), reader.batches_at_once):
         yield from reader.read(starts[slab : slab + reader.batches_at_once], end=end)

@@ -111,7 +111,7 @@ def _check_states(folder: Path, position: int) -> None:
         )
 
 
-def _read(loader: Loader) -> list[LoadedBatch]:
+def _read(loader: Loader) -> list[LoadedBatch[Any]]:
     return list(islice(loader, STEPS))
 
 

@@ -5,6 +5,8 @@ rank knows the number of masked tokens in the global batch, also with whole-word
 works on large arrays. It costs each rank about two seconds per million examples in the pool.
 """
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -178,5 +180,5 @@ def _has_valid_offsets(column: Ragged) -> bool:
     return bool((column.lengths >= 0).all()) and column.offsets[-1] == len(column.values)
 
 
-def _highest(values: NDArray) -> int:
+def _highest(values: NDArray[Any]) -> int:
     return int(values.max(initial=0))

@@ -40,7 +40,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             adjust_lr_fn="match_rms_adamw",
         )
         super().__init__([*muon.param_groups, *adamw.param_groups], {})
-        self._parts = (muon, adamw)
+        self._parts: tuple[torch.optim.Optimizer, ...] = (muon, adamw)
         for part in self._parts:
             part.state = self.state
 
