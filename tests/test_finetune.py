@@ -281,7 +281,7 @@ def test_where_nothing_can_be_written_nothing_is_trained(
 def test_a_full_disk_leaves_no_half_of_a_classifier(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
-    with no_file_longer_than(20_000), pytest.raises(InputError, match="make room and run the same"):
+    with no_file_longer_than(20_000), pytest.raises(InputError, match="free disk space and rerun"):
         finetune(run, rows[0], out=tmp_path / "out", config=QUICK)
     assert list(tmp_path.iterdir()) == []
 
@@ -638,7 +638,7 @@ def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_predicted_is_an_error(classifier: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a classifier"):
+    with pytest.raises(InputError, match="is not a run"):
         predict(tmp_path, ["good"])
     with pytest.raises(InputError, match="trained on single texts"):
         predict(classifier, ["good"], text_pair="more")

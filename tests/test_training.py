@@ -16,6 +16,7 @@ from train.finetuning.training import (
     build_optimizer,
     class_weights,
     predict_logits,
+    rows_per_step,
     train_classifier,
 )
 
@@ -62,6 +63,12 @@ def test_balanced_weights_give_each_class_the_same_total() -> None:
     balanced = class_weights(labels, 3, FinetuneConfig(class_weights="balanced"))
     assert (balanced * torch.tensor([6, 2, 1])).tolist() == pytest.approx([3, 3, 3])
     assert class_weights(labels, 3, FinetuneConfig()).tolist() == [1, 1, 1]
+
+
+def test_few_rows_have_small_batches() -> None:
+    auto = [rows_per_step(rows, FinetuneConfig()) for rows in (10, 64, 100, 200, 256, 60_000)]
+    assert auto == [8, 8, 12, 25, 32, 32]
+    assert rows_per_step(10, FinetuneConfig(batch_size=16)) == 16
 
 
 def trained(config: FinetuneConfig, plan: Plan, **options: object) -> BertForClassification:

@@ -43,7 +43,9 @@ class FinetuneConfig:
         "for Hugging Face models with a trained pooler, else to mean.",
     )
     dropout: float = option(0.1, "Dropout probability, whatever the model was pretrained with.")
-    batch_size: int = option(32, "Rows per step.")
+    batch_size: int | Auto = option(
+        "auto", "Rows per step; `auto` is 32, and fewer (at least 8) where there are few rows."
+    )
     epochs: int | Auto = option(
         "auto",
         "Passes over the training rows; `auto` chooses on rows held out of the training rows.",
@@ -82,7 +84,6 @@ class FinetuneConfig:
     )
 
     def __post_init__(self) -> None:
-        check_between("batch_size", self.batch_size, 1, 1 << 20)
         check_between("seeds", self.seeds, 1, 1_000)
         check_between("seed", self.seed, 0, (1 << 63) - 1_001)
         check_between("test_share", self.test_share, 0.001, 0.9)
@@ -94,6 +95,8 @@ class FinetuneConfig:
         for name in ("clip", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
         check_choices(self)
+        if self.batch_size != "auto":
+            check_between("batch_size", self.batch_size, 1, 1 << 20)
         if self.epochs != "auto":
             check_between("epochs", self.epochs, 1, 10_000)
         if self.learning_rate != "auto":

@@ -37,7 +37,7 @@ FEW_ROWS = 300  # up to here every row is held out once
 SEARCH_ROWS = 4_000  # of larger training sets only a sample is searched
 MOST_RATES = 5
 #: Epochs of the schedule for up to so many rows: the fewer the rows, the more often they are read.
-EPOCHS = ((500, 20), (2_000, 8), (20_000, 4), (math.inf, 3))
+EPOCHS = ((500, 12), (2_000, 6), (20_000, 4), (math.inf, 3))
 SEARCH_EPOCHS = 4  # of the search on a sample
 #: Larger sets also hold out one row in 20, at most 2,000, of the final training.
 HELD_OUT_PARTS, MOST_HELD_OUT = 20, 2_000

@@ -27,6 +27,7 @@ from train.finetuning.encoding import Encoded, evaluation_batches, training_batc
 from train.finetuning.labelled import Rows
 
 EVALUATION_BATCH = 128
+LARGEST_BATCH, SMALLEST_BATCH, FEWEST_STEPS = 32, 8, 8  # where the batch size is auto
 
 Logits = NDArray[np.float32]  # [N, C]
 Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
@@ -63,12 +64,13 @@ def train_classifier(
     optimizer = build_optimizer(model, config)
     targets = torch.from_numpy(labels)
     loss_of = loss_function(labels, model.classifier.out_features, config, device)
-    total = plan.schedule_epochs * steps_per_epoch(len(rows), config)
+    batch_size = rows_per_step(len(rows), config)
+    total = plan.schedule_epochs * -(-len(rows) // batch_size)
     step = 0
     model.train()
     for epoch in range(plan.epochs):
         for batch in training_batches(
-            rows.input_ids.lengths, batch_size=config.batch_size, seed=seed, epoch=epoch
+            rows.input_ids.lengths, batch_size=batch_size, seed=seed, epoch=epoch
         ):
             seed_dropout(seed, step, 0)
             # In the middle of the step, so that the first and the last one have a rate above 0.
@@ -88,9 +90,11 @@ def train_classifier(
             after_epoch(epoch + 1)
 
 
-def steps_per_epoch(rows: int, config: FinetuneConfig) -> int:
-    """Batches of an epoch; the last one may be short."""
-    return -(-rows // config.batch_size)
+def rows_per_step(rows: int, config: FinetuneConfig) -> int:
+    """The batch size: 32, or an eighth of fewer than 256 rows, so that an epoch has some steps."""
+    if config.batch_size != "auto":
+        return config.batch_size
+    return max(SMALLEST_BATCH, min(LARGEST_BATCH, rows // FEWEST_STEPS))
 
 
 @torch.no_grad()
