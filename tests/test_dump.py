@@ -93,7 +93,7 @@ def test_a_text_that_is_nearly_a_redirect_is_read_in_linear_time(run: str) -> No
     assert not pages_of(page(text=text))[0].redirect
 
 
-def test_without_ns_the_title_and_the_header_tell_the_namespace() -> None:
+def test_without_ns_the_title_and_the_header_give_the_namespace() -> None:
     titles = ["A", "A: B", "Talk:A", "User talk:A", "Template:A", "Kategorie:A", "Category:A"]
     xml = "".join(page(title, ns="") for title in titles)
     assert [p.namespace for p in pages_of(SITEINFO + xml + FOOTER)] == [0, 0, 1, 3, 10, 14, 14]
@@ -128,7 +128,7 @@ def test_utf16_reads_as_utf8_does() -> None:
         assert pages_of(("\ufeff" + xml).encode(codec)) == pages_of(xml)
 
 
-def test_a_page_without_its_end_does_not_take_the_next_one_along() -> None:
+def test_a_page_without_its_end_does_not_swallow_the_next_one() -> None:
     broken = page("A").replace("</page>", "")
     cut = "<page><title>C</title><ns>x</ns><revision><text>c"
     pages = pages_of(broken + page("B") + "</page></page>" + cut + page("D"))
@@ -145,7 +145,7 @@ def test_xml_that_ends_inside_a_page_keeps_the_pages_before() -> None:
 
 
 @pytest.mark.parametrize("module", [bz2, gzip, lzma])
-def test_a_cut_compressed_file_keeps_the_pages_before(module: Any, tmp_path: Path) -> None:
+def test_a_truncated_archive_keeps_the_pages_before(module: Any, tmp_path: Path) -> None:
     noise = random.Random(0)
     xml = "".join(page(str(i), noise.randbytes(400).hex()) for i in range(2000))
     path = tmp_path / "cut"
@@ -156,13 +156,13 @@ def test_a_cut_compressed_file_keeps_the_pages_before(module: Any, tmp_path: Pat
     assert pages == pages_of(xml)[: len(pages)]
 
 
-def test_a_whole_dump_without_its_footer_is_cut_between_pages() -> None:
+def test_a_dump_without_its_footer_is_truncated_between_pages() -> None:
     pages, cut = until_cut(read_pages(io.BytesIO((SITEINFO + page("A") + page("B")).encode())))
     assert len(pages) == cut.pages == 2
     assert "footer" in str(cut)
 
 
-def test_a_damaged_stream_after_a_good_one_is_noticed() -> None:
+def test_a_damaged_stream_after_a_good_one_is_detected() -> None:
     header = bz2.compress((SITEINFO + page("A")).encode())
     damaged = bytearray(bz2.compress(page("B").encode()))
     damaged[20:24] = b"!!!!"

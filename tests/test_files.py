@@ -1,4 +1,4 @@
-"""Names to files, files to bytes; what is missing, cut or corrupt."""
+"""Names to files, files to bytes; missing, truncated and corrupt files."""
 
 import bz2
 import gzip
@@ -42,14 +42,14 @@ def read(path: Path, compression: str) -> tuple[bytes, str | None]:
 
 
 @pytest.mark.parametrize("compression", PACKERS)
-def test_streams_in_a_row_are_read_to_the_end(compression: str, tmp_path: Path) -> None:
+def test_concatenated_streams_are_read_to_the_end(compression: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(PACKERS[compression](TEXT) + PACKERS[compression](b"the end"))
     assert read(path, compression) == (TEXT + b"the end", None)
 
 
 @pytest.mark.parametrize("compression", PACKERS)
-def test_a_cut_file_ends_early_and_says_so(compression: str, tmp_path: Path) -> None:
+def test_a_truncated_file_ends_early_and_says_so(compression: str, tmp_path: Path) -> None:
     noise = random_bytes(300_000)
     packed = PACKERS[compression](noise)
     path = tmp_path / "file"
@@ -63,9 +63,7 @@ def test_a_cut_file_ends_early_and_says_so(compression: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("compression", PACKERS)
-def test_a_damaged_stream_after_a_good_one_is_no_silent_end(
-    compression: str, tmp_path: Path
-) -> None:
+def test_a_damaged_stream_after_a_good_one_is_reported(compression: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(PACKERS[compression](TEXT) + b"garbage, not a stream" * 100)
     data, reason = read(path, compression)
@@ -98,7 +96,7 @@ def test_a_changed_file_has_another_version(tmp_path: Path) -> None:
     assert find_files([str(path)])[0].version != before.version
 
 
-def test_urls_are_files_also() -> None:
+def test_urls_are_files_too() -> None:
     with fsspec.open("memory://corpus/a.txt", "wb") as file:
         file.write(b"text")
     (found,) = find_files(["memory://corpus/*.txt"])
@@ -116,7 +114,7 @@ def test_urls_are_files_also() -> None:
         ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),
     ],
 )
-def test_what_is_not_there_is_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_one_clear_line(source: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         find_files([source.replace("{}", str(tmp_path))])
     assert message.replace("{}", str(tmp_path)) in str(error.value)

@@ -57,7 +57,7 @@ def formats(blocks: Sequence[Block]) -> list[tuple[str, str | None]]:
         ("extracted", WIKI, ("wikiextractor", None)),
     ],
 )
-def test_formats_are_known_by_name_or_first_bytes(
+def test_formats_are_recognized_by_name_or_first_bytes(
     name: str, data: str | bytes, expected: tuple[str, str | None], tmp_path: Path
 ) -> None:
     assert formats(list_blocks([write(tmp_path / name, data)])) == [expected]
@@ -106,7 +106,7 @@ def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_pa
     assert len(list_blocks(sources, block_bytes=1 << 20)) == 5
 
 
-def test_blocks_travel_and_their_identity_is_theirs_alone(tmp_path: Path) -> None:
+def test_blocks_can_be_pickled_and_have_unique_identities(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     before = list_blocks([write(path, "x" * 100), "sample:articles"], block_bytes=50)
     assert pickle.loads(pickle.dumps(before)) == before
@@ -135,7 +135,7 @@ def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
     assert list_blocks(["sample:articles"] * 2) == list_blocks(["sample:articles"])
 
 
-def test_an_index_beside_its_dump_cuts_the_dump_and_is_no_source(tmp_path: Path) -> None:
+def test_an_index_cuts_the_dump_beside_it_and_is_not_a_source_itself(tmp_path: Path) -> None:
     header, pages = bz2.compress(XML[:70].encode()), bz2.compress(b"<page></page>\n" * 100)
     write(tmp_path / "x-multistream.xml.bz2", header + pages * 3 + bz2.compress(b"</mediawiki>"))
     offsets = [len(header) + i * len(pages) for i in range(3)]

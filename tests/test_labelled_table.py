@@ -77,7 +77,7 @@ def test_several_files_are_one_table_in_the_order_of_their_names(tmp_path: Path)
     assert table.column("n").to_pylist() == [0, 1, 10, 11, 20, 21]
 
 
-def test_what_looks_like_a_number_in_csv_stays_text(tmp_path: Path) -> None:
+def test_numbers_in_csv_stay_text(tmp_path: Path) -> None:
     source = write(tmp_path / "a.csv", "label,text\n1,1984\n01,NA\n")
     table = read_table(source, ["label", "text"])
     assert table.to_pydict() == {"label": ["1", "01"], "text": ["1984", "NA"]}
@@ -98,7 +98,7 @@ def test_invalid_utf8_is_fixed(name: str, tmp_path: Path) -> None:
     table.validate(full=True)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
     for name in ("a.csv", "a.jsonl"):
         path = tmp_path / name
         write(path, b"\xef\xbb\xbf" + Path(write_rows(path, ROWS)).read_bytes())
@@ -147,7 +147,7 @@ def test_nulls_in_parquet_are_named_by_row(tmp_path: Path) -> None:
         read_table(source, ["label"])
 
 
-def test_reviews_may_start_after_those_trained_on() -> None:
+def test_sample_reviews_are_a_table() -> None:
     made = make_reviews(5, 20, 30)
     table = read_table("sample:reviews?rows=10&seed=5&start=20", ["title", "label", "content"])
     assert table.to_pydict() == {

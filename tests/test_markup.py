@@ -153,7 +153,7 @@ def dropped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @given(
     st.recursive(st.just("hidden"), dropped, max_leaves=12).filter("hidden".__ne__), WORDS, WORDS
 )
-def test_what_is_balanced_goes_with_all_that_is_inside(hidden: str, left: str, right: str) -> None:
+def test_balanced_markup_is_removed_with_its_content(hidden: str, left: str, right: str) -> None:
     assert strip_markup(f"{left} {hidden} {right}").split() == [*left.split(), *right.split()]
     assert strip_markup(f"<ref>{hidden.replace('/ref', 'ref')}</ref>{left}") == left
 
@@ -195,13 +195,13 @@ def test_a_hostile_megabyte_ends_even_over_the_budget(unit: str) -> None:
 
 
 @pytest.mark.parametrize("line", STUBBORN, ids=range(len(STUBBORN)))
-def test_a_page_of_lines_that_a_parser_goes_astray_in_ends(line: str) -> None:
+def test_a_page_of_lines_that_mislead_a_parser_ends(line: str) -> None:
     markup = f"{line} [[ ]]\n" * min(MAX_OPEN // 300, MAX_BYTES // (len(line) + 7))
     assert over_budget(markup) is None
     strip_markup(markup)
 
 
-def test_the_parser_sees_no_more_of_a_page_than_its_share() -> None:
+def test_the_parser_sees_no_more_of_a_page_than_its_limit() -> None:
     hard = "[[a|b [c] d]]"  # the parser gives the label, rubbing out gives it all
     lines = strip_markup(f"{hard}\n" * (MAX_PARSED // len(hard) + 2)).split("\n")
     assert lines == ["b [c] d"] * (MAX_PARSED // len(hard)) + ["a|b [c] d"] * 2

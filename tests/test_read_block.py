@@ -70,7 +70,7 @@ def reasons(documents: Documents) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", LINES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_any_size_of_block_and_piece_gives_the_same_documents(
+def test_any_size_of_block_and_chunk_gives_the_same_documents(
     name: str, data: st.DataObject, tmp_path: Path
 ) -> None:
     parts = data.draw(st.lists(LINES[name], max_size=12))
@@ -201,7 +201,7 @@ def test_wikiextractor_output_loses_titles_and_entities(tmp_path: Path) -> None:
         "G",
     ]
     assert found.counts == Counter(empty=1)
-    assert reasons(found) == [("wiki_00: E", "no </doc>: the document is cut")]
+    assert reasons(found) == [("wiki_00: E", "no </doc>: the document is truncated")]
 
 
 def test_text_around_wikiextractor_documents_is_rejected(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
         ("wiki_00", '<doc id="" title="">\nSentence {0} is.\n</doc>\n\n', "Sentence {0} is."),
     ],
 )
-def test_of_a_cut_file_what_was_read_is_kept_with_one_rejection(
+def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
     name: str, line: str, text: str, ending: str, tmp_path: Path
 ) -> None:
     packed = PACKERS[ending]("".join(line.format(i) for i in range(20_000)).encode())
@@ -265,7 +265,7 @@ DUMP = (
 
 @pytest.mark.parametrize("ending", ["", *PACKERS])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_of_a_dump_articles_are_kept_and_the_rest_is_counted(
+def test_a_dump_gives_its_articles_and_counts_the_rest(
     encoding: str, ending: str, tmp_path: Path
 ) -> None:
     data = PACKERS.get(ending, bytes)(DUMP.encode(encoding))
@@ -276,7 +276,7 @@ def test_of_a_dump_articles_are_kept_and_the_rest_is_counted(
 
 
 @pytest.mark.parametrize("ending", ["", *PACKERS])
-def test_a_cut_dump_keeps_its_whole_pages(ending: str, tmp_path: Path) -> None:
+def test_a_truncated_dump_keeps_its_whole_pages(ending: str, tmp_path: Path) -> None:
     pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(4000))
     packed = PACKERS.get(ending, bytes)(("<mediawiki>\n" + pages).encode())
     found = read(write(tmp_path / f"dump.xml{ending}", packed[: len(packed) * 2 // 3]))
@@ -286,7 +286,7 @@ def test_a_cut_dump_keeps_its_whole_pages(ending: str, tmp_path: Path) -> None:
     assert re.search(r"truncated|cut", bad[1])
 
 
-def test_damage_between_pages_is_no_silent_end(tmp_path: Path) -> None:
+def test_damage_between_pages_is_reported(tmp_path: Path) -> None:
     pages = bz2.compress(page("A", "Text.").encode())
     found = read(write(tmp_path / "part.xml.bz2", pages + b"garbage, not a stream" * 9))
     assert found.texts == ["Text."]
@@ -328,7 +328,7 @@ def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path: Path) -> None
     "type",
     [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
 )
-def test_parquet_text_may_be_any_kind_of_text(type: pa.DataType, tmp_path: Path) -> None:
+def test_parquet_text_may_have_any_string_type(type: pa.DataType, tmp_path: Path) -> None:
     source = str(tmp_path / "a.parquet")
     table = pa.table({"text": pa.array(["é", None, "a\r\nb", "\0"], type)})
     try:
@@ -361,7 +361,7 @@ def test_a_corrupt_row_group_is_an_error_that_names_the_file(tmp_path: Path) -> 
         read(str(source))
 
 
-def test_a_huge_row_group_is_read_in_pieces(tmp_path: Path) -> None:
+def test_a_huge_row_group_is_read_in_chunks(tmp_path: Path) -> None:
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": [f"{i:09} " * 100 for i in range(20_000)]}), source)
     (block,) = list_blocks([source], block_bytes=1 << 30)
@@ -474,8 +474,8 @@ def test_a_real_multistream_dump_gives_the_same_in_ranges() -> None:
 
 @needs_data
 @pytest.mark.slow
-def test_a_real_cut_dump_is_one_rejection() -> None:
+def test_a_real_truncated_dump_is_one_rejection() -> None:
     found = read(f"{DATA}/dumps/elwiki-truncated-100k.xml.xz")
     assert len(found.texts) > 500
     (bad,) = found.rejected
-    assert "the dump is cut after 933 pages" in bad.reason
+    assert "the dump is truncated after 933 pages" in bad.reason

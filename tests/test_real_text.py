@@ -74,7 +74,7 @@ def accounts(manifest: Manifest) -> dict[str, int]:
         ),
     ],
 )
-def test_of_a_real_dump_every_page_is_accounted_for(
+def test_every_page_of_a_real_dump_is_accounted_for(
     name: str, pages: int, expected: dict[str, int], tokenizer: Path, tmp_path: Path
 ) -> None:
     manifest, warnings = build(DUMPS / name, tmp_path / "out", tokenizer, "--workers=1")
@@ -85,7 +85,9 @@ def test_of_a_real_dump_every_page_is_accounted_for(
 
 
 @needs_data
-def test_a_cut_dump_is_one_rejection_and_its_whole_pages(tokenizer: Path, tmp_path: Path) -> None:
+def test_a_truncated_dump_is_one_rejection_and_its_whole_pages(
+    tokenizer: Path, tmp_path: Path
+) -> None:
     name, out = "elwiki-truncated-100k.xml.xz", tmp_path / "out"
     manifest, warnings = build(DUMPS / name, out, tokenizer, "--workers=1")
     expected = {"documents": 523, "redirect": 26, "other_namespace": 383, "empty": 1}
@@ -95,7 +97,7 @@ def test_a_cut_dump_is_one_rejection_and_its_whole_pages(tokenizer: Path, tmp_pa
     assert warnings == f"warning: 1 rejected; see {out / REJECTED}"
     ((where, reason),) = rejected(out)
     assert where == name
-    assert "cut after 933 pages" in reason
+    assert "truncated after 933 pages" in reason
 
 
 @needs_data

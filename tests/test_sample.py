@@ -131,13 +131,13 @@ TELLINGS = {
 
 
 @pytest.mark.parametrize("fact", TELLINGS)
-def test_a_fact_told_twice_is_the_same(articles: list[str], fact: str) -> None:
+def test_a_field_that_occurs_twice_is_the_same(articles: list[str], fact: str) -> None:
     told = [re.findall(TELLINGS[fact], article) for article in articles]
     assert sum(len(values) >= 2 for values in told) >= 100
     assert all(len(set(values)) <= 1 for values in told)
 
 
-def test_the_age_told_is_the_year_of_death_less_that_of_birth(articles: list[str]) -> None:
+def test_the_age_is_the_year_of_death_less_that_of_birth(articles: list[str]) -> None:
     told = r"lived from (\d+) to (\d+).*(?:age of|aged) (\d+),"
     lives = [re.search(told, article, re.DOTALL) for article in articles]
     years = [tuple(map(int, life.groups())) for life in lives if life]
@@ -247,7 +247,7 @@ def test_a_review_has_a_title_and_two_to_seven_sentences() -> None:
     assert len(set(review_lines(0, 0, 2_000))) >= 1_990
 
 
-def test_every_plan_has_wordings_and_clauses_enough() -> None:
+def test_every_plan_has_enough_wordings_and_clauses() -> None:
     """A plan takes each wording once, and three clauses of either side at most."""
     assert len(VERDICTS[0]) == len(VERDICTS[1])
     for plan in (plan for plans in PLANS for plan in plans):
@@ -271,7 +271,7 @@ def test_a_bag_of_words_reads_plain_reviews_and_guesses_at_turning_ones() -> Non
     assert right[turning].mean() <= 0.65
 
 
-def test_a_reader_who_heeds_the_order_knows_every_review_of_turns() -> None:
+def test_a_reader_of_the_order_knows_the_label_of_turning_reviews() -> None:
     """After "but", "although ..." and "still" comes what the writer means, good or bad."""
     clauses = {
         clause: label

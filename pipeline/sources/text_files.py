@@ -144,7 +144,7 @@ def _keep_extracted(document: str, documents: Documents, path: str) -> None:
     if not head.startswith("<doc "):
         documents.reject(path, "text before the first <doc>")
     elif not end:
-        documents.reject(f"{path}: {title}", "no </doc>: the document is cut")
+        documents.reject(f"{path}: {title}", "no </doc>: the document is truncated")
     elif after.strip():
         documents.reject(f"{path}: {title}", "text after </doc>")
     else:

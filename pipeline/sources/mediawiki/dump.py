@@ -3,14 +3,14 @@
     <page><title>A</title><ns>0</ns><id>7</id><revision>..<text>B &amp;amp; C</text>..</page>
     ->  Page(title="A", namespace=0, redirect=False, text="B &amp; C", page_id=7)
 
-Dumps are written by one program in one shape, so a scanner for `<page>` and `</page>` in the bytes
-is all it takes. It is chosen over an XML parser because it can begin anywhere (a range of a
-multistream dump has no root element), does not mind control characters and bad bytes (expat ends
-the job there), and keeps a broken page from touching the next one. What it gives up is XML that
-MediaWiki does not write: namespace prefixes, CDATA, attributes on `<page>`.
+Dumps are written by one program in one layout, so it is enough to scan the bytes for `<page>` and
+`</page>`. Unlike an XML parser, a scanner can begin anywhere (a range of a multistream dump has no
+root element), accepts control characters and bad bytes (expat stops there), and keeps a broken page
+from affecting the next one. It does not read XML that MediaWiki does not write: namespace prefixes,
+CDATA, attributes on `<page>`.
 
-A *multistream* dump is many bz2 streams in a row, and its index names the offsets where they begin:
-that is what lets workers read one dump in parallel.
+A *multistream* dump is many concatenated bz2 streams, and its index lists the offsets where they
+begin: so workers can read one dump in parallel.
 """
 
 import bz2
@@ -28,8 +28,8 @@ from typing import IO
 from pipeline.common.errors import InputError
 
 CHUNK_BYTES = 1 << 20
-#: What a decompressor raises at data that is cut or damaged.
-CUT = (EOFError, OSError, lzma.LZMAError, zlib.error)
+#: What a decompressor raises for truncated or damaged data.
+TRUNCATED = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
 ROOT, ROOT_END, PAGE, PAGE_END = b"<mediawiki", b"</mediawiki", b"<page>", b"</page>"
 PAGE_TAG = re.compile(rb"</?page>")
@@ -42,7 +42,7 @@ CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
 # "#REDIRECT [[A]]" in any language, and nothing but templates and categories after it.
 REDIRECT = re.compile(r"\s*#[^\s\[\]:]++\s*+:?\s*+\[\[[^\[\]\n]*\]\]\s*(?:\Z|\n|\{\{|\[\[|<!--)")
 NAMESPACE = re.compile(r'<namespace key="(-?[0-9]+)"[^<>]*>([^<>]+)</namespace>')
-#: The names that every wiki knows, for exports that do not number namespaces (before 0.5).
+#: The names known to every wiki, for exports without namespace numbers (before version 0.5).
 NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {
     name: 2 * i + odd
     for i, subject in enumerate(
@@ -58,7 +58,7 @@ MULTISTREAM = re.compile(r"(-multistream)([0-9]*)\.xml(-p[0-9]+p[0-9]+)?\.bz2$")
 
 @dataclass(frozen=True)
 class Page:
-    """A page as its last revision left it; `text` is wiki markup, empty where it is missing."""
+    """A page in its last revision; `text` is wiki markup, empty if it is missing."""
 
     title: str
     namespace: int
@@ -68,12 +68,12 @@ class Page:
 
 
 class TruncatedDump(InputError):
-    """The dump ends inside a page. `pages` whole ones came before and were handed out."""
+    """The dump ends inside a page, after `pages` whole ones that were read."""
 
     def __init__(self, pages: int, cause: str) -> None:
         super().__init__(
-            f"the dump is cut after {pages:,} pages ({cause}): "
-            "what came before is kept; fetch the file again for the rest"
+            f"the dump is truncated after {pages:,} pages ({cause}); they are kept. Download the "
+            "file again for the rest"
         )
         self.pages = pages
 
@@ -81,10 +81,10 @@ class TruncatedDump(InputError):
 def read_pages(stream: IO[bytes]) -> Iterator[Page]:
     """The pages of a decompressed dump, or of any part of it that begins and ends between pages.
 
-    UTF-8, or UTF-16 with a byte-order mark; what is neither becomes U+FFFD. A page whose end tag is
-    missing before the next page is still a page, without the text that was cut. Raises
-    TruncatedDump, after the last whole page, where the data end inside a page or without the footer
-    that belongs to a header, or where the decompressor gives up.
+    UTF-8, or UTF-16 with a byte-order mark; invalid bytes become U+FFFD. A page without an end tag
+    before the next page is still a page, without the text that is missing. Raises TruncatedDump,
+    after the last whole page, if the data end inside a page or, where there was a header, without a
+    footer, or if decompression fails.
     """
     return _pages(_elements(_utf8_chunks(stream), footer=True))
 
@@ -96,12 +96,12 @@ def _pages(elements: Iterator[bytearray]) -> Iterator[Page]:
         for element in elements:
             yield _page(element.decode("utf-8", "replace"), namespaces)
             pages += 1
-    except CUT as error:
+    except TRUNCATED as error:
         raise TruncatedDump(pages, str(error)) from error
 
 
 def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
-    # read1 hands out what a decompressor has, where read would lose it to the error that follows.
+    # read1 returns what a decompressor has, while read would lose it to the error that follows.
     read = getattr(stream, "read1", stream.read)
     chunk = read(CHUNK_BYTES)
     if not chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -116,7 +116,7 @@ def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _elements(chunks: Iterator[bytes], *, footer: bool) -> Iterator[bytearray]:
-    """What stands before the first page (at most its last CHUNK_BYTES), then every page's bytes."""
+    """What precedes the first page (at most its last CHUNK_BYTES), then every page's bytes."""
     buffer, scanned, inside, first = bytearray(), 0, False, True
     unended = False
     for chunk in chunks:
@@ -129,13 +129,13 @@ def _elements(chunks: Iterator[bytes], *, footer: bool) -> Iterator[bytearray]:
                 yield buffer[:stop]
                 first = False
             del buffer[:stop]
-            scanned, inside = len(PAGE) * begins, begins
+            scanned, inside = len(PAGE) if begins else 0, begins
         if not inside:
             del buffer[:-CHUNK_BYTES]
         scanned = max(len(buffer) - len(PAGE_END) + 1, scanned)
     if inside:
         raise EOFError("the XML ends inside a page")
-    if unended and ROOT_END not in buffer:  # cut between pages, or BZ2File saw "trailing garbage"
+    if unended and ROOT_END not in buffer:  # truncated between pages, or "trailing garbage"
         raise EOFError("the XML ends without a footer")
 
 
@@ -160,7 +160,7 @@ def _page(xml: str, namespaces: dict[str, int]) -> Page:
 
 
 def _content(xml: str, tag: re.Pattern[str], end_tag: str, start: int = 0) -> str:
-    """The unescaped content of the first such element from `start` on, "" where there is none."""
+    """The unescaped content of the first such element from `start` on, "" if there is none."""
     begin = tag.search(xml, start)
     if begin is None or begin[0].endswith("/>"):
         return ""
@@ -169,12 +169,12 @@ def _content(xml: str, tag: re.Pattern[str], end_tag: str, start: int = 0) -> st
 
 
 def _unescape(xml: str) -> str:
-    """XML entities decoded, once: &amp;nbsp; is &nbsp;, which is for the markup to explain."""
+    """Decodes XML entities once: &amp;nbsp; is &nbsp;, which is left for the markup."""
     return ENTITY.sub(lambda entity: CHARACTERS.get(entity[1]) or html.unescape(entity[0]), xml)
 
 
 def index_name(dump: str) -> str | None:
-    """The name of a multistream dump's index, in the same folder; None for any other file.
+    """The name of a multistream dump's index in the same folder; None for any other file.
 
     a-multistream.xml.bz2              ->  a-multistream-index.txt.bz2
     a-multistream4.xml-p1p99.bz2       ->  a-multistream-index4.txt-p1p99.bz2
@@ -185,16 +185,16 @@ def index_name(dump: str) -> str | None:
 
 
 def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
-    """The byte ranges [start, stop) of a dump that hold whole streams, from its decompressed index.
+    """The byte ranges [start, stop) of a dump's streams, from its decompressed index.
 
     They cover the dump: the header belongs to the first range and the footer to the last. Raises
-    InputError where the index is damaged or belongs to another dump.
+    InputError if the index is damaged or belongs to another dump.
     """
     try:
         numbers = {line.partition(b":")[0] for line in index}
-    except CUT as error:
+    except TRUNCATED as error:
         raise InputError(
-            f"the multistream index cannot be read ({error}); fetch it again"
+            f"the multistream index cannot be read ({error}); download it again"
         ) from error
     if wrong := [number for number in numbers if not OFFSET.fullmatch(number)]:
         raise InputError(
@@ -208,7 +208,7 @@ def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
         if not BZ2_HEADER.match(dump.read(10)):
             raise InputError(
                 f"the multistream index does not fit its dump: no stream begins at byte {offset:,} "
-                f"of {size:,}; fetch both of the same date"
+                f"of {size:,}; download both of the same date"
             )
     return list(pairwise([0, *offsets[1:], size]))
 
@@ -220,12 +220,12 @@ def read_range(dump: IO[bytes], start: int, stop: int) -> Iterator[Page]:
 
 
 def _bz2_chunks(data: bytes) -> Iterator[bytes]:
-    # Not BZ2File: it takes a damaged stream after a good one for garbage, and ends without a word.
+    # BZ2File takes a damaged stream after a good one for garbage, and ends silently.
     while data:
         decompressor = bz2.BZ2Decompressor()
         yield decompressor.decompress(data, CHUNK_BYTES)
         while not decompressor.eof:
             if decompressor.needs_input:
-                raise EOFError("a bz2 stream is cut")
+                raise EOFError("a bz2 stream is truncated")
             yield decompressor.decompress(b"", CHUNK_BYTES)
         data = decompressor.unused_data

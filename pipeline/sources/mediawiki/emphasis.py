@@ -1,9 +1,9 @@
-"""Bold and italics of wiki markup: which apostrophes of a line are marks and which are text.
+"""Bold and italics in wiki markup: which apostrophes of a line are markup and which are text.
 
     '''A''' ''b'' it's  ->  A b it's,    the ''Iliad'''s hero  ->  the Iliad's hero
 
-The rules are those of MediaWiki's `Parser::doQuotes`, of which only the text is kept. A parser that
-looks for pairs of marks takes the marks of an unbalanced line for text, or text for marks.
+The rules are those of MediaWiki's `Parser::doQuotes`; only the text is kept. A parser that looks
+for pairs of marks gets the lines wrong in which they are not balanced.
 """
 
 import re
@@ -12,12 +12,12 @@ RUN = re.compile(r"''+")
 EMPTY_EMPHASIS = re.compile(r" (''+)\0\1(?=[ ,.])")
 
 
-def without_quotes(line: str) -> str:
-    """The line without its marks; "\\0" where something was left out between marks.
+def strip_emphasis(line: str) -> str:
+    """The line without its marks. A line that began with marks begins with "\\0".
 
-    Of a run of four one apostrophe is text, of more than five all but five. Where bold and italics
-    are both left open, one ''' is an apostrophe and italics. A line that began with marks begins
-    with "\\0", so that what follows does not begin the line: '''#1''' is no list.
+    Of four apostrophes in a row one is text, of more than five all but five. Where bold and italics
+    are both left open, one ''' is an apostrophe and italics. The "\\0" keeps what follows from
+    beginning the line: '''#1''' is not a list.
     """
     if "''" not in line:
         return line
@@ -37,7 +37,7 @@ def without_quotes(line: str) -> str:
 
 
 def _likely_bold(before: str) -> int:
-    """How likely ''' is bold, by what stands before it: not after one letter, rather after a space.
+    """How likely ''' is bold, by what precedes it: least after a single letter, most after a space.
 
     L'''a  ->  0 where a space is before the L,    be'''a  ->  1,    a '''b  ->  2
     """

@@ -3,25 +3,25 @@
     '''Rome''' ({{IPA|x}}) is a [[city|big city]].<ref>a</ref>  ->  Rome is a big city.
 
 What a reader of the text would not miss (comments, references, tables, templates, formulas,
-galleries, code, files, categories) goes first, in one pass over the page with a stack. Quotes go as
-MediaWiki itself reads them, line by line. Then plain links, external links, tags, headings and
-bullets are rewritten by expressions that agree with mwparserfromhell on them. Only a line that
-still holds markup is given to that parser: one in some thousands.
+galleries, code, files, categories) is removed first, in one pass over the page with a stack. Then
+bold and italics are removed line by line, as MediaWiki reads them. Then links, external links,
+tags, headings and bullets are rewritten by expressions that agree with mwparserfromhell on them.
+Only a line that still holds markup goes to that parser: one in some thousands.
 
-Every step is linear in the page but the parser, which takes twice as long for each further bracket
-left open, so that 400 characters can cost it two seconds. Hence the limits of what it sees, counts
-and not clocks, so that every machine gives the same text. With them the worst of all pages that
-were made to be slow takes two seconds (`tests/benchmarks/markup_speed.py --worst`), so no clock
-needs to guard a page, and no text depends on one.
+Every step is linear in the page except the parser, which takes twice as long for each further
+bracket left open, so that 400 characters can cost it two seconds. What it sees is therefore
+limited, by counts and not by time, so that every machine gives the same text. With these limits the
+slowest of all pages that were designed to be slow takes two seconds
+(`tests/benchmarks/markup_speed.py --worst`), so no page needs a timeout.
 
 Templates are not expanded: "{{convert|5|km}}" leaves a gap, as it does with mwparserfromhell's
-`strip_code`. Unlike that, a reference ends at its end tag whatever it holds, of markup that was
-never closed only the marks go, a block element begins a line, and what a template leaves in
-parentheses, "(; born", is cleaned.
+`strip_code`. Unlike there, a reference ends at its end tag whatever it holds, of markup that was
+never closed only the marks are removed, a block element begins a line, and what a template leaves
+in parentheses, "(; born", is cleaned up.
 
-Hidden namespaces are known by name, not from the dump's header: a page gives the same text wherever
-the reading of its dump began. A language that is not in the list still loses its files (they have
-a file's ending) but shows its categories as short lines.
+Hidden namespaces are recognized by name, not from the dump's header: a page gives the same text
+wherever reading of its dump began. In a language that is not in the list files are still removed
+(by their extension), but categories are left as short lines.
 """
 
 import html
@@ -30,21 +30,21 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from pipeline.sources.mediawiki.emphasis import without_quotes
+from pipeline.sources.mediawiki.emphasis import strip_emphasis
 
 MAX_BYTES = 2 << 20  #: of UTF-8 a page; MediaWiki saves no larger one
 MAX_DEPTH = 100  #: of braces and brackets inside one another; MediaWiki expands 40
 MAX_OPEN = 100_000  #: characters [ { < in a page
-# What goes to the parser; the marks of other lines are only rubbed out. Real pages stay far below.
+# Limits of what goes to the parser; other lines only lose their marks. Real pages stay far below.
 MAX_OPEN_IN_LINE = 8  #: characters [ { <
 MAX_PARSED = 50_000  #: characters of a page
 
-# Elements that go with their content. Their content is opaque: braces in a formula are no template.
+# Elements removed with their content. It is opaque: braces in a formula are not a template.
 DROPPED_TAGS = (
     "ref|references|math|chem|ce|gallery|timeline|score|hiero|graph|imagemap|inputbox|categorytree"
     "|templatedata|templatestyles|syntaxhighlight|source|pre|mapframe|includeonly|indicator|section"
 )
-# Elements of which only the tags go; unknown ones are text, as MediaWiki shows them.
+# Elements of which only the tags are removed; unknown ones are text, as MediaWiki shows them.
 BLOCK_TAGS = "p|div|center|blockquote|ul|ol|li|dl|dt|dd|tr|td|th|caption|h[1-6]|hr|poem"
 INLINE_TAGS = (
     "abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|img|ins|kbd|langconvert|mark|noinclude"
@@ -66,17 +66,17 @@ CATEGORY_NAMES = (
     "|Категорија|Катэгорыя|Санат|Κατηγορία|Կատեգորիա|კატეგორია|تصنيف|رده|קטגוריה|श्रेणी|বিষয়শ্রেণী"
     "|หมวดหมู่|カテゴリ|분류|分类|分類"
 )
-FILE_ENDINGS = (
+FILE_EXTENSIONS = (
     "jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[agv]|opus|webm|mp[34]|flac|wav|midi?|stl"
 )
 
-# The targets of links that show nothing; the last kind is a link to the same page elsewhere.
-# The look ahead for a colon spares most links the long list.
+# The targets of links that show nothing; the last kind is a link to the page in another language.
+# The lookahead for a colon saves most links from the long list.
 HIDDEN = (
     r"(?=[^|\[\]:\n]{1,40}:)"
     rf"(?:[ _]*(?:{FILE_NAMES}|{CATEGORY_NAMES})[ _]*:"
-    # No file's name holds a colon: [[wikisource:File:a.pdf|b]] is a link to a page.
-    rf"|[^|\[\]:\n]+:[^|\[\]:\n]*\.(?:{FILE_ENDINGS})[ _]*(?:\||\]\])"
+    # A file name has no colon: [[wikisource:File:a.pdf|b]] is a link to a page.
+    rf"|[^|\[\]:\n]+:[^|\[\]:\n]*\.(?:{FILE_EXTENSIONS})[ _]*(?:\||\]\])"
     r"|(?<=\n\[\[)[a-z]{2,3}(?:-[a-z]{2,8}){0,2}:[^|\[\]\n]*\]\][ \t]*(?=\n))"
 )
 
@@ -119,13 +119,13 @@ JUNK_IN_PARENTHESES = re.compile(
 
 WORD = re.compile(r"[^\W_]")  # a line of punctuation alone is what templates left behind
 
-Span = tuple[int, int, str]  # start, stop, and what stands there instead
+Span = tuple[int, int, str]  # start, stop, and the replacement
 
 
 def over_budget(markup: str) -> str | None:
-    """Why the page is not worth stripping: "markup_bytes", "open_braces", "nesting_depth", or None.
+    """Why a page is too costly to strip: "markup_bytes", "open_braces", "nesting_depth", or None.
 
-    A pure function of the page. Its order of checks is by price.
+    A pure function of the page. The cheapest check comes first.
     """
     if len(markup) > MAX_BYTES or len(markup.encode(errors="replace")) > MAX_BYTES:
         return "markup_bytes"
@@ -142,13 +142,13 @@ def over_budget(markup: str) -> str | None:
 def strip_markup(markup: str) -> str:
     """The text that a reader of the page sees: a line is a paragraph, a list item or a heading.
 
-    No empty lines, no blanks around a line. Linear in the page, apart from the parser's part, which
+    No empty lines, no spaces around a line. Linear in the page, except for the parser's part, which
     `over_budget` bounds: call that first.
     """
     text = "\n" + markup.replace("\0", "") + "\n"
     text = _without(text, _Scan(text).spans)
     if "''" in text:  # before links: a link with a quoted label may stand in quotes
-        text = "\n".join(map(without_quotes, text.split("\n")))
+        text = "\n".join(map(strip_emphasis, text.split("\n")))
     text = LINK.sub(r"\1", text)
     text = EXTERNAL_LINK.sub(r"\1", text)
     if "[[" in text:
@@ -161,7 +161,7 @@ def strip_markup(markup: str) -> str:
 
 
 class _Scan:
-    """The spans of what is dropped with its content, in order, none inside another.
+    """The spans that are dropped with their content, in order, none inside another.
 
     A closing token ends the nearest opening one of its kind and forgets those in between, so that
     every token is pushed and popped once, whatever the page.
@@ -178,7 +178,7 @@ class _Scan:
             position = self.read(token)
 
     def read(self, token: re.Match[str]) -> int:
-        """Acts on one token; where to look for the next one."""
+        """Processes one token. Returns where to search for the next one."""
         kind = token.lastgroup
         if kind is None:
             return self.drop_comment(token)
@@ -189,7 +189,8 @@ class _Scan:
         elif kind == "end" or token[0].startswith("</"):
             self.close("begin" if kind == "end" else "table", token.end())
         else:
-            self.push(kind, token.start(kind) - (kind == "table"), len(token[kind]))
+            start = token.start() if kind == "table" else token.start(kind)
+            self.push(kind, start, len(token[kind]))
         return token.end()
 
     def push(self, kind: str, start: int, length: int) -> None:
@@ -197,7 +198,7 @@ class _Scan:
         self.open[kind] += 1
 
     def pop(self, kind: str) -> tuple[int, int]:
-        """Start and length of the nearest opening token of a kind that is on the stack."""
+        """Start and length of the nearest opening token of a kind, which is on the stack."""
         while True:
             top, start, length = self.stack.pop()
             self.open[top] -= 1
@@ -226,7 +227,7 @@ class _Scan:
         return stop
 
     def drop_element(self, token: re.Match[str]) -> int:
-        """Drops <tag ...> with its content; that of <nowiki> and of inline code stays as spelt."""
+        """Drops <tag ...> with its content, but keeps that of <nowiki> and inline code as it is."""
         tag = token["tag"].lower()
         if token[0].endswith("/>"):
             self.drop(token.start(), token.end())
@@ -237,8 +238,8 @@ class _Scan:
             return token.end()
         kept = tag == "nowiki" or INLINE_CODE.match(token[0])
         content = self.text[token.end() : end.start()] if kept else ""
-        spelt = ENTITY.sub(_character, content).translate(LITERAL)
-        self.drop(token.start(), end.end(), spelt)
+        literal = ENTITY.sub(_character, content).translate(LITERAL)
+        self.drop(token.start(), end.end(), literal)
         return end.end()
 
     def drop(self, start: int, stop: int, instead: str = "") -> None:
@@ -250,7 +251,7 @@ class _Scan:
 
 
 def _hidden_links(text: str) -> list[Span]:
-    """The spans of [[File:...]] and its like, whose captions may hold further links."""
+    """The spans of links such as [[File:...]], whose captions may hold further links."""
     spans: list[Span] = []
     stack: list[int] = []
     for token in BRACKETS.finditer(text):
@@ -264,18 +265,18 @@ def _hidden_links(text: str) -> list[Span]:
 
 
 def _without(text: str, spans: list[Span]) -> str:
-    """The text with its spans replaced; of the blanks around one that vanishes, one is enough."""
-    pieces: list[str] = []
+    """The text with its spans replaced; of the spaces around a removed span one is left."""
+    parts: list[str] = []
     position = 0
     for start, stop, instead in spans:
         if text[start - 1] == " " and text[stop : stop + 1] in " ,.;" and not instead:
             start -= 1
         elif text[start - 1] == "'":
             instead += "\0"  # so that ''{{a}}'' does not become a run of four
-        pieces += text[position:start], instead
+        parts += text[position:start], instead
         position = stop
-    pieces.append(text[position:])
-    return "".join(pieces)
+    parts.append(text[position:])
+    return "".join(parts)
 
 
 def _plain_lines(text: str) -> Iterator[str]:
@@ -290,7 +291,7 @@ def _plain_lines(text: str) -> Iterator[str]:
 
 
 def _tidied(line: str) -> str:
-    """Entities decoded, and of blanks and parentheses what a reader would not miss left out."""
+    """Decodes entities, and removes superfluous spaces and what gaps left in parentheses."""
     if "&" in line:
         line = ENTITY.sub(_character, line)
     if "(" in line:
@@ -312,11 +313,11 @@ def _without_prefix(line: str) -> str:
         line = line[level : len(line) - level].strip()
     elif line.startswith(("*", "#", ":", ";")):
         line = line.lstrip("*#:; \t")
-    return line.replace("\0", "")  # the parser would take it for the end of the text
+    return line.replace("\0", "")  # the parser takes it for the end of the text
 
 
 def _parsed(line: str) -> str:
-    """The line as mwparserfromhell strips it; entities stay, to be decoded only once."""
+    """The line as mwparserfromhell strips it; entities stay, so that they are decoded only once."""
     import mwparserfromhell
 
     return mwparserfromhell.parse(line).strip_code(normalize=False, collapse=False)

@@ -1,4 +1,4 @@
-"""A built-in corpus, so that everything runs without a network.
+"""A built-in corpus, generated from a seed, so that everything runs without a network.
 
     "sample:articles?size=10MB&seed=0"  ->  articles in the manner of an encyclopedia
     "sample:reviews?rows=5000"          ->  labelled reviews: label, title, content
