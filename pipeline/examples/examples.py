@@ -1,6 +1,8 @@
 """A bucket of documents to the rows of its shard: pairs, special tokens, masks."""
 
 from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
 
 import numpy as np
 
@@ -21,6 +23,7 @@ SLAB = 16_384  # rows at once: bounds the memory of intermediate arrays
 def make_examples(
     documents: BucketDocuments,
     *,
+    repeated: Iterable[BucketDocuments] = (),
     split: str,
     shard: int,
     config: DataConfig,
@@ -29,6 +32,7 @@ def make_examples(
 ) -> tuple[Examples, Counter[str]]:
     """The masked rows of one shard, in their final order, and what was dropped by reason.
 
+    `repeated` are documents of the bucket that are used again, with other pairs and masks.
     `timer` measures the stages `pairs` and `masks`.
     """
     timer = timer or StageTimer()
@@ -36,10 +40,11 @@ def make_examples(
     dropped: Counter[str] = Counter()
     key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
     parts, row = [_no_examples(documents, tokenizer)], 0
-    for copy in range(config.dupe_factor):
+    uses = (some for some in chain([documents], repeated) for _ in range(config.dupe_factor))
+    for copy, used in enumerate(uses):
         with timer.stage("pairs"):
             pairs, dropped_pairs = make_pairs(
-                documents,
+                used,
                 pairs=config.pairs,
                 key=stream_key(config.seed, f"pairs/{split}", shard, copy),
                 max_seq_length=config.max_seq_length,
@@ -49,7 +54,7 @@ def make_examples(
         for start in range(0, len(pairs), SLAB):
             with timer.stage("pairs"):
                 slab = pairs.take(slice(start, start + SLAB))
-                part = _drop_unmaskable(_assemble(slab, documents, tokenizer), rules)
+                part = _drop_unmaskable(_assemble(slab, used, tokenizer), rules)
             dropped["nothing_to_mask"] += len(slab) - len(part)
             with timer.stage("masks"):
                 parts.append(_mask(part, key, row, rules))

@@ -50,9 +50,10 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         shard = steps.build_shard(0, list_slices(path).values()).entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
     factor = sum(block.text_bytes for block in blocks) / max(read_bytes, 1)
+    repeated = sum(block.text_bytes * block.repeat for block in blocks) / max(read_bytes, 1)
     return Estimate(
-        examples=round(shard.rows * factor),
-        shard_bytes=round(shard.bytes * factor),
+        examples=round(shard.rows * repeated),
+        shard_bytes=round(shard.bytes * repeated),
         cache_bytes=round(cache_bytes * factor),
         cpu_seconds=seconds * factor,
     )

@@ -41,13 +41,16 @@ def assemble_manifest(
     for record in ordered:
         total.add(record.counts)
     counted = np.array([r.token_counts for r in ordered if r.token_counts], dtype=np.int64)
+    repeat = max(record.repeat for record in ordered)
     manifest = Manifest(
         config=context.config,
         tokenizer_digest=context.tokenizer_digest,
         vocab_size=context.vocab_size,
         sources_digest=context.sources_digest,
         shards=[record.entry for record in ordered],
-        counts=_sorted(total.read) | {"rejected": len(total.rejected)},
+        counts=_sorted(total.read)
+        | {"rejected": len(total.rejected)}
+        | ({"repeat": repeat} if repeat > 1 else {}),
         dropped=_sorted(total.dropped),
         token_counts=counted.sum(axis=0).tolist(),
     )

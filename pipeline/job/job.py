@@ -133,7 +133,7 @@ def job_context(
         out_dir=out_dir.absolute(),
         cache_dir=(options.token_cache or out_dir / CACHE).absolute(),
         config=config,
-        buckets=Buckets.plan(config, sum(block.text_bytes for block in blocks)),
+        buckets=Buckets.plan(config, sum(block.text_bytes * block.repeat for block in blocks)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
         sources_digest=sources_digest(blocks),
@@ -145,15 +145,22 @@ def sources_digest(blocks: Sequence[Block]) -> str:
 
     A local file counts by its name, size and time of change, wherever it is; a URL as a whole.
     """
-    spans: dict[tuple[str, ...], list[int]] = {}
+    files: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
-        key = (block.path, block.format, block.version)
-        spans.setdefault(key, []).extend((block.start, block.stop))
-    files = sorted(
-        [_portable_name(path), *others, min(edges), max(edges)]
-        for (path, *others), edges in spans.items()
+        key = (block.path, block.format, block.version, block.query)
+        files.setdefault(key, []).append(block)
+    found = sorted(
+        [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]
+        for (path, format, version, query), parts in files.items()
     )
-    return blake2b(json.dumps(files).encode(), digest_size=16).hexdigest()
+    return blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+
+
+def _extent(blocks: Sequence[Block]) -> list[int]:
+    """How much of a file was read, in numbers that do not depend on the size of blocks."""
+    start, stop = min(block.start for block in blocks), max(block.stop for block in blocks)
+    limited = any(block.documents is not None for block in blocks)
+    return [start, sum(block.text_bytes for block in blocks)] if limited else [start, stop]
 
 
 def _portable_name(path: str) -> str:

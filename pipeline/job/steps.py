@@ -29,6 +29,7 @@ from pipeline.dataset.buckets import TRAIN, Buckets
 from pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
 from pipeline.dataset.schema import Examples, example_schema
 from pipeline.dataset.shards import file_sha256, write_shard
+from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.examples.examples import SLAB, make_examples
 from pipeline.job.memory import process_peak, release_memory
 from pipeline.job.token_cache import (
@@ -93,6 +94,7 @@ class ShardRecord:
     counts: Counts
     token_counts: list[int]
     peak_memory: int  #: bytes, of the process that made it
+    repeat: int = 1  #: the highest of its sources
 
     def to_json(self) -> str:
         """One line."""
@@ -141,7 +143,7 @@ class Steps:
         path = self.context.cache_path(block)
         if not path.exists():
             self.cache_tokens(path, read_block(block))
-        slices = list_slices(path)
+        slices = list_slices(path, repeat=block.repeat)
         nothing = CacheSlice(path.name, ())
         required = range(len(self.context.buckets)) if block.index == 0 else range(1)
         for bucket in sorted({*slices, *required}):
@@ -158,7 +160,7 @@ class Steps:
 
     def build_shard(self, bucket: int, slices: Iterable[CacheSlice]) -> ShardRecord:
         """Write the bucket's shard, unless it exists and is whole."""
-        parts = sorted(set(slices), key=lambda part: part.file)
+        parts = sorted(set(slices), key=lambda part: (part.file, part.repeat))
         record_path = self.context.cache_dir / self._record_name(bucket, parts)
         shard_path = self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
@@ -191,7 +193,8 @@ class Steps:
         context = self.context
         config = context.config.to_dict()
         del config["max_rejected"]  # raising it after a failed job rebuilds no shard
-        buckets, files = asdict(context.buckets), [part.file for part in slices]
+        buckets = asdict(context.buckets)
+        files = [part.file if part.repeat == 1 else [part.file, part.repeat] for part in slices]
         parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, files]
         text = json.dumps(parts)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
@@ -204,8 +207,15 @@ class Steps:
             documents, duplicates = read_documents(
                 self.context.cache_dir, slices, tokenizer.vocab_size
             )
+        repeat = max((part.repeat for part in slices), default=1) if split == TRAIN else 1
         examples, dropped = make_examples(
-            documents, split=split, shard=index, config=config, tokenizer=tokenizer, timer=timer
+            documents,
+            repeated=self._repeated(slices, repeat),
+            split=split,
+            shard=index,
+            config=config,
+            tokenizer=tokenizer,
+            timer=timer,
         )
         with timer.stage("shards"):
             written = write_shard(
@@ -226,7 +236,16 @@ class Steps:
         if bucket == 0:
             for part in slices:
                 counts.add(read_counts(self.context.cache_dir / part.file))
-        return ShardRecord(bucket, entry, counts, tokens, process_peak())
+        return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
+
+    def _repeated(self, slices: list[CacheSlice], repeat: int) -> Iterator[BucketDocuments]:
+        """The documents that are used a second time, those used a third time, and so on.
+
+        A document of several sources is used as often as the source of the highest `repeat` says.
+        """
+        for times in range(1, repeat):
+            some = [part for part in slices if part.repeat > times]
+            yield read_documents(self.context.cache_dir, some, self.tokenizer.vocab_size)[0]
 
     def _count_tokens(self, examples: Examples) -> list[int]:
         """How often each token occurs before masking, [V]; special tokens count 0."""

@@ -53,6 +53,7 @@ class CacheSlice:
 
     file: str
     batches: tuple[int, ...]
+    repeat: int = 1  #: how many times as many training examples its documents make
 
 
 def cache_file_name(*parts: object) -> str:
@@ -106,12 +107,14 @@ def clear_cache(folder: AnyPath) -> None:
         remove_folder(folder)
 
 
-def list_slices(path: AnyPath) -> dict[int, CacheSlice]:
+def list_slices(path: AnyPath, *, repeat: int = 1) -> dict[int, CacheSlice]:
     """The slice of each bucket that has documents in the cache file."""
     batches = defaultdict(list)
     for number, bucket in enumerate(json.loads(_metadata(path)[b"buckets"])):
         batches[bucket].append(number)
-    return {bucket: CacheSlice(path.name, tuple(numbers)) for bucket, numbers in batches.items()}
+    return {
+        bucket: CacheSlice(path.name, tuple(numbers), repeat) for bucket, numbers in batches.items()
+    }
 
 
 def read_counts(path: AnyPath) -> Counts:

@@ -31,12 +31,16 @@ class Block:
     text_bytes: int = 0  #: an estimate
     version: str  #: changes when the file does
     text_columns: tuple[str, ...] = ("text",)  #: joined by line ends, where the format has columns
+    documents: int | None = None  #: only the first documents of the block
+    repeat: int = 1  #: how many times as many examples its documents make
+    query: str = ""  #: the options of its source that every source has, such as "repeat=2"
 
     @property
     def identity(self) -> str:
         """Everything that the documents of the block depend on, except the text columns."""
         span = f"{self.start}-{self.stop}"
-        return "|".join([self.path, self.format, self.compression or "", span, self.version])
+        parts = [self.path, self.format, self.compression or "", span, self.version]
+        return "|".join(parts if self.documents is None else [*parts, str(self.documents)])
 
 
 def cut_evenly(whole: Block, block_bytes: int) -> list[Block]:

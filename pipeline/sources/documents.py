@@ -31,6 +31,10 @@ class Documents:
     texts: list[str] = field(default_factory=list)
     rejected: list[Rejected] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    #: Number of texts before each rejection and each count.
+    _events: list[tuple[int, Rejected | str]] = field(
+        default_factory=list, repr=False, compare=False
+    )
 
     def keep(self, text: str) -> None:
         """Add a document after cleaning it, or count it as empty."""
@@ -39,17 +43,33 @@ class Documents:
         if "\r" in clean:
             clean = clean.replace("\r\n", "\n").replace("\r", "\n")
         if not clean or clean.isspace():
-            self.counts["empty"] += 1
+            self.count("empty")
             return
         if unicode is not text:
-            self.counts["invalid_utf8"] += 1
+            self.count("invalid_utf8")
         if "\0" in text:
-            self.counts["nul"] += 1
+            self.count("nul")
         self.texts.append(clean)
 
     def reject(self, where: str, reason: str) -> None:
         """Record a document that is left out, and why."""
         self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason)))
+        self._events.append((len(self.texts), self.rejected[-1]))
+
+    def count(self, reason: str) -> None:
+        """Count a document that is left out, or one that was cleaned."""
+        self.counts[reason] += 1
+        self._events.append((len(self.texts), reason))
+
+    def first(self, limit: int) -> "Documents":
+        """The first `limit` texts, and what was rejected and counted before the last of them."""
+        found = Documents(texts=self.texts[:limit])
+        for position, event in self._events:
+            if position < limit and isinstance(event, Rejected):
+                found.rejected.append(event)
+            elif position < limit and isinstance(event, str):
+                found.counts[event] += 1
+        return found
 
 
 def decode_utf8(data: bytes) -> str:

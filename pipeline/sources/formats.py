@@ -12,7 +12,7 @@ its scheme, else by its file name, else by its first bytes; the first row that m
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from pipeline.sources.files import (
 )
 from pipeline.sources.mediawiki import source as mediawiki
 from pipeline.sources.sample import source as sample
+from pipeline.sources.source_query import SourceOptions, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text that is handed out at once, roughly
@@ -48,6 +49,7 @@ class Format:
     read_block: Callable[[Block, int], Iterator[Documents]]  #: (block, chunk_bytes) -> chunks
     #: (whole source, columns) -> all rows, unchecked, for formats that have columns.
     read_table: Callable[[Block, Sequence[str]], pa.Table] | None = None
+    has_columns: bool = False  #: whether `?text=` may name columns
     scheme: str | None = None  #: the beginning of a source that is not a file
     file_name: str | None = None  #: a pattern for names, without the extension of a compression
     matches: Callable[[str, bytes], bool] | None = None  #: the same for (name, first bytes)
@@ -59,6 +61,7 @@ FORMATS = (
         list_blocks=parquet.list_row_groups,
         read_block=parquet.read_row_groups,
         read_table=parquet.read_parquet_table,
+        has_columns=True,
         file_name=parquet.FILE_NAME,
         matches=parquet.has_parquet_magic,
     ),
@@ -80,6 +83,7 @@ FORMATS = (
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_json_lines,
         read_table=text_files.read_json_table,
+        has_columns=True,
         file_name=text_files.JSON_LINES_NAME,
         matches=text_files.is_json_lines,
     ),
@@ -95,6 +99,7 @@ FORMATS = (
         list_blocks=hub.list_dataset,
         read_block=hub.read_rows,
         read_table=hub.read_hub_table,
+        has_columns=True,
         scheme=hub.SCHEME,
     ),
     Format(
@@ -116,23 +121,60 @@ def list_blocks(
 ) -> list[Block]:
     """The blocks of all sources, in the order of the sources, about `block_bytes` of text each.
 
-    `text_columns` name the columns of a table or the fields of a JSON line; several are joined by
-    line ends. Raises InputError for a missing file, a glob without a match, a file of an unknown
-    format, a table without one of the text columns, and if there is nothing to read.
+    `text_columns` name the columns of a table or the fields of a JSON line, for sources that name
+    none themselves (`a.parquet?text=title,content`); several are joined by line ends.
+
+    Raises InputError for a missing file, a glob without a match, a file of an unknown format, a
+    table without one of the text columns, a wrong option, and if there is nothing to read.
     """
-    # Two globs may name the same file.
-    wholes = dict.fromkeys(whole for source in sources for whole in find_sources(source))
-    blocks = [
-        block
-        for whole in wholes
-        for block in BY_NAME[whole.format].list_blocks(
-            replace(whole, text_columns=text_columns), block_bytes
-        )
-    ]
+    blocks: list[Block] = []
+    seen: set[Block] = set()  # two globs may name the same file
+    for source in sources:
+        name, options = split_options(source, is_url=has_scheme(source) is not None)
+        wholes = [_with_options(whole, options, text_columns) for whole in find_sources(name)]
+        new = [whole for whole in wholes if whole not in seen]
+        seen.update(new)
+        found = _cut(new, block_bytes)
+        blocks += found if options.limit is None else first_documents(found, options.limit)
     if not blocks:
         named = ", ".join(sources) or "no source"
         raise InputError(f"nothing to read in {named}; give a source that is not empty.")
     return [replace(block, index=index) for index, block in enumerate(blocks)]
+
+
+def _with_options(whole: Block, options: SourceOptions, text_columns: tuple[str, ...]) -> Block:
+    if options.text_columns and not BY_NAME[whole.format].has_columns:
+        raise InputError(f"{whole.path} has no columns; give it without text=")
+    return replace(
+        whole,
+        text_columns=options.text_columns or text_columns,
+        repeat=options.repeat,
+        query=options.query,
+    )
+
+
+def _cut(wholes: Iterable[Block], block_bytes: int) -> Iterator[Block]:
+    for whole in wholes:
+        yield from BY_NAME[whole.format].list_blocks(whole, block_bytes)
+
+
+def first_documents(blocks: Iterable[Block], limit: int) -> Iterator[Block]:
+    """The blocks that hold the first `limit` documents that are kept, the last one cut short.
+
+    Reads them, since no format knows beforehand which documents are kept. So `text_bytes` are exact
+    here, and their sum does not depend on the size of blocks either.
+    """
+    for block in blocks:
+        count = text_bytes = 0
+        for chunk in read_block(block):
+            texts = chunk.texts[: limit - count]
+            count += len(texts)
+            text_bytes += sum(len(text.encode()) for text in texts)
+            if count == limit:
+                yield replace(block, documents=count, text_bytes=text_bytes)
+                return
+        limit -= count
+        yield replace(block, text_bytes=text_bytes)
 
 
 def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Documents]:
@@ -141,7 +183,18 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
     One bad document is rejected and named, and never ends the job; a truncated or corrupt file ends
     early, with one rejection. Raises InputError where a file cannot be read.
     """
-    return BY_NAME[block.format].read_block(block, chunk_bytes)
+    read = BY_NAME[block.format].read_block
+    if block.documents is None:
+        return read(block, chunk_bytes)
+    return _up_to(block.documents, read(block, chunk_bytes))
+
+
+def _up_to(limit: int, chunks: Iterator[Documents]) -> Iterator[Documents]:
+    for chunk in chunks:
+        yield chunk.first(limit)
+        limit -= len(chunk.texts)
+        if limit <= 0:
+            return
 
 
 def find_sources(source: str) -> list[Block]:

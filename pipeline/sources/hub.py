@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pipeline.common.errors import InputError, one_line
 from pipeline.sources.block import Block, cut_evenly, rows_per_chunk
 from pipeline.sources.documents import Documents
-from pipeline.sources.source_query import parse_query
+from pipeline.sources.source_query import COMMON, parse_query
 from pipeline.sources.text_columns import check_columns, check_text_columns, documents_of_rows
 
 SCHEME = "hf://"
@@ -55,7 +55,7 @@ def load_hub_dataset(source: str) -> Any:
     Raises InputError, with the library's own reason, where it cannot be loaded.
     """
     name, _, query = source.removeprefix(SCHEME).partition("?")
-    options = parse_query(source, query, {"name": "", "split": "train"})
+    options = parse_query(source, query, {"name": "", "split": "train"}, others=COMMON)
     return _load(name, options["name"] or None, options["split"])
 
 

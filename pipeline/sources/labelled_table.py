@@ -24,6 +24,7 @@ from pipeline.sources.files import (
     read_unpacked,
 )
 from pipeline.sources.formats import BY_NAME, find_sources, has_scheme, whole_file
+from pipeline.sources.source_query import SourceOptions, split_options
 from pipeline.sources.text_columns import check_columns, is_string, strings
 
 MAX_CSV_BLOCK = (1 << 31) - 1  #: bytes, Arrow's limit
@@ -33,16 +34,20 @@ DELIMITERS = {"csv": ",", "tsv": "\t"}
 def read_table(source: str, columns: Sequence[str]) -> pa.Table:
     """The columns, in this order, of all rows of a file, glob, `hf://` or `sample:reviews` source.
 
-    Several files are one table, in the order of their names. Text is valid Unicode. A CSV cell that
-    is empty without quotes is null.
+    Several files are one table, in the order of their names; `?limit=1000` keeps its first rows.
+    Text is valid Unicode. A CSV cell that is empty without quotes is null.
 
     Raises InputError for a missing file or column (naming those found), a file that cannot be
     read, no rows, and a null, with its row (from 1, without the header).
     """
-    if has_scheme(source):
-        tables = [_checked(source, _read(whole, columns)) for whole in find_sources(source)]
+    is_url = has_scheme(source) is not None
+    name, options = split_options(source, is_url=is_url)
+    if options.query and options != SourceOptions(limit=options.limit, query=options.query):
+        raise InputError(f"{source}: a table is read with limit= only; leave out text= and repeat=")
+    if is_url:
+        tables = [_checked(source, _read(whole, columns)) for whole in find_sources(name)]
     else:
-        files = find_files([source])
+        files = find_files([name])
         tables = [_checked(file.path, _read_file(file, columns)) for file in files]
     try:
         whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
@@ -52,7 +57,7 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
         ) from error
     if not len(whole):
         raise InputError(f"{source} has no rows")
-    return whole
+    return whole if options.limit is None else whole.slice(0, options.limit)
 
 
 def _read_file(file: File, columns: Sequence[str]) -> pa.Table:

@@ -1,28 +1,82 @@
-"""The options of a source, as in a URL: `sample:articles?size=250MB&seed=0`.
+"""The options of a source, as in a URL.
 
-parse_query(source, "size=2MB", {"size": "10MB", "seed": "0"})  ->  {"size": "2MB", "seed": "0"}
+sample:articles?size=2MB                    the format's own, see `parse_query`
+hf://imdb?split=train&text=text&limit=1000  both kinds
+data/*.parquet?text=title,content&repeat=2  those of every source, see `split_options`
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from pipeline.common.errors import InputError
 
+COMMON = ("text", "repeat", "limit")
+#: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
+QUERY = re.compile(rf"\?((?:{'|'.join(COMMON)})=[^?]*)$")
+MAX_REPEAT = 1000
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def parse_query(source: str, query: str, defaults: Mapping[str, str]) -> dict[str, str]:
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """What every source may say about itself."""
+
+    text_columns: tuple[str, ...] | None = None  #: None: those of --text-columns
+    repeat: int = 1  #: how many times as many examples are made
+    limit: int | None = None  #: only the first documents
+    query: str = ""  #: the options as they were given, in a fixed order
+
+
+def split_options(source: str, *, is_url: bool) -> tuple[str, SourceOptions]:
+    """The source without the options of every source, and those options.
+
+    `is_url` says that everything after the first "?" is a query, in which the format may have
+    options of its own. Raises InputError for a wrong value, and for an unknown option after a known
+    one.
+    """
+    if is_url:
+        name, _, query = source.partition("?")
+        parts = list(filter(None, query.split("&")))
+        rest = [part for part in parts if part.partition("=")[0] not in COMMON]
+        name += f"?{'&'.join(rest)}" if rest else ""
+        query = "&".join(part for part in parts if part not in rest)
+    elif found := QUERY.search(source):
+        name, query = source[: found.start()], found[1]
+    else:
+        name, query = source, ""
+    return name, _parse_options(source, query) if query else SourceOptions()
+
+
+def _parse_options(source: str, query: str) -> SourceOptions:
+    given = parse_query(source, query, {}, others=COMMON)
+    columns = tuple(given["text"].split(",")) if "text" in given else None
+    if columns and not all(columns):
+        raise InputError(f"{source}: text names columns, as in text=title,content")
+    repeat = whole_number(source, "repeat", given.get("repeat", "1"))
+    if not 1 <= repeat <= MAX_REPEAT:
+        raise InputError(f"{source}: repeat is from 1 to {MAX_REPEAT}, not {repeat}")
+    limit = whole_number(source, "limit", given["limit"]) if "limit" in given else None
+    if limit == 0:
+        raise InputError(f"{source}: limit is 0; give at least 1")
+    ordered = "&".join(f"{name}={given[name]}" for name in COMMON if name in given)
+    return SourceOptions(text_columns=columns, repeat=repeat, limit=limit, query=ordered)
+
+
+def parse_query(
+    source: str, query: str, defaults: Mapping[str, str], *, others: Sequence[str] = ()
+) -> dict[str, str]:
     """The options of a query, with the defaults of those that it does not name.
 
-    Raises InputError for an unknown option, with a list of the known ones.
+    `others` are options that have no default. Raises InputError for an unknown option, with a list
+    of the known ones.
     """
-    options = dict(defaults)
+    options, known = dict(defaults), [*defaults, *others]
     for part in filter(None, query.split("&")):
         name, _, value = part.partition("=")
-        if name not in defaults:
-            known = ", ".join(defaults)
-            raise InputError(f"{source}: no option '{name}'; the options are {known}")
+        if name not in known:
+            raise InputError(f"{source}: no option '{name}'; the options are {', '.join(known)}")
         options[name] = unquote_plus(value)
     return options
 

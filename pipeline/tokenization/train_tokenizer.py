@@ -95,6 +95,7 @@ def _train_punkt(blocks: list[Block], language: str) -> PunktData:
 def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]:
     """All blocks in random order, so that the first ones are a fair sample."""
     blocks = list_blocks(sources, block_bytes=SMALL_BLOCK, text_columns=text_columns)
+    blocks = [block for block in blocks for _ in range(block.repeat)]
     return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]
 
 

@@ -22,15 +22,16 @@ def check_rows(
     config: DataConfig,
     tokenizer: Tokenizer,
     nothing_to_mask: int,
+    repeat: int = 1,
 ) -> bool:
     """Note which rows break the rules; return whether they have the shape of examples.
 
     `nothing_to_mask` is the number of pairs that the data set dropped after balancing, by which the
-    balance of the rest may be off.
+    balance of the rest may be off. `repeat` is the highest of the sources.
     """
     if not len(examples):
         return True
-    _check_pairs(examples, findings, config, nothing_to_mask)
+    _check_pairs(examples, findings, config, nothing_to_mask, repeat * config.dupe_factor)
     if not _check_layout(examples, findings, config, tokenizer):
         return False
     if not _check_positions(examples, findings):
@@ -71,7 +72,7 @@ def _check_layout(
 
 
 def _check_pairs(
-    examples: Examples, findings: Findings, config: DataConfig, nothing_to_mask: int
+    examples: Examples, findings: Findings, config: DataConfig, nothing_to_mask: int, copies: int
 ) -> None:
     label = examples.next_sentence_label
     same = examples.document_a == examples.document_b
@@ -86,23 +87,23 @@ def _check_pairs(
         findings.note(~random & ~same, "rows with a following B from another document")
     document = examples.document_a
     descents = np.flatnonzero(document[1:] < document[:-1]) + 1
-    if len(descents) >= config.dupe_factor:  # each copy of the bucket starts over
-        rows = descents[config.dupe_factor - 1 :]
-        findings.note(rows, "rows not in the order of their documents")
+    if len(descents) >= copies:  # each copy of the bucket starts over
+        findings.note(descents[copies - 1 :], "rows not in the order of their documents")
     if config.pairs == "none":
-        _check_spans(examples, findings, config)
+        _check_spans(examples, findings, config, copies)
     elif config.pairs == "order":
         _check_swapped(examples, findings)
     else:
         _check_balance(examples, findings, config, nothing_to_mask)
 
 
-def _check_spans(examples: Examples, findings: Findings, config: DataConfig) -> None:
+def _check_spans(examples: Examples, findings: Findings, config: DataConfig, copies: int) -> None:
     document = examples.document_a
     is_short = examples.input_ids.lengths[:-1] < config.max_seq_length
     has_next = document[1:] == document[:-1]
-    if (document != document[0]).any():  # else the next copy of the only document may start
-        findings.note(is_short & has_next, "rows cut short inside their document")
+    rows = np.flatnonzero(is_short & has_next)
+    if len(rows) >= copies:  # each further copy may start with the document that ended the last one
+        findings.note(rows[copies - 1 :], "rows cut short inside their document")
 
 
 def _check_swapped(examples: Examples, findings: Findings) -> None:

@@ -110,6 +110,7 @@ class _Verification:
             config=self.manifest.config,
             tokenizer=self.tokenizer,
             nothing_to_mask=self.manifest.dropped.get("nothing_to_mask", 0),
+            repeat=self.manifest.counts.get("repeat", 1) if entry.split == TRAIN else 1,
         )
         return examples if have_shape else None
 

@@ -96,9 +96,9 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 
 def _keep_article(page: Page, documents: Documents, path: str) -> None:
     if page.redirect:
-        documents.counts["redirect"] += 1
+        documents.count("redirect")
     elif page.namespace:
-        documents.counts["other_namespace"] += 1
+        documents.count("other_namespace")
     elif reason := over_budget(page.text):
         documents.reject(f"{path}: {page.title}", f"over the page budget: {reason}")
     else:

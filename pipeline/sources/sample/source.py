@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
     from pipeline.sources.sample.reviews import Reviews
 
 SCHEME = "sample:"
+OTHERS = ("repeat", "limit")  #: options of every source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ def parse_sample(source: str) -> Sample:
 def _parse_articles(source: str, query: str) -> Sample:
     from pipeline.sources.sample.articles import count_articles
 
-    options = parse_query(source, query, {"size": "10MB", "seed": "0"})
+    options = parse_query(source, query, {"size": "10MB", "seed": "0"}, others=OTHERS)
     size = byte_size(source, "size", options["size"])
     seed = whole_number(source, "seed", options["seed"])
     return Sample(kind="articles", start=0, stop=count_articles(size), seed=seed, size=size)
@@ -59,7 +60,7 @@ def _parse_reviews(source: str, query: str) -> Sample:
     from pipeline.sources.sample.reviews import TURNING
 
     defaults = {"rows": "5000", "seed": "0", "start": "0", "turning": str(TURNING)}
-    options = parse_query(source, query, defaults)
+    options = parse_query(source, query, defaults, others=OTHERS)
     rows, seed, start = (
         whole_number(source, name, options[name]) for name in ("rows", "seed", "start")
     )
