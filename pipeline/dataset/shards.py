@@ -85,7 +85,7 @@ def read_batches(path: AnyPath) -> Iterator[pa.RecordBatch]:
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
         yield from read(path, source)
     except FileNotFoundError as error:
-        raise InputError(f"{path} is missing; build it again with `clozeline shards`.") from error
+        raise InputError(f"{path} is missing; rerun `clozeline shards` to rebuild it.") from error
     except (pa.ArrowException, tarfile.TarError, OSError) as error:
         raise CorruptDataError(
             f"{path} is damaged ({error}); `clozeline verify {path.parent}` lists damaged shards."

@@ -91,9 +91,10 @@ def _check_rejected(total: Counts, context: JobContext) -> None:
 
 def _no_examples(manifest: Manifest) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest.dropped.items())
+    documents = manifest.counts.get("documents", 0)
     return (
-        f"no example could be made from {manifest.counts.get('documents', 0):,} documents "
-        f"(dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "
+        f"no examples could be built from the sources (documents read: {documents:,}; "
+        f"dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "
         "--min-characters or --validation, or --pairs none."
     )
 

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 import pyarrow as pa
@@ -193,9 +193,9 @@ def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, Non
     """Chunks of unpacked bytes. Small ones, since the content of a damaged chunk is lost."""
     match compression:
         case "bz2":
-            yield from _unpack_streams(packed, bz2.BZ2Decompressor)
+            yield from unpack_streams(packed, bz2.BZ2Decompressor)
         case "xz":
-            yield from _unpack_streams(packed, lzma.LZMADecompressor)
+            yield from unpack_streams(packed, lzma.LZMADecompressor)
         case "gz":
             with gzip.GzipFile(fileobj=packed) as file:
                 yield from iter(lambda: file.read1(CHUNK), b"")
@@ -204,8 +204,8 @@ def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, Non
                 yield from iter(lambda: file.read(CHUNK), b"")
 
 
-def _unpack_streams(
-    packed: io.BufferedReader,
+def unpack_streams(
+    packed: IO[bytes],
     decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
 ) -> Generator[bytes, None, None]:
     """Concatenated streams, as pbzip2 writes them.

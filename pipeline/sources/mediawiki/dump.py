@@ -26,6 +26,7 @@ from itertools import pairwise
 from typing import IO
 
 from pipeline.common.errors import InputError
+from pipeline.sources.files import unpack_streams
 
 CHUNK_BYTES = 1 << 20
 #: What a decompressor raises for truncated or damaged data.
@@ -216,16 +217,5 @@ def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
 def read_range(dump: IO[bytes], start: int, stop: int) -> Iterator[Page]:
     """The pages of the bz2 streams in [start, stop) of a multistream dump, as `read_pages` does."""
     dump.seek(start)
-    return _pages(_elements(_bz2_chunks(dump.read(stop - start)), footer=False))
-
-
-def _bz2_chunks(data: bytes) -> Iterator[bytes]:
-    # BZ2File takes a damaged stream after a good one for garbage, and ends silently.
-    while data:
-        decompressor = bz2.BZ2Decompressor()
-        yield decompressor.decompress(data, CHUNK_BYTES)
-        while not decompressor.eof:
-            if decompressor.needs_input:
-                raise EOFError("a bz2 stream is truncated")
-            yield decompressor.decompress(b"", CHUNK_BYTES)
-        data = decompressor.unused_data
+    streams = unpack_streams(io.BytesIO(dump.read(stop - start)), bz2.BZ2Decompressor)
+    return _pages(_elements(streams, footer=False))
