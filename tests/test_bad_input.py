@@ -463,3 +463,34 @@ def test_where_no_more_can_be_written_nothing_is_half_written(
     assert leftovers(out) == []
     assert run(*line).exit_code == 0
     assert run("verify", out).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "message"),
+    [
+        ("shards", "--validation=nan", "validation is nan; it must be 0.0 to 0.5."),
+        ("shards", f"--seed={1 << 63}", "seed is 9223372036854775808; it must be 0 to "),
+        ("shards", "--random-token-prob=0.3", "sum to more than 1; lower one of them."),
+        ("shards", "--masking=spans", "'spans' is not one of 'tokens', 'whole-words'."),
+        ("pretrain", "--learning-rate=nan", "learning_rate is nan; it must be more than 0 and fin"),
+        ("pretrain", f"--seed={10**30}", "it must be 0 to 9223372036854775807."),
+        ("pretrain", f"--batch-size={10**30}", "it must be 1 to 1048576."),
+        ("pretrain", "--clip=inf", "clip is inf; it must be 0 or more and finite."),
+        ("finetune", "--learning-rate=nan", "learning_rate is nan; it must be "),
+        ("finetune", "--weight-decay=-1", "weight_decay is -1.0; it must be 0 or more."),
+    ],
+)
+def test_impossible_numbers_are_one_line(
+    command: str, option: str, message: str, tmp_path: Path
+) -> None:
+    arguments = {
+        "shards": ("shards", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"),
+        "pretrain": ("pretrain", tmp_path, "--out", tmp_path / "out"),
+        "finetune": ("finetune", tmp_path, tmp_path, "--out", tmp_path / "out"),
+    }
+    result = run(*arguments[command], option)
+    assert result.exit_code == 2
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith(("Error: ", "Usage"))
+    assert message in last
+    assert "Traceback" not in result.stderr

@@ -17,7 +17,9 @@ def test_a_config_survives_json():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"batch_size": 0}, "batch_size is 0; it must be 1 or more."),
+        ({"batch_size": 0}, "batch_size is 0; it must be 1 to 1048576."),
+        ({"batch_size": 10**30}, "it must be 1 to 1048576."),
+        ({"length_bins": 1 << 21}, "length_bins is 2097152; it must be 0 to 1048576."),
         ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be 1 or more."),
         ({"max_steps": 0}, "max_steps is 0; it must be 1 or more."),
         ({"keep": 0}, "keep is 0; it must be 1 or more."),

@@ -87,12 +87,14 @@ class PretrainConfig:
     seed: int = option(0, "Random seed of the initial weights, dropout and data order.")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "max_steps", "log_every", "keep"):
+        check_between("batch_size", self.batch_size, 1, 1 << 20)
+        check_between("length_bins", self.length_bins, 0, 1 << 20)
+        for name in ("max_steps", "log_every", "keep"):
             check_at_least(name, getattr(self, name), 1)
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
             if getattr(self, name) is not None:
                 check_at_least(name, getattr(self, name), low)
-        for name in ("eval_examples", "save_every", "clip", "weight_decay", "length_bins"):
+        for name in ("eval_examples", "save_every", "clip", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         check_positive("learning_rate", self.learning_rate)

@@ -10,11 +10,16 @@ from collections.abc import Callable, Collection
 from dataclasses import field, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from pipeline.common.paths import AnyPath
+if TYPE_CHECKING:
+    from pipeline.common.paths import AnyPath  # imports pyarrow, which --help does without
+
+    ParamType = click.ParamType[Any, Any]
+else:  # click before 8.5: not generic
+    ParamType = click.ParamType
 
 Config = TypeVar("Config")
 Command = Callable[..., Any]
@@ -26,19 +31,19 @@ def option(default: Value, help: str) -> Value:
     return field(default=default, metadata={"help": help})
 
 
-class PathOrUrl(click.ParamType):
+class PathOrUrl(ParamType):
     """A local path, or the URL of a store that fsspec can open."""
 
     name = "path"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
+    def convert(self, value: Any, param: Any, ctx: Any) -> "AnyPath":
         """Raises InputError for a store that cannot be reached."""
         from pipeline.common.paths import path_of
 
         return path_of(value)
 
 
-class NumberOrWord(click.ParamType):
+class NumberOrWord(ParamType):
     """A number, or one of some words, as in `--epochs 3` and `--epochs auto`."""
 
     def __init__(self, number: type[int] | type[float], words: tuple[str, ...]) -> None:

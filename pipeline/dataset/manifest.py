@@ -78,7 +78,8 @@ class Manifest:
     def unigram(self) -> NDArray[np.float64]:
         """The frequency of each token among the training tokens, [V]; sums to 1."""
         counts = np.array(self.token_counts, dtype=np.float64)
-        return counts / max(counts.sum(), 1.0)
+        frequencies: NDArray[np.float64] = counts / max(counts.sum(), 1.0)
+        return frequencies
 
 
 def write_manifest(folder: AnyPath, manifest: Manifest) -> None:

@@ -79,7 +79,8 @@ class Examples:
     def flat_positions(self) -> NDArray[np.int64]:
         """The masked positions as indices into `input_ids.values`."""
         row_starts = np.repeat(self.input_ids.offsets[:-1], self.masked_lm_positions.lengths)
-        return row_starts + self.masked_lm_positions.values
+        flat: NDArray[np.int64] = row_starts + self.masked_lm_positions.values
+        return flat
 
 
 def concatenate_examples(parts: list[Examples]) -> Examples:

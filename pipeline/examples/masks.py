@@ -16,7 +16,7 @@ rows. The shard stores the masks of epoch 0; the loader draws later epochs with 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,7 +104,8 @@ def mask_examples(
 def count_predictions(lengths: Offsets, rules: MaskRules) -> Offsets:
     """How many tokens to mask in rows of these lengths, int64; fewer if fewer may be masked."""
     rounded = np.floor(lengths * rules.masked_lm_prob + 0.5).astype(np.int64)
-    return np.clip(rounded, 1, rules.max_predictions_per_seq)
+    counts: Offsets = np.clip(rounded, 1, rules.max_predictions_per_seq)
+    return counts
 
 
 @dataclass(frozen=True)
@@ -221,5 +222,5 @@ def _ordinals(counts: Offsets) -> Offsets:
     return slice_indices(np.zeros(len(counts), np.int64), counts)
 
 
-def _joined(parts: list[NDArray], like: NDArray) -> NDArray:
+def _joined(parts: list[NDArray[Any]], like: NDArray[Any]) -> NDArray[Any]:
     return np.concatenate(parts) if parts else like[:0]
