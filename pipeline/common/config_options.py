@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 
 import click
 
-if TYPE_CHECKING:
-    from pipeline.common.paths import AnyPath  # imports pyarrow, which --help does without
+from pipeline.common.paths import AnyPath
 
+if TYPE_CHECKING:
     ParamType = click.ParamType[Any, Any]
 else:  # click before 8.5: not generic
     ParamType = click.ParamType
@@ -36,7 +36,7 @@ class PathOrUrl(ParamType):
 
     name = "path"
 
-    def convert(self, value: Any, param: Any, ctx: Any) -> "AnyPath":
+    def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
         """Raises InputError for a store that cannot be reached."""
         from pipeline.common.paths import path_of
 
