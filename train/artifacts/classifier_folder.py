@@ -58,7 +58,7 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
 def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
     restore_folder(folder)
     try:
-        values = json.loads((folder / name).read_bytes())
+        values: dict[str, Any] = json.loads((folder / name).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{folder} is not a classifier (it has no {name}); make one with `clozeline finetune "

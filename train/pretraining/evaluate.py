@@ -8,6 +8,7 @@ guessing the most frequent word.
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class Evaluation:
 @torch.no_grad()
 def evaluate(
     model: BertForPretraining,
-    batches: Iterable[LoadedBatch],
+    batches: Iterable[LoadedBatch[Any]],
     *,
     token_counts: list[int],
     world: World,

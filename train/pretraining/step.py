@@ -8,6 +8,7 @@ more where its part has fewer of them.)
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -84,13 +85,17 @@ def _forward(
     ids, types, positions = part.input_ids, part.token_type_ids, part.masked_lm_positions
     if isinstance(part, UnpaddedBatch):
         packing = Packing(part.position_ids, part.cu_seqlens, part.max_seqlen)
-        return model(ids, types, None, positions, packing)
-    return model(ids, types, None if is_full else part.attention_mask, positions)
+        mlm_logits, nsp_logits = model(ids, types, None, positions, packing)
+    else:
+        mask = None if is_full else part.attention_mask
+        mlm_logits, nsp_logits = model(ids, types, mask, positions)
+    return mlm_logits, nsp_logits
 
 
-def _is_full(loaded: LoadedBatch, world: World) -> bool:
+def _is_full(loaded: LoadedBatch[Any], world: World) -> bool:
     """Whether nothing is padded; counted beforehand, for asking the GPU would mean waiting."""
-    return loaded.num_tokens == loaded.batch.input_ids.numel() * world.size
+    slots: int = loaded.batch.input_ids.numel() * world.size
+    return loaded.num_tokens == slots
 
 
 def _hits(part: Batch | UnpaddedBatch, mlm_logits: Tensor, nsp_logits: Tensor) -> Tensor:

@@ -144,7 +144,7 @@ class Trainer:
     def _is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
 
-    def _batches(self) -> Generator[LoadedBatch]:
+    def _batches(self) -> Generator[LoadedBatch[Any]]:
         """Batches from the loader's position on, each of the size that the ramp gives its step."""
         while True:
             size = self._batch_size()
@@ -156,7 +156,7 @@ class Trainer:
     def _batch_size(self) -> int:
         return batch_size_at(self.training, self.step + 1, self.control.elapsed)
 
-    def _step(self, loaded: LoadedBatch, *, count_hits: bool) -> tuple[Tensor, Tensor]:
+    def _step(self, loaded: LoadedBatch[Any], *, count_hits: bool) -> tuple[Tensor, Tensor]:
         training, world = self.training, self.world
         seed_dropout(training.seed, self.step, world.rank)
         rate = learning_rate_at(training, self.step, self.control.elapsed)
@@ -172,7 +172,7 @@ class Trainer:
             count_hits=count_hits,
         )
 
-    def _flops(self, loaded: LoadedBatch) -> float:
+    def _flops(self, loaded: LoadedBatch[Any]) -> float:
         """FLOPs of a step, over all processes."""
         batch, rows = loaded.batch, len(loaded.batch) * self.world.size
         if self.training.unpadded:
@@ -227,7 +227,7 @@ class Trainer:
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         self.log.write(self.step, values)
 
-    def _until_stopped(self, batches: Iterable[LoadedBatch]) -> Iterator[LoadedBatch]:
+    def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:
         """The batches until a stop request; all processes stop at the same batch."""
         remaining = iter(batches)
         while some := list(islice(remaining, STOP_CHECK_EVERY)):
