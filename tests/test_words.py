@@ -1,0 +1,87 @@
+"""Plain words: comments, docstrings, messages and the README use the field's terms."""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+#: What not to write: what to write instead.
+PLAIN = {
+    r"(?:#: |^\"+)(?:Of|Instead of|How often|So many) ": "a phrase that stands alone",
+    r"\bnot given:": "Default: ...",
+    r"(?<!here )\bis no (?!longer|more|less)[a-z]+": "is not a ...",
+    r"(?<!here )\bare no (?!longer|more|less|stale)[a-z]+": "are not ...",
+    r"\bnobody\b": "cannot connect to; unknown",
+    r"\bmend(?:s|ed|able|ing)?\b": "fix",
+    r"\b(?:lives|life)\b": "process, restart; is in",
+    r"\bthe clock\b": "elapsed time",
+    r"(?<!page )(?<!page then )\bfaults\b(?! again)": "findings",
+    r"\bstretch(?:es)?\b": "span",
+    r"\brivals?\b": "compared models",
+    r"\bfacts\b": "summary, metadata",
+    r"\b(?:tell|tells|told)\b": "print, report, return",
+    r"\bmade of\b": "built from",
+    r"\bsaid so\b|\bis said\b": "is reported",
+    r"\bgo(?:es)? on\b|\bwent on\b": "continue, resume",
+    r"\blook(?:s|ed|ing)?\b(?! ?-?(?:up|ahead|behind)| it up| them up| each| like)": "evaluate, poll, check",
+}  # fmt: skip
+#: Generated text, not ours to keep plain.
+PROSE = ("pipeline/sources/sample/",)
+
+
+def words_of(path: Path) -> list[tuple[int, str]]:
+    """Line number and text of every comment and string of a module, or of every line of a text."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        return list(enumerate(text.splitlines(), start=1))
+    kinds = (
+        tokenize.COMMENT,
+        tokenize.STRING,
+        getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING),
+    )
+    return [
+        (token.start[0] + offset, line)
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type in kinds
+        for offset, line in enumerate(token.string.splitlines())
+    ]
+
+
+def findings(path: Path, pattern: str) -> list[str]:
+    """ "train/cli.py:24: Mend that" """
+    name = path.relative_to(ROOT).as_posix()
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for number, line in words_of(path)
+        if re.search(pattern, line, re.IGNORECASE if pattern[0] == "\\" else 0)
+    ]
+
+
+FILES = [
+    path
+    for pattern in ("pipeline/**/*.py", "model/**/*.py", "train/**/*.py", "**/*.jinja")
+    for path in sorted(ROOT.glob(pattern))
+    if not path.relative_to(ROOT).as_posix().startswith(PROSE)
+] + [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")]
+
+
+@pytest.mark.parametrize("pattern", PLAIN)
+def test_plain_words(pattern):
+    found = [finding for path in FILES for finding in findings(path, pattern)]
+    assert not found, f"{len(found)} lines; say it as: {PLAIN[pattern]}"
+
+
+def test_private_english_is_found(tmp_path, monkeypatch):
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    path = tmp_path / "module.py"
+    path.write_text('"""Look at\\nwhat was told."""\n#: Of every choice.\nx = "a.json is no run"\n')
+    found = [finding for pattern in PLAIN for finding in findings(path, pattern)]
+    assert found == [
+        "module.py:3: #: Of every choice.",
+        'module.py:4: "a.json is no run"',
+        'module.py:2: what was told."""',
+        'module.py:1: """Look at',
+    ]
