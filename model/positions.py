@@ -60,7 +60,7 @@ def attend_to_neighbours(qkv: Tensor, config: BertConfig) -> None:
 
     A head whose keys are some of the sinusoids, and whose queries are the same sinusoids rotated by
     d tokens, scores highest d tokens away. These are initial values: training changes them all. The
-    other heads are left as drawn, for neighbours do not tell whether B follows A.
+    other heads are left as drawn, for neighbours do not show whether B follows A.
     """
     heads, size = config.num_attention_heads, config.head_size
     query, key, _ = qkv.chunk(3)

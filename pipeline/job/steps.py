@@ -248,7 +248,7 @@ class Steps:
             yield read_documents(self.context.cache_dir, some, self.tokenizer.vocab_size)[0]
 
     def _count_tokens(self, examples: Examples) -> list[int]:
-        """How often each token occurs before masking, [V]; special tokens count 0."""
+        """Occurrences of each token before masking, [V]; special tokens count 0."""
         size = self.tokenizer.vocab_size
         counts = np.zeros(size, dtype=np.int64)
         for start in range(0, len(examples), SLAB):  # bincount takes 8 bytes a token

@@ -37,7 +37,7 @@ from pipeline.sources.source_query import SourceOptions, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text that is handed out at once, roughly
-HEAD_BYTES = 1 << 16  #: read to recognize a file whose name does not tell
+HEAD_BYTES = 1 << 16  #: read to recognize a file that its name does not identify
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Iterator
 
 WHITESPACE = b" \t\r\n"
-LOOKAHEAD = 16  #: bytes after a start that a boundary may look at ("<doc "), at most
+LOOKAHEAD = 16  #: bytes after a start that a boundary may inspect ("<doc "), at most
 STEP = 1 << 16  #: bytes read beyond a target, doubled as long as there is no boundary in them
 
 

@@ -66,7 +66,7 @@ class _Verification:
     source: Rebuild | None
 
     def findings(self) -> Iterator[str]:
-        """Of all shards, then of the manifest."""
+        """Problems of all shards, then of the manifest."""
         token_counts: NDArray[np.int64] | None = np.zeros(self.tokenizer.vocab_size, np.int64)
         numbered = list(enumerate(_numbered(self.manifest)))
         shards = tqdm(numbered, desc="verifying", unit="shard", disable=None)

@@ -35,7 +35,7 @@ from train.finetuning.scores import Scores
 RESULTS, REGRESSION_RESULTS = "benchmark.json", "regression.json"
 
 Score = TypeVar("Score", Scores, Correlations)
-#: Of each model that is compared, by seed: its scores on each test table.
+#: The scores of each compared model on each test table, by seed.
 ByStart = dict[Start, list[dict[str, Score]]]
 
 

@@ -44,7 +44,7 @@ class CellKey:
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """A digest of its files."""
         return f"{self.start}-{self.examples}-{self.seed}"
 
     @property

@@ -1,13 +1,13 @@
-"""What is wrong with a run, in words, told from its lines of metrics alone.
+"""What is wrong with a run, in words, from its lines of metrics alone.
 
     health = Health(unigram_loss=6.2, total_steps=1000)
-    for warning in health.look(step, metrics):
+    for warning in health.update(step, metrics):
         print(warning)
 
     step 300: NSP accuracy is 50.1% over the last 2,560 pairs, which is guessing. Look at ...
 
 A line of metrics is of one batch (the losses, the accuracies) or of the steps since the line before
-(speed, waiting), so each check looks at several lines and leaves room for chance. A cause is told
+(speed, waiting), so each check reads several lines and leaves room for chance. A cause is named
 once, and again only after it had gone.
 """
 
@@ -97,14 +97,14 @@ class Past:
 
 
 class Health:
-    """Reads the lines of a run as they come, and tells what is wrong."""
+    """Reads the lines of a run as they come, and reports what is wrong."""
 
     def __init__(self, *, unigram_loss: float | None, total_steps: int | None) -> None:
-        """None: the unigram of the data is not known; the clock decides when the run is over."""
+        """None: the unigram of the data is not known; the run ends with its time budget."""
         self._past = Past(unigram_loss=unigram_loss, total_steps=total_steps)
-        self._lines_since: dict[str, int] = {}  # causes that have been told of and have not gone
+        self._lines_since: dict[str, int] = {}  # causes that were reported and have not gone
 
-    def look(self, step: int, metrics: Line) -> list[HealthWarning]:
+    def update(self, step: int, metrics: Line) -> list[HealthWarning]:
         """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
         self._past.add(step, metrics)
         checks = HELDOUT_CHECKS if HELDOUT in metrics else CHECKS
@@ -125,9 +125,9 @@ class Health:
 def find_warnings(
     lines: Sequence[Line], *, unigram_loss: float | None, total_steps: int | None
 ) -> list[HealthWarning]:
-    """All that a run was told of, or would have been."""
+    """All warnings of a run, whether or not they were printed."""
     health = Health(unigram_loss=unigram_loss, total_steps=total_steps)
-    return [warning for line in lines for warning in health.look(line["step"], line)]
+    return [warning for line in lines for warning in health.update(line["step"], line)]
 
 
 def unigram_entropy(token_counts: Sequence[int]) -> float | None:
@@ -143,7 +143,7 @@ def not_a_number(past: Past) -> str | None:
     for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
         if not math.isfinite(line.get(name, 0.0)):
             return (
-                f"{name} is {line[name]}. Go on from a checkpoint before it, with a smaller "
+                f"{name} is {line[name]}. Resume from a checkpoint before it, with a smaller "
                 "--learning-rate."
             )
     return None
@@ -174,7 +174,7 @@ def gradient_spike(past: Past) -> str | None:
         return None
     return (
         f"the gradient norm is {newest[0]:.3g}, {newest[0] / max(median(before), 1e-12):,.0f} "
-        "times its median. If the loss follows, go on from a checkpoint with a smaller "
+        "times its median. If the loss follows, resume from a checkpoint with a smaller "
         "--learning-rate or --clip."
     )
 
@@ -190,7 +190,7 @@ def loss_spike(past: Past) -> str | None:
         return None
     return (
         f"the masked-LM loss jumped to {newest[0]:.3f} from about {middle:.3f}. If it stays there, "
-        "go on from a checkpoint with a smaller --learning-rate or a longer --warmup."
+        "resume from a checkpoint with a smaller --learning-rate or a longer --warmup."
     )
 
 
@@ -283,7 +283,7 @@ def slowed_down(past: Past) -> str | None:
 
 
 def overfitting(past: Past) -> str | None:
-    """Held-out loss rises from look to look while the training loss goes on falling."""
+    """Held-out loss rises from evaluation to evaluation while the training loss keeps falling."""
     newest, before = past.last("mlm_loss", SOME), past.last("mlm_loss", SOME, skip=SOME)
     if len(past.heldout) < 3 or len(before) < FEW or fmean(newest) >= fmean(before):
         return None

@@ -23,9 +23,9 @@ LOG_LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postf
 class MetricsLog:
     """Writes each line of metrics to all three places; used as a context.
 
-    Lines of `metrics.jsonl` after `start_step` belong to a life of the run that did not survive and
-    are removed, so each step stands there once. What `health` sees in a line is said as a warning;
-    what it saw in an earlier life was said then.
+    Lines of `metrics.jsonl` after `start_step` were written by a process that died before it saved;
+    they are removed, so each step is there once. What `health` finds in a line is printed as a
+    warning, except in lines of an earlier process, which has printed it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class MetricsLog:
         self._progress.advance()
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """One line: `values` are numbers, or strings, which TensorBoard is not told."""
+        """One line: `values` are numbers, or strings, which TensorBoard does not get."""
         if not self._writes:
             return
         self._file.write(json.dumps({"step": step, **values}) + "\n")
@@ -83,7 +83,7 @@ class MetricsLog:
             tqdm.write(f"warning: {warning}", file=sys.stderr)
 
     def _look(self, step: int, values: dict[str, Any]) -> list[HealthWarning]:
-        return self._health.look(step, values) if self._health else []
+        return self._health.update(step, values) if self._health else []
 
 
 class _Progress:
@@ -143,7 +143,7 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
             _ = values["step"] + 0
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
-                f"line {number} of {path} is no line of metrics; remove it, and run the same again."
+                f"line {number} of {path} is not a line of metrics; remove it and run again."
             ) from error
         yield values, line
 

@@ -135,7 +135,7 @@ def _losses(runs: Runs) -> Section:
 def _accuracies(runs: Runs) -> Section:
     return Section(
         heading="Accuracy",
-        sentence="Of masked tokens, and of next sentence prediction, where chance is 50%.",
+        sentence="Accuracy on masked tokens, and on next sentences, where chance is 50%.",
         charts=[
             *_charts(runs, "mlm_accuracy", "masked-LM accuracy", percent=True),
             *_charts(runs, "nsp_accuracy", "NSP accuracy", percent=True),

@@ -56,7 +56,7 @@ def evaluate(
     world: World,
     precision: str,
 ) -> Evaluation:
-    """Look at each example once; every process takes its part and all get the same numbers."""
+    """Evaluate each example once; each process takes a part and all get the same numbers."""
     unigram = _log_unigram(token_counts).to(world.device)
     was_training = model.training
     model.eval()

@@ -35,9 +35,9 @@ def train_step(
 ) -> tuple[Tensor, Tensor]:
     """Update the model on the global batch of which `loaded` is this process's part.
 
-    Gives the sums of the masked-word and next-sentence losses and of what was told right, float32
-    [4], of this process; and the norm of the gradient before it was clipped, of all. What was told
-    right stays 0 without `count_hits`: of a small model, looking takes a tenth of the step.
+    Returns this process's sums of the masked-LM and next-sentence losses and its numbers of correct
+    predictions, float32 [4], and the global gradient norm before clipping. The numbers of correct
+    predictions stay 0 without `count_hits`: for a small model, counting takes a tenth of the step.
     """
     sums = torch.zeros(4, device=world.device)
     parts = _split(loaded.batch, accumulation)
@@ -63,7 +63,7 @@ def clip_gradients(model: nn.Module, clip: float) -> Tensor:
     """Bound the norm of the gradient, of all processes' parts of it; gives it as it was."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = full_tensor(nn.utils.get_total_norm(gradients))
-    # On CPU a look at the norm is cheaper than a product of everything with 1; CUDA would wait.
+    # On CPU reading the norm is cheaper than a product of everything with 1; CUDA would wait.
     if norm.is_cuda or norm > clip > 0:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip or float("inf"), norm)
     return norm

@@ -198,7 +198,7 @@ class Trainer:
         self.log.write(self.step, line)
 
     def _evaluate(self) -> None:
-        """Measure the model on held-out examples, if there are any and nobody asks to stop."""
+        """Measure the model on held-out examples, if there are any and no stop is requested."""
         if not self.manifest.num_examples("validation"):
             return
         training, world = self.training, self.world

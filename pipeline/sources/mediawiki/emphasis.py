@@ -2,7 +2,7 @@
 
     '''A''' ''b'' it's  ->  A b it's,    the ''Iliad'''s hero  ->  the Iliad's hero
 
-The rules are those of MediaWiki's `Parser::doQuotes`; only the text is kept. A parser that looks
+The rules are those of MediaWiki's `Parser::doQuotes`; only the text is kept. A parser that searches
 for pairs of marks gets the lines wrong in which they are not balanced.
 """
 
