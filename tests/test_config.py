@@ -42,10 +42,10 @@ def test_a_value_that_makes_no_model_is_refused_by_name(field, value, message):
 
 def test_sinusoids_need_an_even_width():
     with pytest.raises(
-        ValueError, match=r"27 places are odd\. Change hidden_size or num_attention_heads"
+        ValueError, match=r"the width 27 is odd\. Change hidden_size or num_attention_heads"
     ):
         BertConfig(hidden_size=27, num_attention_heads=3, positions="learned-from-sinusoids")
-    with pytest.raises(ValueError, match=r"positions 'rotary' come in pairs .* 9 places"):
+    with pytest.raises(ValueError, match=r"positions 'rotary' need pairs .* the width 9 is odd"):
         BertConfig(hidden_size=18, num_attention_heads=2, positions="rotary")
 
 

@@ -25,7 +25,9 @@ def parse(line: str) -> click.Context:
     words = shlex.split(line.partition(" -- ")[0])
     words = words[words.index("train") + 1 :] if "torchrun" in words[0] else words[1:]
     command = main.commands[words[0]]
-    return command.make_context(words[0], words[1:])
+    # Under its group, from which it takes -h.
+    group = click.Context(main, **main.context_settings)
+    return command.make_context(words[0], words[1:], parent=group)
 
 
 def test_there_is_something_to_test():

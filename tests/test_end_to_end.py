@@ -50,7 +50,7 @@ def test_the_last_line_of_each_stage_states_the_result(stages):
     assert printed["tokenizer"].startswith("1,000 ")
     assert printed["tokenizer"].endswith(f": {folder}/tokenizer\n")
     assert f"training examples in 2 shards: {folder}/shards" in printed["shards"]
-    assert "3 shards and" in printed["verify"]
+    assert "3 shards with" in printed["verify"]
     assert "are sound" in printed["verify"]
     assert f"step 30 of 30: {folder}/run" in printed["pretrain"]
     assert f": {folder}/classifier" in printed["finetune"]
@@ -59,7 +59,7 @@ def test_the_last_line_of_each_stage_states_the_result(stages):
 def test_an_example_can_be_read(stages):
     shown = stages[1]["inspect"]
     assert "MASK]" in shown
-    assert "  hidden   1 " in shown
+    assert "  masked   1 " in shown
 
 
 def test_results_are_printed_next_to_their_baselines(stages):

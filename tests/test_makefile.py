@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 def make(project, *words, code=0):
     """What make prints."""
     done = subprocess.run(
-        ["make", *words],
+        ["make", "--no-print-directory", *words],
         cwd=project,
         env={**os.environ, "PYTHONPATH": str(ROOT), "MAKEFLAGS": ""},
         stdout=subprocess.PIPE,
