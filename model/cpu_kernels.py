@@ -3,7 +3,7 @@
 On other devices, and under `torch.compile`, all of them are torch's own. The figures in the
 docstrings are from `tests/benchmarks/cpu_kernels_speed.py`: processor time of torch's operation
 divided by ours, forward and backward, one thread of an AMD EPYC (Zen 5, AVX-512, no AMX), torch
-2.13.0, 2026-11-22. With two threads the comparisons have the same outcome.
+2.13.0, 2026-11-22. Other numbers of threads were not measured.
 """
 
 from collections.abc import Callable
