@@ -23,7 +23,7 @@ COMMANDS = [line for line in CODE if re.match(r"(\.venv/bin/)?clozeline |torchru
 def parse(line: str) -> click.Context:
     """The context of a command line, parsed and not run."""
     words = shlex.split(line.partition(" -- ")[0])
-    words = words[words.index("train") + 1 :] if "torchrun" in words[0] else words[1:]
+    words = words[words.index("pretrain") :] if "torchrun" in words[0] else words[1:]
     command = main.commands[words[0]]
     # Under its group, from which it takes -h.
     group = click.Context(main, **main.context_settings)

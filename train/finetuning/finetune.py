@@ -70,8 +70,7 @@ def finetune(
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
     if is_classifier(out) and not overwrite:
-        _check_same(out, job)
-        return FinetuneReport.from_dict(read_report(out))
+        return _finished(out, job)
     store = CellStore(out, job, resume=resume, overwrite=overwrite)
     disable_malloc_trim()
     with join_world() as world:
@@ -80,21 +79,19 @@ def finetune(
         compared = ComparedModels(start, train, tests, names, config, world.device)
         cells, best, weights = train_all(compared, store)
         assert best.selection is not None  # it is fine-tuned
-        temperature = best.selection.held_out.temperature
-        model = compared.model_of(weights)
         classifier = Classifier(
-            model=model,
+            model=compared.model_of(weights),
             tokenizer=start.tokenizer,
             names=names,
             text=config.text,
             text_pair=config.text_pair,
             max_seq_length=start.max_seq_length,
-            temperature=temperature,
+            temperature=best.selection.held_out.temperature,
         )
         report = summarize(
             cells,
             best,
-            compared.logits(model, TEST),
+            compared.logits(classifier.model, TEST),
             train=train,
             test=test,
             notes=_notes(run, start, config),
@@ -179,12 +176,14 @@ def _job(
     }
 
 
-def _check_same(out: Path, job: dict[str, Any]) -> None:
+def _finished(out: Path, job: dict[str, Any]) -> FinetuneReport:
+    """The report of the classifier that is there. Raises InputError where the job was another."""
     if differs := differences(read_metadata(out)["job"], job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
             "Give another --out, or --overwrite."
         )
+    return FinetuneReport.from_dict(read_report(out))
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:
