@@ -430,3 +430,12 @@ def test_a_tiny_model_learns_to_count(optimizer, tmp_path):
     assert heldout.mlm_accuracy > 0.4 > 5 * heldout.most_frequent_share
     if optimizer == "adamw":  # Muon knows the words sooner and the pairs later
         assert heldout.nsp_accuracy > 0.9
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_data_set_is_never_trained_into(small_folder, tmp_path, overwrite):
+    data_set = shutil.copytree(small_folder, tmp_path / "data")
+    before = sorted(path.name for path in data_set.rglob("*"))
+    with pytest.raises(InputError, match=r"data holds a data set; give the run another --out"):
+        train(small_folder, data_set, overwrite=overwrite)
+    assert sorted(path.name for path in data_set.rglob("*")) == before
