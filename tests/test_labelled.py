@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.common.errors import InputError
+from pipeline.sources.formats import list_blocks, read_block
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from train.finetuning.encoding import (
     Encoder,
@@ -66,6 +67,16 @@ def test_columns_are_read_by_name_and_labels_are_text(tmp_path: Path) -> None:
     assert rows.texts == Texts(["A", ""], ["b", "c"])
     assert rows.labels == ["1", "10"]
     assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
+
+
+def test_several_columns_become_one_text_as_in_sources(tmp_path: Path) -> None:
+    source = write(tmp_path / "x.parquet", label=[1], title=["A"], content=["b\nc"], about=["d"])
+    joined = read_labelled(source, text="title,content", text_pair=None, label="label")
+    assert joined.texts == Texts(["A\nb\nc"])
+    pair = read_texts(source, text="title,content", text_pair="about")
+    assert pair == Texts(["A\nb\nc"], ["d"])
+    (block,) = list_blocks([f"{source}?text=title,content"])
+    assert [text for part in read_block(block) for text in part.texts] == joined.texts.first
 
 
 def test_csv_and_parquet_give_the_same_rows(tmp_path: Path) -> None:

@@ -22,7 +22,9 @@ ALL = "all"
 class FinetuneConfig:
     """The options of `clozeline finetune`; kept in the classifier's folder."""
 
-    text: str = option("text", "Column (or JSON key) of the text.")
+    text: str = option(
+        "text", "Column (or JSON key) of the text; `title,content` joins columns, a line each."
+    )
     text_pair: str | None = option(
         None, "Column of a second text; the model reads [CLS] text [SEP] text-pair [SEP]."
     )

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
@@ -76,8 +77,9 @@ class Labelled:
 def read_labelled(source: str, *, text: str, text_pair: str | None, label: str) -> Labelled:
     """All rows of a file, glob, `hf://` or `sample:reviews` source, by column name.
 
-    Raises InputError for a source that cannot be read, and for columns that are missing or do not
-    hold text or classes.
+    `text` and `text_pair` may name several columns, as in "title,content"; they become one text, a
+    line each. Raises InputError for a source that cannot be read, and for columns that are missing
+    or do not hold text or classes.
     """
     texts, table = _read(source, text, text_pair, extra=[label])
     kind = table.schema.field(label).type
@@ -174,10 +176,16 @@ def balanced_order(labels: Rows, *, seed: int) -> Rows:
 def _read(
     source: str, text: str, text_pair: str | None, *, extra: list[str]
 ) -> tuple[Texts, pa.Table]:
-    columns = list(dict.fromkeys([text, *([text_pair] if text_pair else []), *extra]))
-    table = read_table(source, columns)
-    first = _texts(source, table, text)
-    return Texts(first, _texts(source, table, text_pair) if text_pair else None), table
+    given = [text, text_pair] if text_pair else [text]
+    names = [name.split(",") for name in given]
+    table = read_table(source, list(dict.fromkeys([*chain(*names), *extra])))
+    return Texts(*(_joined(source, table, some) for some in names)), table
+
+
+def _joined(source: str, table: pa.Table, names: Sequence[str]) -> list[str]:
+    """Columns as one text a row, a line each, as sources join them."""
+    columns = [_texts(source, table, name) for name in names]
+    return ["\n".join(row) for row in zip(*columns, strict=True)]
 
 
 def _texts(source: str, table: pa.Table, name: str) -> list[str]:
