@@ -9,6 +9,7 @@ are computed where they are needed, in float32, and are not stored in checkpoint
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -47,6 +48,28 @@ def initial_positions(config: BertConfig) -> Tensor:
     waves = _sines_and_cosines(position * neighbour_frequencies(config))
     # Twice the scale of the word embeddings: otherwise each token attends most to itself.
     return waves * (2 * math.sqrt(2)) * config.initializer_range
+
+
+def continued_positions(table: Tensor, config: BertConfig) -> Tensor:
+    """Float32 [S, H]: a trained table [R, H] of a shorter model, R <= S, with rows for the rest.
+
+    Its rows stay. With "learned-from-neighbours" every column is a wave whose frequency is known:
+    the new rows continue the waves that fit the table best, so heads that attend some tokens away
+    do so everywhere. Other tables are repeated (Beltagy et al. 2020, Longformer, section 5), which
+    keeps the distances of neighbours; rows interpolated between the old ones would change them.
+    """
+    rows, longer = len(table), config.max_position_embeddings
+    if config.positions != "learned-from-neighbours":
+        return table.repeat(-(-longer // rows), 1)[:longer]
+    frequencies = neighbour_frequencies(replace(config, max_position_embeddings=rows))
+    position = torch.arange(longer, dtype=torch.float32)[:, None]
+    angles = (position * frequencies).double().T  # [H / 2, S]
+    waves = torch.stack([angles.sin(), angles.cos(), torch.ones_like(angles)], -1)  # [H / 2, S, 3]
+    columns = table.double().unflatten(1, (-1, 2)).transpose(0, 1)  # [H / 2, R, 2]
+    # The least squares by an SVD: the fastest wave has no sines.
+    amplitudes = torch.linalg.lstsq(waves[:, :rows], columns, driver="gelsd").solution
+    continued = (waves @ amplitudes).transpose(0, 1).flatten(1)  # [S, H]
+    return torch.cat([table, continued[rows:].to(table.dtype)])
 
 
 def neighbour_frequencies(config: BertConfig) -> Tensor:

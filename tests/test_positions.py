@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from model.config import preset
 from model.heads import BertForPretraining
-from model.positions import fixed_positions, rotate, rotation_at, sinusoids
+from model.positions import (
+    continued_positions,
+    fixed_positions,
+    neighbour_frequencies,
+    rotate,
+    rotation_at,
+    sinusoids,
+)
 from tests.support.small_models import SMALL, narrow, numbers
 
 NANO = preset("nano", **SMALL)
@@ -58,6 +65,39 @@ def test_heads_that_start_from_neighbours_attend_ahead_and_back_and_the_others_d
         hits = [(attended == offset).float().mean(1).tolist() for offset in (1, -1)]
         assert min(hits[0][0], hits[1][1]) > 0.9
         assert max(hits[0][1:] + hits[1][2:]) < 0.3
+
+
+def test_a_longer_table_keeps_its_rows_and_continues_its_waves():
+    """Each column is a wave of its own frequency, whatever training made of its phase and mean."""
+    nano = preset("nano", hidden_size=32)
+    draws = numbers(0)
+    sizes, phases, means = (torch.rand(32, generator=draws, dtype=torch.float64) for _ in range(3))
+    frequencies = neighbour_frequencies(nano).double().repeat_interleave(2)
+    position = torch.arange(256)[:, None]
+    waves = sizes * (position * frequencies + phases).sin() + means
+    table = waves[:64].float()
+    longer = continued_positions(table, replace(nano, max_position_embeddings=256))
+    assert torch.equal(longer[:64], table)
+    torch.testing.assert_close(longer, waves.float(), atol=1e-4, rtol=0)
+
+
+def test_heads_attend_to_neighbours_beyond_the_old_positions_too():
+    config = preset("nano", vocab_size=200)
+    encoder = BertForPretraining(config, seed=0).encoder
+    longer = replace(config, max_position_embeddings=256)
+    x = continued_positions(encoder.embeddings.position_embeddings.weight.detach(), longer)
+    x = torch.nn.functional.layer_norm(x, (256,))
+    query, key, _ = encoder.layers[0].attention.qkv(x).unflatten(-1, (3, 4, 64)).permute(1, 2, 0, 3)
+    attended = (query @ key.transpose(-1, -2)).argmax(-1) - torch.arange(256)  # [N, S]
+    assert (attended[0] == 1).float().mean() > 0.9
+    assert (attended[1] == -1).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("positions", ["learned", "learned-from-sinusoids"])
+def test_other_tables_are_repeated(positions):
+    table = torch.arange(12.0).view(6, 2)
+    config = replace(NANO, positions=positions, max_position_embeddings=15)
+    assert torch.equal(continued_positions(table, config), torch.cat([table, table, table[:3]]))
 
 
 @settings(max_examples=20)

@@ -9,6 +9,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from pipeline.common.errors import InputError
@@ -24,7 +25,13 @@ from tests.support.small_training import (
     train,
     weights,
 )
-from train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, load_moments, read_state
+from train.artifacts.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    load_moments,
+    load_weights,
+    read_state,
+)
 from train.artifacts.run import load_run, read_run
 from train.cli import main
 from train.data.batch import digest_text
@@ -314,10 +321,34 @@ def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path):
     assert read_run(second).started_from == digest
 
 
+def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished, tmp_path, capsys):
+    """The table of 16 positions is repeated; a new row has the mean of the moments."""
+    longer = replace(TINY, max_position_embeddings=32)
+    shards, out = longer_folder(tmp_path / "long"), tmp_path / "out"
+    still = {"learning_rate": 1e-30, "weight_decay": 0.0, "beta1": 0.999999, "beta2": 0.999999}
+    train(shards, out, model=longer, start_from=finished, max_steps=1, **still)
+    assert "note: max_position_embeddings 16 there, 32 now: the new positions repeat the old " in (
+        capsys.readouterr().err
+    )
+    name = "encoder.embeddings.position_embeddings.weight"
+    before, after = (load_weights(latest_checkpoint(run)) for run in (finished, out))
+    assert torch.equal(after.pop(name), before[name].repeat(2, 1))
+    assert all(torch.equal(after[other], before[other]) for other in after)
+    before, after = (load_moments(latest_checkpoint(run)) for run in (finished, out))
+    for moment in ("exp_avg", "exp_avg_sq"):
+        old = before[f"{name}/{moment}"]
+        wanted = torch.cat([old, old.mean(0).expand(16, -1)])
+        torch.testing.assert_close(after[f"{name}/{moment}"], wanted, atol=1e-5, rtol=1e-3)
+
+    train(shards, out, model=longer, start_from=finished, resume=True, max_steps=3)
+    assert read_state(latest_checkpoint(out)).step == 3
+
+
 def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_folder, tmp_path):
-    wide = replace(TINY, max_position_embeddings=32)
-    with pytest.raises(InputError, match=r"\(max_position_embeddings 16 there, 32 now\), so its"):
-        train(longer_folder(tmp_path / "a"), tmp_path / "b", model=wide, start_from=finished)
+    narrow = replace(TINY, max_position_embeddings=12)
+    short = write_data_set(tmp_path / "a", train=(20,), config=replace(SMALL, max_seq_length=12))
+    with pytest.raises(InputError, match=r"\(max_position_embeddings 16 there, 12 now\), so its"):
+        train(short, tmp_path / "b", model=narrow, start_from=finished)
     cased = replace(small_tokenizer().normalization, lowercase=False)
     other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
     shards = write_data_set(tmp_path / "c", train=(20,), tokenizer=other)
@@ -333,8 +364,8 @@ def test_the_command_takes_the_model_of_the_other_run(finished, small_folder, tm
     assert result.exit_code == 0, result.stderr
     assert read_run(tmp_path / "a").model == STILL
     result = invoke(longer_folder(tmp_path / "long"), "--out", tmp_path / "b", *start)
-    assert result.exit_code == 2
-    assert "has examples of 32 tokens, but the model reads at most 16" in result.stderr
+    assert result.exit_code == 0, result.stderr
+    assert read_run(tmp_path / "b").model == replace(TINY, max_position_embeddings=32)
     result = invoke(small_folder, "--out", tmp_path / "c", *start, "--preset", "bert-tiny")
     assert "(max_position_embeddings 16 there, 512 now" not in result.stderr.splitlines()[0]
     assert "another model or tokenizer (" in result.stderr

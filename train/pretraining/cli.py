@@ -46,7 +46,8 @@ def pretrain(
     """Pretrain a model on shards, in one process or under torchrun.
 
     With --start-from or --init, the architecture is that of the given run or folder, unless
-    --preset is given as well. SIGTERM and SIGINT save a checkpoint and exit with code 75.
+    --preset is given as well. A run that starts from another may have longer examples: the
+    model then gets more positions. SIGTERM and SIGINT save a checkpoint and exit with code 75.
     """
     if start_from and init:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
@@ -91,13 +92,15 @@ def _chosen_model(
     from pipeline.dataset.manifest import read_manifest
     from train.artifacts.run import model_config, model_of
     from train.pretraining.initial_weights import initial_config
+    from train.pretraining.more_positions import with_positions
 
     source = click.get_current_context().get_parameter_source("preset")
     is_given = source is not ParameterSource.DEFAULT
     if init:
         return initial_config(init, preset_name=preset if is_given else None, dropout=dropout)
     if start_from and not is_given:
-        return model_of(start_from, dropout=dropout)
+        longest = read_manifest(folder).config.max_seq_length
+        return with_positions(model_of(start_from, dropout=dropout), longest)
     return model_config(preset, read_manifest(folder), dropout=dropout)
 
 

@@ -16,6 +16,7 @@ from train.artifacts.checkpoint import (
 from train.artifacts.run import SUMMARY, RunConfig, read_run
 from train.engine.schedule import is_over
 from train.pretraining.initial_weights import check_initial
+from train.pretraining.more_positions import note_of, with_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,13 +147,16 @@ def _from_other_run(other: Path, config: RunConfig) -> ResumePoint:
     if not checkpoints:
         raise InputError(f"{other} has no checkpoint to start from yet; finish that run first.")
     check_checkpoint(checkpoints[-1])
+    longer = with_positions(there.model, config.model.max_position_embeddings)
     if fatal := _without_dropout(config).differences(
-        _without_dropout(there), "tokenizer_digest", "model"
+        _without_dropout(replace(there, model=longer)), "tokenizer_digest", "model"
     ):
         raise InputError(
             f"{other} has another model or tokenizer ({'; '.join(fatal)}), so its weights do not "
             "fit; use its --preset, and shards built with its tokenizer."
         )
+    if longer != there.model:
+        print(f"note: {note_of(there.model, longer)}.", file=sys.stderr)
     return ResumePoint(
         state=TrainState(step=0),
         checkpoint=checkpoints[-1],

@@ -32,6 +32,7 @@ from train.monitoring.metrics import MetricsLog
 from train.monitoring.running_metrics import RunningMetrics
 from train.pretraining.evaluate import Evaluation, evaluate
 from train.pretraining.initial_weights import load_initial
+from train.pretraining.more_positions import grown_moments, grown_weights
 from train.pretraining.resume import ResumePoint
 from train.pretraining.step import train_step
 from train.pretraining.stop_and_budget import StopAndBudget
@@ -78,7 +79,8 @@ class Trainer:
         )
         self.optimizer = build_optimizer(self.model, training)
         if start.checkpoint and start.has_moments:
-            restore_moments(self.model, self.optimizer, load_moments(start.checkpoint))
+            moments = grown_moments(load_moments(start.checkpoint), config.model)
+            restore_moments(self.model, self.optimizer, moments)
         self.running = RunningMetrics(
             world, peak_flops=peak_flops(world.device), carried=start.state.running_metrics
         )
@@ -262,7 +264,7 @@ def _initialize_model(
     if config.head_bias:
         start_decoder_at_unigram(model, torch.tensor(manifest.token_counts))
     if start.checkpoint:
-        model.load_state_dict(load_weights(start.checkpoint))
+        model.load_state_dict(grown_weights(load_weights(start.checkpoint), config))
     elif start.init:
         load_initial(model, start.init)
     return model
