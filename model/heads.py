@@ -178,22 +178,21 @@ def next_sentence_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def start_decoder_at_unigram(model: BertForPretraining, token_counts: Tensor) -> None:
-    """Set the decoder's bias to the log frequencies of the tokens, with add-one smoothing.
+def start_decoder_at_unigram(model: BertForPretraining, log_unigram: Tensor) -> None:
+    """Set the decoder's bias to the log-probabilities of the tokens, `log_unigram` [V].
 
     A new model then starts at the unigram loss instead of spending its first hundreds of steps on
-    reaching it. `token_counts` [V], >= 0: how often each token can be a label. Raises ValueError
-    for a model without this bias and for counts of another vocabulary.
+    reaching it. Raises ValueError for a model without this bias and for another vocabulary.
     """
-    bias, counts = model.mlm_head.bias, token_counts.double() + 1
+    bias = model.mlm_head.bias
     if bias is None:
         raise ValueError("the decoder has no bias to start at the unigram; set head_bias to true.")
-    if counts.shape != bias.shape:
+    if log_unigram.shape != bias.shape:
         raise ValueError(
-            f"{counts.numel():,} token counts for a vocabulary of {bias.numel():,}; "
-            "take the counts from the manifest of the shards that the model trains on."
+            f"a unigram of {log_unigram.numel():,} tokens for a vocabulary of {bias.numel():,}; "
+            "take it from the manifest of the shards that the model trains on."
         )
-    bias.copy_((counts / counts.sum()).log())
+    bias.copy_(log_unigram)
 
 
 def count_parameters(model: BertConfig | nn.Module) -> int:

@@ -196,7 +196,7 @@ def test_a_new_model_started_at_the_unigram_has_its_cross_entropy():
     counts = torch.randint(0, 1000, (VOCAB,), generator=numbers(4))
     frequencies = (counts + 1) / (counts + 1).sum()
     model = BertForPretraining(preset("tiny", **SMALL))
-    start_decoder_at_unigram(model, counts)
+    start_decoder_at_unigram(model, frequencies.log())
     bias = model.mlm_head.bias
     torch.testing.assert_close(bias.exp(), frequencies)
 
@@ -207,9 +207,9 @@ def test_a_new_model_started_at_the_unigram_has_its_cross_entropy():
     assert abs(cross_entropy - entropy) < 0.05 < torch.tensor(VOCAB).log() - entropy
 
 
-def test_counts_of_another_vocabulary_are_refused():
+def test_a_unigram_of_another_vocabulary_is_refused():
     model = BertForPretraining(preset("nano", **SMALL))
-    with pytest.raises(ValueError, match="7 token counts for a vocabulary of 100"):
+    with pytest.raises(ValueError, match="a unigram of 7 tokens for a vocabulary of 100"):
         start_decoder_at_unigram(model, torch.ones(7))
     model = BertForPretraining(preset("nano", **SMALL, head_bias=False))
     with pytest.raises(ValueError, match="set head_bias to true"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from train.monitoring.health import HealthWarning, find_warnings, unigram_entropy
+from train.monitoring.health import HealthWarning, find_warnings
 
 UNIGRAM, BATCH, STEPS, EVERY = 7.0, 64, 1000, 10
 Change = Callable[[int], dict[str, Any]]  # what the line of a step has instead
@@ -29,15 +29,16 @@ def sound_line(step: int) -> dict[str, Any]:
 
 
 def lines(change: Change = lambda step: {}, *, until: int = STEPS) -> list[dict[str, Any]]:
-    return [sound_line(s) | change(s) for s in (1, *range(EVERY, until + 1, EVERY))]
+    """The first line has the unigram's loss."""
+    found = [sound_line(s) | change(s) for s in (1, *range(EVERY, until + 1, EVERY))]
+    return [found[0] | {"unigram_loss": UNIGRAM}, *found[1:]]
 
 
 def warnings_of(
     found: Iterable[dict[str, Any]],
     total_steps: int | None = STEPS,
-    unigram: float | None = UNIGRAM,
 ) -> list[HealthWarning]:
-    return find_warnings(list(found), unigram_loss=unigram, total_steps=total_steps)
+    return find_warnings(list(found), total_steps=total_steps)
 
 
 def heldout(step: int, loss: float) -> dict[str, Any]:
@@ -94,7 +95,7 @@ def test_a_sound_run_has_no_warning() -> None:
     looks = [heldout(step, 4.6 + 2.5 * math.exp(-step / 250)) for step in range(100, 1001, 100)]
     assert warnings_of(sorted([*lines(), *looks], key=lambda line: line["step"])) == []
     assert warnings_of(lines(), None) == []  # a run by the clock
-    assert warnings_of(lines(), unigram=None) == []
+    assert warnings_of(lines()[1:]) == []  # its first line was not kept
 
 
 @pytest.mark.parametrize("cause", FAULTS)
@@ -119,8 +120,8 @@ def test_chance_is_told_from_learning_by_the_number_of_pairs() -> None:
     """54 % of 1,280 pairs may be chance; of 12,800 it is not."""
     change = after(0, nsp_accuracy=0.54)
     wide = after(0, nsp_accuracy=0.54, nsp_pairs=640)
-    few = find_warnings(lines(change), unigram_loss=None, total_steps=STEPS)
-    many = find_warnings(lines(wide), unigram_loss=None, total_steps=STEPS)
+    few = find_warnings(lines(change), total_steps=STEPS)
+    many = find_warnings(lines(wide), total_steps=STEPS)
     assert [warning.cause for warning in few] == ["nsp_at_chance"]
     assert many == []
 
@@ -167,9 +168,3 @@ def test_held_out_loss_that_wavers_or_rises_with_the_training_loss_is_not() -> N
     assert with_looks(5.5, 5.2, 5.21, 5.22) == []
     rising = with_looks(5.0, 5.2, 5.4, 5.6, change=lambda s: {"mlm_loss": 5.0 + s / 1000})
     assert [warning for warning in rising if warning.cause == "overfitting"] == []
-
-
-def test_the_unigram_entropy_is_that_of_the_counts() -> None:
-    assert unigram_entropy([0, 5, 5, 0, 5, 5]) == pytest.approx(math.log(4))
-    assert unigram_entropy([3, 1]) == pytest.approx(0.5623351446)
-    assert unigram_entropy([]) is None

@@ -1,6 +1,7 @@
 """The manifest: it is read as written, and a damaged one is refused by name."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -119,13 +120,17 @@ def test_the_digest_does_not_depend_on_format_or_counts():
     assert SMALL.dataset_digest == golden
 
 
-def test_splits_and_unigram():
+def test_rows_are_counted_by_split():
     assert [shard.rows for shard in SMALL.of_split("train")] == [10, 7]
     assert SMALL.num_examples("train") == 17
     assert SMALL.num_examples("validation") == 3
-    assert SMALL.unigram().tolist() == [0, 0, 0.75, 0.25, 0]
-    assert replace(SMALL, token_counts=[0] * 5).unigram().tolist() == [0] * 5
-    assert np.isclose(SMALL.unigram().sum(), 1)
+
+
+def test_the_unigram_adds_one_to_each_count():
+    probabilities = np.array([1, 1, 7, 3, 1]) / 13  # each of the counts 0, 0, 6, 2, 0 plus one
+    np.testing.assert_allclose(SMALL.log_unigram, np.log(probabilities))
+    assert SMALL.unigram_loss == pytest.approx(0.75 * math.log(13 / 7) + 0.25 * math.log(13 / 3))
+    assert replace(SMALL, token_counts=[0] * 5).unigram_loss == 0
 
 
 def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):

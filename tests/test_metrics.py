@@ -153,7 +153,7 @@ def test_in_a_terminal_progress_is_one_line_that_is_overwritten(tmp_path):
 
 
 def sick() -> Health:
-    return Health(unigram_loss=None, total_steps=20)
+    return Health(total_steps=20)
 
 
 def test_what_health_sees_is_a_line_of_its_own_and_said_in_one_life_only(tmp_path, capsys):

@@ -76,6 +76,7 @@ def test_every_step_has_one_line_and_every_evaluation_another(finished):
     summary = json.loads((finished / "summary.json").read_text())
     last = {f"heldout/{name}": value for name, value in summary["heldout"].items()}
     assert lines[-1] == {"step": 12, **last}
+    assert [line["step"] for line in lines if "unigram_loss" in line] == [1]
 
 
 def test_the_metrics_are_of_the_data_and_the_schedule(finished, small_folder):

@@ -131,6 +131,14 @@ def test_health_warnings_are_on_the_page(tmp_path):
     assert "<td>2</td><td>the gradient norm is 0" in html
 
 
+def test_the_unigram_of_the_first_line_is_that_of_the_warnings(tmp_path):
+    """As during training, with or without an evaluation."""
+    lines = [line(step, mlm_loss=6.0 + 0.1 * (step % 2)) for step in range(1, 121)]
+    lines[0]["unigram_loss"] = 6.0
+    html = page(make_run(tmp_path / "parked", [*lines, {"step": 120, **LOOK}]))
+    assert "counting tokens alone gives 6.000" in html
+
+
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_run_killed_after_a_few_lines_is_drawn_as_far_as_it_got(tmp_path, number):
     folder = make_run(tmp_path / "killed", LINES[:number])

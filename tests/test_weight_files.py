@@ -75,7 +75,8 @@ def test_a_bare_encoder_may_have_a_prefix_or_none(copy: Path) -> None:
     change(copy, architectures=["BertModel"])
     bert = {name: weight for name, weight in weights.items() if name.startswith("bert.")}
     save_file(bert, copy / "model.safetensors")
-    found = load_huggingface(copy).weights
+    # Copies, because older versions of safetensors map the file, which is about to change.
+    found = {name: weight.clone() for name, weight in load_huggingface(copy).weights.items()}
     save_file({k.removeprefix("bert."): v for k, v in bert.items()}, copy / "model.safetensors")
     again = load_huggingface(copy).weights
     assert found.keys() == again.keys()

@@ -75,11 +75,17 @@ class Manifest:
         """The number of rows of a split."""
         return sum(shard.rows for shard in self.of_split(split))
 
-    def unigram(self) -> NDArray[np.float64]:
-        """The frequency of each token among the training tokens, [V]; sums to 1."""
+    @cached_property
+    def log_unigram(self) -> NDArray[np.float64]:
+        """Log-probability of each token by its count in training, with add-one smoothing, [V]."""
+        counts = np.array(self.token_counts, dtype=np.float64) + 1
+        return np.log(counts / counts.sum())
+
+    @property
+    def unigram_loss(self) -> float:
+        """Cross-entropy of `log_unigram` on the training tokens, in nats; 0 without tokens."""
         counts = np.array(self.token_counts, dtype=np.float64)
-        frequencies: NDArray[np.float64] = counts / max(counts.sum(), 1.0)
-        return frequencies
+        return float(-counts @ self.log_unigram / max(counts.sum(), 1.0))
 
 
 def write_manifest(folder: AnyPath, manifest: Manifest) -> None:

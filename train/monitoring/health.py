@@ -1,6 +1,6 @@
 """What is wrong with a run, in words, from its lines of metrics alone.
 
-    health = Health(unigram_loss=6.2, total_steps=1000)
+    health = Health(total_steps=1000)
     for warning in health.update(step, metrics):
         print(warning)
 
@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from itertools import islice
 from statistics import fmean, median
 from typing import Any
-
-import numpy as np
 
 Line = Mapping[str, Any]
 
@@ -62,8 +60,8 @@ class HealthWarning:
 class Past:
     """What the checks know: what was expected, the first lines, and the newest ones."""
 
-    def __init__(self, *, unigram_loss: float | None, total_steps: int | None) -> None:
-        self.unigram_loss = unigram_loss
+    def __init__(self, *, total_steps: int | None) -> None:
+        self.unigram_loss: float | None = None  # the first line of a run has it
         self.total_steps = total_steps
         self.step = 0
         self.first: list[Line] = []
@@ -73,6 +71,7 @@ class Past:
     def add(self, step: int, line: Line) -> None:
         """A new line, of training or of held-out examples."""
         self.step = step
+        self.unigram_loss = line.get("unigram_loss", self.unigram_loss)
         if HELDOUT in line:
             self.heldout.append((step, line[HELDOUT]))
         if "mlm_loss" in line:
@@ -99,9 +98,9 @@ class Past:
 class Health:
     """Reads the lines of a run as they come, and reports what is wrong."""
 
-    def __init__(self, *, unigram_loss: float | None, total_steps: int | None) -> None:
-        """None: the unigram of the data is not known; the run ends with its time budget."""
-        self._past = Past(unigram_loss=unigram_loss, total_steps=total_steps)
+    def __init__(self, *, total_steps: int | None) -> None:
+        """None: the run ends with its time budget."""
+        self._past = Past(total_steps=total_steps)
         self._lines_since: dict[str, int] = {}  # causes that were reported and have not gone
 
     def update(self, step: int, metrics: Line) -> list[HealthWarning]:
@@ -122,19 +121,10 @@ class Health:
                 del self._lines_since[cause]
 
 
-def find_warnings(
-    lines: Sequence[Line], *, unigram_loss: float | None, total_steps: int | None
-) -> list[HealthWarning]:
+def find_warnings(lines: Sequence[Line], *, total_steps: int | None) -> list[HealthWarning]:
     """All warnings of a run, whether or not they were printed."""
-    health = Health(unigram_loss=unigram_loss, total_steps=total_steps)
+    health = Health(total_steps=total_steps)
     return [warning for line in lines for warning in health.update(line["step"], line)]
-
-
-def unigram_entropy(token_counts: Sequence[int]) -> float | None:
-    """Nats of a masked token to whoever has only counted tokens; None where there are no counts."""
-    counts = np.array(token_counts, dtype=np.float64)
-    shares = counts[counts > 0] / max(counts.sum(), 1.0)
-    return float(-(shares * np.log(shares)).sum()) if len(shares) else None
 
 
 def not_a_number(past: Past) -> str | None:

@@ -52,11 +52,8 @@ class RunHistory:
     def warnings(self) -> list[HealthWarning]:
         """The health warnings that the logged metrics give rise to."""
         training = self.config.training
-        return find_warnings(
-            self.lines,
-            unigram_loss=self.last(UNIGRAM, 1),
-            total_steps=None if training.budget else training.max_steps,
-        )
+        total_steps = None if training.budget else training.max_steps
+        return find_warnings(self.lines, total_steps=total_steps)
 
     def settings(self) -> dict[str, str]:
         """Everything that determines the run, by name, as text."""

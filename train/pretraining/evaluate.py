@@ -52,12 +52,15 @@ def evaluate(
     model: BertForPretraining,
     batches: Iterable[LoadedBatch[Any]],
     *,
-    token_counts: list[int],
+    log_unigram: NDArray[np.float64],
     world: World,
     precision: str,
 ) -> Evaluation:
-    """Evaluate each example once; each process takes a part and all get the same numbers."""
-    unigram = _log_unigram(token_counts).to(world.device)
+    """Evaluate each example once; each process takes a part and all get the same numbers.
+
+    `log_unigram` [V]: of the manifest.
+    """
+    unigram = torch.from_numpy(log_unigram).to(world.device)
     was_training = model.training
     model.eval()
     sums = torch.zeros(9, dtype=torch.float64, device=world.device)
@@ -106,11 +109,6 @@ def _evaluation(sums: list[float]) -> Evaluation:
     )
 
 
-def _log_unigram(token_counts: list[int]) -> Tensor:
-    counts: NDArray[np.float64] = np.array(token_counts, dtype=np.float64) + 1
-    return torch.from_numpy(np.log(counts / counts.sum()))
-
-
 def _ratio(total: float, count: float) -> float:
     return total / count if count else float("nan")
 
@@ -148,7 +146,7 @@ def evaluate_run(
                 world_size=world.size,
                 limit=limit,
             ),
-            token_counts=manifest.token_counts,
+            log_unigram=manifest.log_unigram,
             world=world,
             precision=config.training.precision,
         )

@@ -27,7 +27,7 @@ from train.engine.malloc import disable_malloc_trim
 from train.engine.optim import build_optimizer, set_learning_rate
 from train.engine.precision import seed_dropout
 from train.engine.schedule import batch_size_at, is_over, learning_rate_at
-from train.monitoring.health import Health, unigram_entropy
+from train.monitoring.health import Health
 from train.monitoring.metrics import MetricsLog
 from train.monitoring.running_metrics import RunningMetrics
 from train.pretraining.evaluate import Evaluation, evaluate
@@ -92,10 +92,7 @@ class Trainer:
             start_step=self.step,
             max_steps=total_steps,
             writes=world.is_main,
-            health=Health(
-                unigram_loss=unigram_entropy(self.manifest.token_counts),
-                total_steps=total_steps,
-            ),
+            health=Health(total_steps=total_steps),
         )
 
     def train(self) -> Outcome:
@@ -191,6 +188,8 @@ class Trainer:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "gradient_norm": norm.item(),
         }
+        if self.step == 1:
+            line["unigram_loss"] = self.manifest.unigram_loss  # read by the health checks
         for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
             if not math.isfinite(line.get(name, 0.0)):
                 raise DivergedError(
@@ -216,7 +215,7 @@ class Trainer:
             heldout = evaluate(
                 self.model,
                 self._until_stopped(batches),
-                token_counts=self.manifest.token_counts,
+                log_unigram=self.manifest.log_unigram,
                 world=world,
                 precision=training.precision,
             )
@@ -262,7 +261,7 @@ def _initialize_model(
     """The model with the weights that training starts from, on the CPU."""
     model = BertForPretraining(config, seed=seed)
     if config.head_bias:
-        start_decoder_at_unigram(model, torch.tensor(manifest.token_counts))
+        start_decoder_at_unigram(model, torch.from_numpy(manifest.log_unigram))
     if start.checkpoint:
         model.load_state_dict(grown_weights(load_weights(start.checkpoint), config))
     elif start.init:
