@@ -79,7 +79,8 @@ class Manifest:
     def log_unigram(self) -> NDArray[np.float64]:
         """Log-probability of each token by its count in training, with add-one smoothing, [V]."""
         counts = np.array(self.token_counts, dtype=np.float64) + 1
-        return np.log(counts / counts.sum())
+        log_unigram: NDArray[np.float64] = np.log(counts / counts.sum())
+        return log_unigram
 
     @property
     def unigram_loss(self) -> float:

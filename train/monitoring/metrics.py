@@ -140,11 +140,12 @@ def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
             return
         try:
             values = json.loads(line)
-            _ = values["step"] + 0
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError:
+            values = None
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
             raise InputError(
                 f"line {number} of {path} is not a line of metrics; remove it and run again."
-            ) from error
+            )
         yield values, line
 
 
