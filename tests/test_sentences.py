@@ -18,15 +18,8 @@ from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 from pipeline.common.errors import InputError
 from pipeline.tokenization import sentences
-from pipeline.tokenization.sentences import (
-    BEGIN_LOWER,
-    MIDDLE_UPPER,
-    UPPER,
-    PunktData,
-    SentenceSplitter,
-    find_punkt,
-    train_punkt,
-)
+from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
+from pipeline.tokenization.sentences import BEGIN_LOWER, MIDDLE_UPPER, UPPER, SentenceSplitter
 from tests.support.reference_chain import nltk_splitter
 
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
@@ -148,7 +141,7 @@ def test_spans_are_nltks(texts, splitter, reference):
     @settings(max_examples=300, deadline=None, database=None)
     @given(texts)
     def check(text: str) -> None:
-        assert splitter.spans(text) == list(reference.span_tokenize(text))
+        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text))
 
     check()
 
@@ -169,7 +162,7 @@ def test_spans_are_nltks_on_words_in_the_parameters(parameters, splitter, refere
     @settings(max_examples=500, deadline=None, database=None)
     @given(texts.map("".join))
     def check(text: str) -> None:
-        assert splitter.spans(text) == list(reference.span_tokenize(text))
+        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text))
 
     check()
 
@@ -177,7 +170,7 @@ def test_spans_are_nltks_on_words_in_the_parameters(parameters, splitter, refere
 def test_spans_are_nltks_on_every_short_text(splitter, reference):
     for length in range(6):
         for text in map("".join, product('aA ."\n', repeat=length)):
-            assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+            assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 
 @pytest.mark.parametrize("odd", ODD_SPACES + ODD_LETTERS)
@@ -185,18 +178,18 @@ def test_spans_are_nltks_around_an_odd_character(odd, splitter, reference):
     around = ["", "a", "a.", ".", "?", '."', "A", " ", "\n", ". .", "5."]
     for before, between, after in product(around, ["", ".", " ", "\n", ". "], around):
         for text in (before + odd + between + after, before + between + odd + after + "\nThe."):
-            assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+            assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 
 def test_spans_are_nltks_on_real_articles(splitter, reference):
     for text in paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300):
-        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 
 @pytest.mark.slow
 def test_spans_are_nltks_on_a_whole_file(splitter, reference):
     for text in paragraphs_of(real_data() / "wikipedia/train-00001-of-00006.parquet", 1 << 30):
-        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 
 @pytest.mark.slow
@@ -206,7 +199,7 @@ def test_spans_are_nltks_on_every_article_of_a_file_line_ends_and_all(
 ):
     file = real_data() / "wikipedia/train-00000-of-00006.parquet"
     for text in pq.read_table(file, columns=["text"])["text"].to_pylist():
-        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 
 @pytest.mark.slow
@@ -218,7 +211,7 @@ def test_spans_are_nltks_on_damaged_articles(splitter, reference):
         for _ in range(len(damaged) // 12):
             damaged[draw.randrange(len(damaged))] = draw.choice(atoms)
         text = "".join(damaged)
-        assert splitter.spans(text) == list(reference.span_tokenize(text)), repr(text)
+        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +300,8 @@ def test_parameters_with_other_fields_are_refused(trained):
 
 def test_another_process_learns_the_same_bytes_and_spans(trained):
     code = (
-        "import json, sys; from pipeline.tokenization.sentences import *;"
+        "import json, sys; from pipeline.tokenization.punkt import *;"
+        "from pipeline.tokenization.sentences import *;"
         "texts = json.load(sys.stdin);"
         "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
         "print(json.dumps([data.to_json(), splitter.split(texts)[0]]))"
@@ -318,7 +312,8 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
 
 def test_splitting_does_not_import_nltk(trained):
     code = (
-        "import json, sys; from pipeline.tokenization.sentences import *;"
+        "import json, sys; from pipeline.tokenization.punkt import *;"
+        "from pipeline.tokenization.sentences import *;"
         "data = PunktData.from_json(json.load(sys.stdin));"
         "print(SentenceSplitter(data).spans('Dr. Smith left. The end.'), 'nltk' in sys.modules)"
     )

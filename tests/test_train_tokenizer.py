@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.common.errors import InputError
-from pipeline.tokenization.sentences import PunktData, SentenceSplitter
+from pipeline.tokenization.punkt import PunktData
+from pipeline.tokenization.sentences import SentenceSplitter
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, load_tokenizer
 from pipeline.tokenization.train_tokenizer import make_tokenizer
 from tests.support.small import small_tokenizer

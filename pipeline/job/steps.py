@@ -47,7 +47,8 @@ from pipeline.sources.documents import Documents
 from pipeline.sources.formats import read_block
 from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.sentences import PunktData, SentenceSplitter
+from pipeline.tokenization.punkt import PunktData
+from pipeline.tokenization.sentences import SentenceSplitter
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Increase it when the same documents would give another shard: pairs, masks, the shard's layout.

@@ -14,6 +14,7 @@ from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.common.stage_timer import StageTimer
 from pipeline.dataset.buckets import hash_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from pipeline.tokenization.sentence_marks import is_other_script
 from pipeline.tokenization.sentences import SentenceSplitter
 
 
@@ -59,9 +60,11 @@ def tokenize_documents(
     timer = StageTimer()
     with timer.stage("documents"):
         paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
-        high, low = hash_documents(_joined(paragraphs, paragraphs_in))
+        joined = _joined(paragraphs, paragraphs_in)
+        high, low = hash_documents(joined)
     with timer.stage("sentences"):
-        sentences, sentences_in = splitter.split(paragraphs)
+        cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in).tolist()
+        sentences, sentences_in = splitter.split(paragraphs, cut=cut)
     with timer.stage("tokens"):
         ids, tokens_in = tokenizer.encode(sentences)
     counts.seconds = timer.seconds

@@ -1,5 +1,7 @@
 """Text to sentences: the same spans as NLTK's Punkt (Kiss & Strunk 2006), several times faster.
 
+In scripts other than Latin, Greek and Cyrillic, `sentence_marks` cuts these spans further.
+
 At every `.`, `?` or `!` inside a text, Punkt decides whether a sentence ends there, from the
 *chunk* that ends with the mark and the *follower*: the next chunk, or one closing mark.
 
@@ -19,112 +21,15 @@ compiled with it here as well. The packages also disagree about spaces, so those
 
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from itertools import pairwise
-from pathlib import Path
+from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
+from pipeline.tokenization.punkt import PunktData
+from pipeline.tokenization.sentence_marks import SPACE, cut_sentence
 
-# ---- Punkt's parameters ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class PunktData:
-    """Punkt's parameters for a language, as plain sorted values: equal parameters, equal JSON.
-
-    A *type* is a word in lower case; every number is of the type `##number##`.
-    """
-
-    language: str
-    #: Types of abbreviations, without the final period.
-    abbrev_types: list[str]
-    #: Pairs of types with no sentence break between them; the first has no final period.
-    collocations: list[list[str]]
-    #: Types that often start a sentence.
-    sent_starters: list[str]
-    #: Type -> the cases and positions it was seen in, as bits (`UPPER` and the others below).
-    ortho_context: dict[str, int]
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields as a dict that JSON can store."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "PunktData":
-        """The inverse of `to_json`. Raises InputError for other fields."""
-        try:
-            return cls(**data)
-        except TypeError as error:
-            raise InputError(
-                f"the Punkt parameters are invalid ({error}); build the tokenizer again."
-            ) from None
-
-
-def find_punkt(language: str) -> PunktData | None:
-    """The `punkt_tab` parameters from NLTK's data folders (NLTK_DATA), or None without any.
-
-    Raises InputError if `punkt_tab` lacks this language, or if NLTK refuses to read it.
-    """
-    import warnings
-
-    import nltk.data
-    from nltk.tokenize.punkt import load_punkt_params
-
-    if not re.fullmatch(r"\w+", language):
-        raise InputError(f"{language!r} is not a language; give a name such as 'english'.")
-    with warnings.catch_warnings():
-        # NLTK warns about every folder that other users can write to.
-        warnings.simplefilter("ignore", RuntimeWarning)
-        try:
-            folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
-            return _plain(load_punkt_params(folder), language)
-        except (LookupError, PermissionError):
-            roots = [Path(root, "tokenizers", "punkt_tab") for root in nltk.data.path if root]
-    there = sorted(path for root in roots for path in root.glob("*/"))
-    for path in there:
-        if path.name == language:
-            raise InputError(
-                f"NLTK cannot read {path}: a file is missing, or other users can write to it. "
-                f"Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
-            )
-    if there:
-        names = ", ".join(path.name for path in there)
-        raise InputError(f"punkt_tab does not have {language!r}; it has {names}.")
-    return None
-
-
-def train_punkt(texts: Iterable[str], language: str) -> PunktData:
-    """Punkt's parameters learned from `texts`; their order does not matter.
-
-    NLTK takes 2 s and 75 MB per million characters, and two million are plenty: on Wikipedia eight
-    came no closer to its English parameters than one. NLTK's default settings are kept: with
-    INCLUDE_ALL_COLLOCS a repetitive corpus makes "empire. Eventually" a collocation.
-    """
-    from nltk.tokenize.punkt import PunktTrainer
-
-    trainer = PunktTrainer()
-    trainer.train("\n\n".join(sorted(texts)))
-    return _plain(trainer.get_params(), language)
-
-
-def _plain(parameters: Any, language: str) -> PunktData:
-    """NLTK's PunktParameters, sorted."""
-    return PunktData(
-        language=language,
-        abbrev_types=sorted(parameters.abbrev_types),
-        collocations=sorted(map(list, parameters.collocations)),
-        sent_starters=sorted(parameters.sent_starters),
-        ortho_context=dict(sorted(parameters.ortho_context.items())),
-    )
-
-
-# ---- The splitter ------------------------------------------------------------------------------
-
-SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 QUOTES = "\u2018\u2019\u201c\u201d\xab\xbb"
 CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word in any position
 RUN = rf"(?:-{{2,}}|\.{{2,}}|(?:\.[{SPACE}]){{2,}}\.)"  # dashes, dots, and ". . ."
@@ -180,7 +85,7 @@ CONTINUES = CERTAIN._replace(ends=False)
 
 
 class SentenceSplitter:
-    """Punkt for one language: a faster `PunktSentenceTokenizer(parameters).span_tokenize`."""
+    """Punkt for one language, cut further at the sentence ends of other scripts."""
 
     def __init__(self, parameters: PunktData) -> None:
         import regex
@@ -195,21 +100,33 @@ class SentenceSplitter:
         self._endings: dict[str, Ending] = {}
         self._decisions: dict[tuple[Ending, str], bool] = {}
 
-    def split(self, paragraphs: Iterable[str]) -> tuple[list[str], NDArray[np.int64]]:
+    def split(
+        self, paragraphs: Iterable[str], *, cut: Iterable[bool] = repeat(True)
+    ) -> tuple[list[str], NDArray[np.int64]]:
         """All sentences in order, and the number of sentences per paragraph: int64 [paragraphs].
 
         ["It is. So there!", "", "Yes"]  ->  ["It is.", "So there!", "Yes"],  [2, 0, 1]
+
+        Where `cut` is False, sentences end only where Punkt ends them.
         """
         sentences: list[str] = []
         counts = []
-        for text in paragraphs:  # spans are not collected: they would slow the garbage collector
-            spans = self.spans(text)
+        # Spans are not collected: they would slow the garbage collector.
+        for text, further in zip(paragraphs, cut, strict=False):
+            spans = self.spans(text) if further else self.punkt_spans(text)
             sentences += [text[start:end] for start, end in spans]
             counts.append(len(spans))
         return sentences, np.array(counts, dtype=np.int64)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """(start, end) of each sentence of a text, without the space between sentences."""
+        spans = self.punkt_spans(text)
+        if text.isascii():
+            return spans
+        return [part for start, end in spans for part in cut_sentence(text, start, end)]
+
+    def punkt_spans(self, text: str) -> list[tuple[int, int]]:
+        """A faster `PunktSentenceTokenizer(parameters).span_tokenize(text)`."""
         spans, start = [], 0
         breaks = [*self._breaks(text), (len(text.rstrip()), len(text))]
         for (end, follower), (next_end, _) in pairwise(breaks):

@@ -9,7 +9,7 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, remove_folder
 from pipeline.sources.block import Block
 from pipeline.sources.formats import list_blocks, read_block
-from pipeline.tokenization.sentences import PunktData, find_punkt, train_punkt
+from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
 from pipeline.tokenization.tokenizer import (
     TOKENIZER_JSON,
     Tokenizer,

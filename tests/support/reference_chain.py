@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.tokenization.sentences import PunktData
+from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.tokenizer import Tokenizer
 
 Document = list[list[int]]  # sentences of ids

@@ -5,7 +5,8 @@ import numpy as np
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.schema import Examples
 from pipeline.examples.bucket_documents import BucketDocuments
-from pipeline.tokenization.sentences import PunktData, SentenceSplitter
+from pipeline.tokenization.punkt import PunktData
+from pipeline.tokenization.sentences import SentenceSplitter
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 
 SENTENCE = (

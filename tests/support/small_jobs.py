@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.sources.sample.articles import make_articles
-from pipeline.tokenization.sentences import PunktData
+from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,92 @@
+"""Sentence ends in other scripts than Latin, compared with those of ICU.
+
+    python tests/benchmarks/sentences_icu.py [FILE...]
+
+A line of each text file is a paragraph; without files the text is generated. Compared are the ends
+after marks other than `. ? !`, by the number of letters before them: ICU gives the opening bracket
+after a mark to the sentence before it. Needs `pip install icu4py`.
+"""
+
+import re
+import sys
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from pipeline.tokenization.punkt import PunktData, find_punkt
+from pipeline.tokenization.sentence_marks import MARKS
+from pipeline.tokenization.sentences import SentenceSplitter
+from tests.support.languages import LANGUAGES, joined, paragraphs_in
+from tests.support.small import PUNKT
+
+#: A mark before an end, and the brackets, quotes and spaces between them.
+MARKED = re.compile(rf"[{MARKS}]\W*\Z")
+LETTERS = "LMN"  # letters, the marks on them, numbers
+
+
+@dataclass
+class Agreement:
+    """The numbers of ends."""
+
+    both: int = 0
+    ours: int = 0
+    icus: int = 0
+
+    def add(self, other: "Agreement") -> None:
+        self.both += other.both
+        self.ours += other.ours
+        self.icus += other.icus
+
+    def share(self) -> float:
+        return self.both / max(self.both + self.ours + self.icus, 1)
+
+
+def compare(splitter: SentenceSplitter, text: str, counts: Agreement) -> None:
+    """Add the ends inside a paragraph, found by both, only by us and only by ICU."""
+    from icu4py.breakers import SentenceBreaker
+
+    ours = _ends(text, (end for _, end in splitter.spans(text)))
+    icus = _ends(text, accumulate(map(len, SentenceBreaker(text, "en"))))
+    counts.both += len(ours & icus)
+    counts.ours += len(ours - icus)
+    counts.icus += len(icus - ours)
+
+
+def _ends(text: str, stops: Iterable[int]) -> set[int]:
+    letters = [0, *accumulate(unicodedata.category(c)[0] in LETTERS for c in text)]
+    marked = {letters[stop] for stop in stops if MARKED.search(text, max(stop - 20, 0), stop)}
+    return marked - {0, letters[-1]}
+
+
+def main() -> None:
+    """Print the agreement for each script, which the first word of its letters' names gives."""
+    splitter = SentenceSplitter(find_punkt("english") or PunktData.from_json(PUNKT))
+    files = list(map(Path, sys.argv[1:]))
+    lines = [line for file in files for line in file.read_text().split("\n")]
+    lines = lines or [joined(code, p) for code in LANGUAGES for p in paragraphs_in(code, 100)]
+    scripts: dict[str, Agreement] = defaultdict(Agreement)
+    for line in lines:
+        words = (unicodedata.name(c, "?").split()[0] for c in line if c.isalpha())
+        for script, _ in Counter(words).most_common(1):
+            compare(splitter, line.strip(), scripts[script])
+    total = Agreement()
+    for script, counts in sorted(scripts.items(), key=lambda item: -item[1].both):
+        total.add(counts)
+        if counts.both + counts.ours + counts.icus:
+            print(_line(script, counts))
+    print(_line("all", total))
+    sys.exit(total.share() < 0.98)
+
+
+def _line(name: str, counts: Agreement) -> str:
+    return (
+        f"{name:<12} {counts.both:7,} ends in both, {counts.ours} only here, "
+        f"{counts.icus} only in ICU: {counts.share():.1%}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,243 @@
+"""Sentences of other scripts: Punkt's, cut further at the marks that Unicode calls terminal."""
+
+import importlib.util
+import re
+import unicodedata
+
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.tokenization.documents import tokenize_documents
+from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from pipeline.tokenization.punkt import PunktData
+from pipeline.tokenization.sentence_marks import (
+    CLOSING,
+    MARKS,
+    MAX_UNSPACED,
+    SPACE,
+    UNSPACED,
+    cut_sentence,
+    is_other_script,
+)
+from pipeline.tokenization.sentences import SentenceSplitter
+from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
+from tests.support.reference_chain import nltk_splitter
+from tests.support.small import PUNKT, small_tokenizer
+
+PARAMETERS = PunktData.from_json({**PUNKT, "abbrev_types": ["dr", "p.m"]})
+SPLITTER = SentenceSplitter(PARAMETERS)
+EVERY = [chr(i) for i in range(0x110000) if not 0xD800 <= i < 0xE000]
+IS_MARK = re.compile(f"[{MARKS}]").match
+IS_CLOSING = re.compile(f"[{CLOSING}]").match
+IS_UNSPACED = re.compile(f"[{UNSPACED}]").match
+IS_SPACE = re.compile(f"[{SPACE}]").match
+TERMINALS = list(filter(IS_MARK, EVERY))
+THAI = "เพื่อนของฉัน"
+PLAIN = [
+    *"aA 。？！।።.?!\n",
+    "Dr. ",
+    "p.m.",
+    "它",
+    "”",
+    "」",
+    '"',
+    ")",
+    "«",
+    "“",
+    "、",
+    "...",
+    "\u3000",
+]
+PLAIN += [*"۔؟។။၊：，", "हैं", "ቤት", "\U000110be", "\xa0"]
+WORDS = st.sampled_from(["the", "Dr.", "p.m.", "It", "é", "это", "מה", "3.5", "한국", "它", "हैं"])
+NO_MARK = st.characters(codec="utf-8").filter(lambda c: not IS_MARK(c) and not IS_UNSPACED(c))
+MARKLESS = st.lists(
+    WORDS | NO_MARK | st.sampled_from([*" .?!\"')(\n", ". ", "... ", "? "]), max_size=30
+).map("".join)
+MIXED = st.lists(
+    st.sampled_from([*PLAIN, *PLAIN, *TERMINALS]) | st.characters(codec="utf-8"), max_size=30
+).map("".join)
+
+
+def sentences(text: str) -> list[str]:
+    return SPLITTER.split([text])[0]
+
+
+def test_the_marks_are_unicodes() -> None:
+    terminal = regex.compile(r"\p{Sentence_Terminal}")
+    theirs = {c for c in EVERY if terminal.match(c)} - set(".?!")
+    # An older `regex` knows an older Unicode, which only lacks some.
+    assert theirs <= set(TERMINALS)
+    if regex.__version__ >= "2026":
+        assert theirs == set(TERMINALS)
+
+
+def test_the_closing_marks_are_unicodes_and_quotes_that_close_too() -> None:
+    quotes = set("\"'\uff02\uff07")
+    theirs = {c for c in EVERY if unicodedata.category(c) in ("Pe", "Pf")}
+    assert theirs <= set(filter(IS_CLOSING, EVERY))
+    known = {c for c in EVERY if IS_CLOSING(c) and unicodedata.category(c) != "Cn"}
+    assert known == theirs | quotes
+
+
+@settings(max_examples=400, deadline=None, database=None)
+@given(MARKLESS)
+def test_text_without_marks_has_nltks_sentences(text: str) -> None:
+    assert SPLITTER.spans(text) == list(nltk_splitter(PARAMETERS).span_tokenize(text))
+
+
+def cut_slowly(text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Character by character: a sentence goes to its mark and to all marks and quotes after it."""
+    spans, position, begin = [], start, start
+    while position < end:
+        if not IS_MARK(text[position]):
+            position += 1
+            continue
+        position += 1
+        while position < end:
+            spaces = position
+            while spaces < end and IS_SPACE(text[spaces]):
+                spaces += 1
+            if spaces < end and IS_MARK(text[spaces]):
+                position = spaces + 1
+            elif text[position] in ".?!" or IS_CLOSING(text[position]):
+                position += 1
+            else:
+                break
+        spans.append((begin, position))
+        while position < end and IS_SPACE(text[position]):
+            position += 1
+        begin = position
+    return [*spans, (begin, end)] if begin < end else spans
+
+
+@settings(max_examples=600, deadline=None, database=None)
+@given(MIXED)
+def test_mixed_text_has_nltks_sentences_cut_further_at_the_marks(text: str) -> None:
+    punkt = list(nltk_splitter(PARAMETERS).span_tokenize(text))
+    assert SPLITTER.spans(text) == [part for span in punkt for part in cut_slowly(text, *span)]
+
+
+@pytest.mark.parametrize("mark", TERMINALS)
+def test_every_mark_ends_a_sentence_with_and_without_a_space(mark: str) -> None:
+    assert sentences(f"ab{mark}cd{mark}") == [f"ab{mark}", f"cd{mark}"]
+    assert sentences(f"ab {mark} cd") == [f"ab {mark}", "cd"]
+    assert sentences(f"ab{mark}!”) cd") == [f"ab{mark}!”)", "cd"]
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["你好。", "“再见！”", "他说。", "Is it?", "No."],
+        ["「そうだ。」", "と彼は言った。", "本当？！", "はい。"],
+        ["वह आया ।", "राम गया॥", "Dr. Rao आए।"],
+        ["እሱ መጣ።", "ማን ነው፧", "እኔ ነኝ።"],
+        ["Նա եկավ։", "«Ո՞վ է։»", "Ես եմ։"],
+        ["یہ کیا ہے؟", "وہ آیا۔", "اچھا!"],
+        ["သူလာသည်။", "ကျွန်ုပ်သွားသည်။"],
+        ["គាត់មក។", "ខ្ញុំទៅ។"],
+        ["ماذا؟", "(نعم.)", "ذهب."],
+    ],
+)
+def test_known_texts(expected: list[str]) -> None:
+    assert sentences(" ".join(expected)) == expected
+
+
+def test_marks_need_no_space() -> None:
+    assert sentences("你好。“再见！”他说。") == ["你好。", "“再见！”", "他说。"]
+    assert sentences("这是。。。那是……不是") == ["这是。。。", "那是……不是"]
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_generated_sentences_are_found_again(code: str) -> None:
+    for written in paragraphs_in(code, 30):
+        text = joined(code, written)
+        if code in ("th", "lo", "bo"):
+            found = sentences(text)
+            assert " ".join(found) == text  # cut at spaces only
+            assert max(map(len, found)) <= MAX_UNSPACED
+            assert len(text) <= MAX_UNSPACED or len(found) > 1
+        else:
+            assert sentences(text) == [sentence.strip() for sentence in written]
+
+
+def test_a_long_sentence_of_an_unspaced_script_is_cut_at_spaces() -> None:
+    text = " ".join([THAI] * 40)
+    pieces = sentences(text)
+    each = len(THAI) + 1
+    assert " ".join(pieces) == text
+    assert [len(piece) for piece in pieces[:-1]] == [each * ((MAX_UNSPACED + 1) // each) - 1] * 4
+    assert sentences(THAI * 40) == [THAI * 40]
+    assert sentences(f"{THAI * 20} {THAI}") == [THAI * 20, THAI]
+    # Numbers and other scripts stay with the words around them.
+    assert sentences(" 12 ".join([THAI] * 20)) == [" 12 ".join([THAI] * 20)]
+    assert sentences("a house " * 40) == [("a house " * 40).strip()]
+    short = " ".join([THAI] * 3)
+    assert sentences(short) == [short]
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=20))
+def test_no_cut_is_missed_and_none_is_needless(lengths: list[int]) -> None:
+    words = ["ก" * length for length in lengths]
+    text = " ".join(words)
+    spans = cut_sentence(text, 0, len(text))
+    assert " ".join(text[start:end] for start, end in spans) == text
+    for (start, end), following in zip(spans, [*spans[1:], None], strict=True):
+        assert end - start <= MAX_UNSPACED or " " not in text[start:end]
+        if following is not None:  # the next word would not have fitted
+            word = text[following[0] :].split(" ")[0]
+            assert end - start + 1 + len(word) > MAX_UNSPACED
+
+
+@pytest.mark.parametrize(
+    "text", ["。" * 300_000, "。 " * 200_000, "。" + " " * 300_000, "。a" * 100_000]
+)
+def test_hostile_text_is_cut_in_linear_time(text: str) -> None:
+    # Quadratic work would take hours.
+    assert "".join(text[start:end] for start, end in SPLITTER.spans(text)).strip()
+    SPLITTER.spans(f"{THAI} " * 50_000)
+
+
+def test_the_script_of_a_document_is_that_of_a_third_of_its_characters() -> None:
+    for code in LANGUAGES:
+        for text in articles_in(code, 3):
+            assert is_other_script(text) is (code != "ru"), code
+    vietnamese = "Tất cả mọi người sinh ra đều được tự do và bình đẳng về nhân phẩm và quyền. " * 9
+    greek = "Ἐν ἀρχῇ ἦν ὁ λόγος, καὶ ὁ λόγος ἦν πρὸς τὸν θεόν, καὶ θεὸς ἦν ὁ λόγος. " * 9
+    quoting = "Morning Musume (モーニング娘。) is a group; its name ends with 。 in every title. "
+    for text in ("", "plain", "naïve — “quoted” …", vietnamese, greek, quoting, "a。b"):
+        assert not is_other_script(text), text
+
+
+def test_a_document_in_latin_letters_keeps_punkts_sentences() -> None:
+    def counted(text: str) -> int:
+        _, counts = tokenize_documents(
+            [text],
+            splitter=SPLITTER,
+            tokenizer=ColumnTokenizer(small_tokenizer()),
+            min_characters=0,
+        )
+        return counts.read["sentences"]
+
+    quoting = "the group モーニング娘。 was old. the dog ran to river 。 and town."
+    assert counted(f"the cat sat.\n{quoting}") == 3
+    assert (
+        counted(f"モーニング娘。モーニング娘。モーニング娘。\n{'モーニング娘、' * 30}\n{quoting}")
+        == 8
+    )
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("icu4py") is None, reason="not installed: `pip install icu4py`"
+)
+def test_the_ends_at_marks_are_icus() -> None:
+    from tests.benchmarks.sentences_icu import Agreement, compare
+
+    total = Agreement()
+    for code in LANGUAGES:
+        for written in paragraphs_in(code, 20):
+            compare(SPLITTER, joined(code, written), total)
+    assert total.both > 500
+    assert total.share() > 0.98
