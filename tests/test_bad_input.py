@@ -320,8 +320,8 @@ def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder: Path, tmp_path: 
     (tmp_path / "file").write_text("x")
     learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out")
     assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
-    assert refused(*learn, tmp_path / "file").endswith("file; give another --out.")
-    assert "(File exists); give another --out." in refused(*learn, tmp_path / "file" / "t")
+    assert refused(*learn, tmp_path / "file").endswith("file is a file; give --out a folder.")
+    assert "cannot create the folder" in refused(*learn, tmp_path / "file" / "t")
     assert "already" in refused(*learn, folder / "tokenizer")
     assert not (tmp_path / "t").exists()
 

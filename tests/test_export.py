@@ -240,7 +240,7 @@ def test_an_identical_export_is_kept_and_nothing_else_is_replaced(
     output_of("export", other, "--out", out, "--overwrite")
     assert weights_sha256(out) != weights_sha256(exported)
     (out / "thesis.txt").write_text("years of work")
-    assert "is not an export (it contains thesis.txt)" in refused(
+    assert "not part of an export (thesis.txt), and replacing it would" in refused(
         "export", run, "--out", out, "--overwrite"
     )
     assert (out / "thesis.txt").exists()

@@ -248,7 +248,6 @@ def test_overwrite_replaces_the_folder(
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(classifier, out)
-    (out / "stray").touch()
     assert finetune(run, rows[0], out=out, config=QUICK, overwrite=True).is_new
     assert sorted(contents(out)) == [
         "classifier.json",
@@ -265,7 +264,7 @@ def test_a_folder_of_something_else_is_not_touched(
     run: Path, rows: tuple[str, str], tmp_path: Path, overwrite: bool
 ) -> None:
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(InputError, match="exists and is not a classifier"):
+    with pytest.raises(InputError, match="is not empty and not a classifier"):
         finetune(run, rows[0], out=tmp_path, config=CONFIG, overwrite=overwrite)
     assert (tmp_path / "thesis.txt").exists()
 

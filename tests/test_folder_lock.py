@@ -44,9 +44,18 @@ def test_a_killed_holder_leaves_no_lock(tmp_path, holder):
 
 def test_nothing_is_left_in_the_folder(tmp_path):
     for _ in range(2):
-        with locked_folder(tmp_path / "out"):
+        with locked_folder(tmp_path):
             pass
-    assert list((tmp_path / "out").iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path):
+    with locked_folder(tmp_path / "deep" / "out"):
+        pass
+    assert not (tmp_path / "deep" / "out").exists()
+    with locked_folder(tmp_path / "out"):
+        (tmp_path / "out" / "a").touch()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
 
 
 def test_an_error_inside_releases_the_lock(tmp_path):

@@ -406,7 +406,7 @@ def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
 
 def test_a_file_is_refused_as_the_folder_of_a_run(small_folder, tmp_path):
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="file is a file; give the run a folder"):
+    with pytest.raises(InputError, match="file is a file; give --out a folder"):
         train(small_folder, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
@@ -468,6 +468,6 @@ def test_a_tiny_model_learns_to_count(optimizer, tmp_path):
 def test_a_data_set_is_never_trained_into(small_folder, tmp_path, overwrite):
     data_set = shutil.copytree(small_folder, tmp_path / "data")
     before = sorted(path.name for path in data_set.rglob("*"))
-    with pytest.raises(InputError, match=r"data holds a data set; give the run another --out"):
+    with pytest.raises(InputError, match=r"data is not empty and not a run"):
         train(small_folder, data_set, overwrite=overwrite)
     assert sorted(path.name for path in data_set.rglob("*")) == before

@@ -111,7 +111,7 @@ def test_a_folder_with_files_is_left_alone(tmp_path, corpus, no_punkt):
     with pytest.raises(InputError, match="out exists already; give another --out, or --overwrite"):
         make(tmp_path / "out", corpus, vocab_size=300)
     assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
-    with pytest.raises(InputError, match="is a file; give another"):
+    with pytest.raises(InputError, match="is a file; give --out a folder"):
         make(corpus, corpus, vocab_size=200)
 
 
@@ -129,6 +129,6 @@ def test_a_tokenizer_is_replaced_on_request_and_nothing_else_is(tmp_path, corpus
     assert load_tokenizer(out).digest == made.digest
     other.mkdir()
     (other / "thesis.txt").write_text("all of it")
-    with pytest.raises(InputError, match="other is not a tokenizer; --overwrite replaces only"):
+    with pytest.raises(InputError, match="other is not empty and not a tokenizer"):
         make(other, corpus, vocab=vocabulary, overwrite=True)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]

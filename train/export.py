@@ -18,6 +18,8 @@ from model.huggingface.config import CLASSIFICATION, CONFIG, PRETRAINING, check_
 from model.huggingface.convert import save_huggingface
 from model.huggingface.weight_files import SAFETENSORS
 from pipeline.common.errors import InputError
+from pipeline.common.folder_lock import locked_folder
+from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT
 from train.artifacts.checkpoint import latest_checkpoint, read_state
 from train.artifacts.classifier_folder import read_metadata, read_report
@@ -55,8 +57,9 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
     kind = kind_of(source)
     if kind == "hugging face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
-    _check_replaceable(out)
-    with partial_folder(out) as partial:
+    out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
+    _check_folder(out, overwrite=overwrite)
+    with locked_folder(out), partial_folder(out) as partial:
         write = _write_run if kind == "run" else _write_classifier
         architecture, parameters = write(source, partial, folder=out.name)
         is_new = overwrite or not _is_same(partial, out)
@@ -124,18 +127,13 @@ def _heldout(run: Path, step: int) -> dict[str, float] | None:
     return summary["heldout"] if summary["step"] == step else None
 
 
-def _check_replaceable(out: Path) -> None:
+def _check_folder(out: Path, *, overwrite: bool) -> None:
     """Raise InputError if writing `out` would delete files that are not part of an export."""
     restore_folder(out)
-    if not out.exists():
-        return
-    names = {path.name for path in out.iterdir()} if out.is_dir() else {out.name}
-    foreign = sorted(names - {*MODEL_FILES, CARD})
-    if foreign or (names and CONFIG not in names):
-        raise InputError(
-            f"{out} exists and is not an export (it contains "
-            f"{', '.join((foreign or sorted(names))[:3])}); choose another --out."
-        )
+    is_export = (out / CONFIG).exists()
+    check_kind(out, "an export", is_own=is_export)
+    if overwrite or not is_export:
+        check_replaceable(out, "an export", own=(*MODEL_FILES, CARD))
 
 
 def _is_same(partial: Path, out: Path) -> bool:
@@ -146,7 +144,7 @@ def _is_same(partial: Path, out: Path) -> bool:
 
 
 def _check_overwrite(out: Path, *, overwrite: bool) -> None:
-    if out.exists() and any(out.iterdir()) and not overwrite:
+    if (out / CONFIG).exists() and not overwrite:
         raise InputError(
             f"{out} holds a different export; choose another --out, or add --overwrite."
         )

@@ -13,7 +13,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline.common.errors import InputError
@@ -26,12 +26,13 @@ LOCK = ".lock"
 def locked_folder(folder: AnyPath) -> Iterator[None]:
     """Create the folder if needed and hold its lock; a URL is not locked.
 
-    Raises InputError, naming the holder, where another process writes into the folder.
+    A folder that was created and is still empty at the end is removed again. Raises InputError,
+    naming the holder, where another process writes into the folder.
     """
     if not is_local(folder):
         yield
         return
-    make_folder(folder)
+    is_new = not folder.exists()
     path = folder / LOCK
     lock = _acquire(path)
     try:
@@ -40,14 +41,27 @@ def locked_folder(folder: AnyPath) -> Iterator[None]:
         os.write(lock, json.dumps(holder).encode())
         yield
     finally:
-        path.unlink(missing_ok=True)  # while it is held: see `_acquire`
+        if _is_same(lock, path):
+            path.unlink(missing_ok=True)  # while it is held: see `_acquire`
         os.close(lock)
+        if is_new:
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def keep_lock(folder: Path, replacement: Path) -> None:
+    """Before `replacement` takes the folder's place: the lock's file goes with it."""
+    with suppress(OSError):  # not locked, or a file system without hard links
+        os.link(folder / LOCK, replacement / LOCK)
 
 
 def _acquire(path: Path) -> int:
     while True:
+        make_folder(path.parent)
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            continue  # its last holder removed the folder
         except OSError as error:
             raise InputError(f"cannot write to {path.parent}: {error.strerror}.") from error
         try:
@@ -55,9 +69,16 @@ def _acquire(path: Path) -> int:
         except OSError as error:
             os.close(lock)
             raise InputError(f"{path.parent} is in use by {_holder(path)}.") from error
-        if path.exists() and os.fstat(lock).st_ino == path.stat().st_ino:
+        if _is_same(lock, path):
             return lock
         os.close(lock)  # its last holder removed the file between our open and our lock
+
+
+def _is_same(lock: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), path.stat())
+    except OSError:
+        return False
 
 
 def _holder(path: Path) -> str:

@@ -15,12 +15,13 @@ from typing import Any
 
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
-from pipeline.common.paths import PARTIAL, make_folder, names_in, remove_folder, whole_file
+from pipeline.common.folder_owner import check_kind, remove_files
+from pipeline.common.paths import PARTIAL, make_folder, names_in, whole_file
 from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, Manifest, read_manifest
 from pipeline.job.job_log import LOG
 from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import clear_cache
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 
 # The names of shards; nothing else that a manifest lists is removed.
 SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
@@ -28,15 +29,8 @@ SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
 
 def check_folder(context: JobContext) -> None:
     """Raises InputError if the folder is not empty, and neither a data set nor a job's."""
-    out = context.out_dir
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give --out a folder.")
-    visible = sorted(name for name in names_in(out) if not name.startswith("."))
-    if visible and not (_read_json(context, MANIFEST) or _read_json(context, JOB)):
-        found = ", ".join(visible[:3]) + (", ..." if visible[3:] else "")
-        raise InputError(
-            f"{out} is not empty and not a data set ({found}); give --out another folder."
-        )
+    is_own = bool(_read_json(context, MANIFEST) or _read_json(context, JOB))
+    check_kind(context.out_dir, "a data set", is_own=is_own)
 
 
 def finished_dataset(context: JobContext) -> Manifest | None:
@@ -79,7 +73,7 @@ def prepare_folders(context: JobContext, tokenizer: Tokenizer) -> None:
         file.write(json.dumps(start).encode())
     folder = context.out_dir / TOKENIZER
     if not _has_tokenizer(context):
-        remove_folder(folder)
+        remove_files(folder, TOKENIZER_FILES)
         tokenizer.save(folder)
 
 

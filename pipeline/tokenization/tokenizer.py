@@ -31,7 +31,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order 
 CONTINUATION = "##"
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
-VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
+TOKENIZER_FILES = ("vocab.txt", "punkt.json", "tokenizer.json")
+VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = TOKENIZER_FILES
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 
 # The settings of BERT's tokenizer.json: (part, setting, value).
@@ -108,7 +109,7 @@ class Tokenizer:
         unchanged. Raises InputError for a folder that holds anything else.
         """
         folder = path_of(folder)
-        names = {name for name in names_in(folder) if not name.endswith(".partial")}
+        names = {name for name in names_in(folder) if not name.startswith(".")}
         if TOKENIZER_JSON in names or not names <= {VOCAB_TXT, PUNKT_JSON}:
             self._check_same(folder)
             return

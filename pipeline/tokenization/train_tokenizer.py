@@ -6,12 +6,14 @@ from tqdm import tqdm
 
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, remove_folder
+from pipeline.common.folder_lock import locked_folder
+from pipeline.common.folder_owner import check_kind, remove_files
+from pipeline.common.paths import AnyPath, names_in
 from pipeline.sources.block import Block
 from pipeline.sources.formats import list_blocks, read_block
 from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
 from pipeline.tokenization.tokenizer import (
-    TOKENIZER_JSON,
+    TOKENIZER_FILES,
     Tokenizer,
     adopt_vocabulary,
     learn_vocabulary,
@@ -40,7 +42,27 @@ def make_tokenizer(
     Raises InputError for a vocabulary that is not BERT's, and if there is no text to learn from.
     """
     _check_out(out, overwrite=overwrite)
-    limit = max_megabytes * 1_000_000
+    with locked_folder(out):
+        limit = max_megabytes * 1_000_000
+        tokenizer, origin = _learn_or_adopt(
+            sources, vocab, vocab_size, cased, language, text_columns, limit
+        )
+        if overwrite:
+            remove_files(out, TOKENIZER_FILES)
+        tokenizer.save(out)
+    return tokenizer, origin
+
+
+def _learn_or_adopt(
+    sources: Sequence[str],
+    vocab: AnyPath | None,
+    vocab_size: int | None,
+    cased: bool,
+    language: str,
+    text_columns: tuple[str, ...],
+    limit: int,
+) -> tuple[Tokenizer, str]:
+    """The tokenizer, and where Punkt's parameters come from; reads up to `limit` bytes of text."""
     if vocab is not None:
         adopt_vocabulary(vocab, cased=cased, punkt=None)  # reports a bad one before the long work
     blocks = _mixed(sources, text_columns) if sources else []
@@ -61,25 +83,15 @@ def make_tokenizer(
         tokenizer = learn_vocabulary(
             texts, vocab_size=vocab_size, cased=cased, punkt=punkt.to_json()
         )
-    if overwrite:
-        remove_folder(out)
-    tokenizer.save(out)
     return tokenizer, origin
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:
     """Fail before the work, not after it."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give another --out.")
-    if out.exists() and any(out.iterdir()):
-        if not overwrite:
-            raise InputError(f"{out} exists already; give another --out, or --overwrite.")
-        if not (out / TOKENIZER_JSON).exists():
-            raise InputError(f"{out} is not a tokenizer; --overwrite replaces only a tokenizer.")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create {out} ({error.strerror}); give another --out.") from error
+    names = {name for name in names_in(out) if not name.startswith(".")} if out.is_dir() else set()
+    check_kind(out, "a tokenizer", is_own=names <= set(TOKENIZER_FILES))
+    if names and not overwrite:
+        raise InputError(f"{out} exists already; give another --out, or --overwrite.")
 
 
 def _train_punkt(blocks: list[Block], language: str) -> PunktData:

@@ -28,7 +28,8 @@ from train.artifacts.partial_folder import partial_folder, replace_folder
 from train.artifacts.snapshot import Snapshot
 
 CHECKPOINTS = "checkpoints"
-MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
+MODEL, OPTIMIZER, STATE = CHECKPOINT_FILES
 DAMAGED = "damaged-"  # prefix of a folder that was set aside
 
 

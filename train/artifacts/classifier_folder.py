@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.common.errors import InputError
+from pipeline.common.folder_owner import check_kind, check_replaceable
+from pipeline.tokenization.tokenizer import TOKENIZER_FILES
 from train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT, TOKENIZER = (
@@ -22,7 +24,13 @@ CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "report.json",
     "tokenizer",
 )
-CELLS = "cells"
+CELLS, JOB = "cells", "job.json"
+#: Patterns of what `clozeline finetune` and `clozeline report` write.
+OWN_FILES = (
+    *(CLASSIFIER, MODEL, REPORT, "report.html", "label_efficiency.*"),
+    *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
+    f"{CELLS}/*",
+)
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -40,12 +48,13 @@ def is_classifier(folder: Path) -> bool:
     return (folder / CLASSIFIER).exists()
 
 
-def check_room(folder: Path) -> None:
+def check_room(folder: Path, *, overwrite: bool) -> None:
     """Raises InputError where the folder cannot be written, or has foreign files in it."""
     restore_folder(folder)
-    is_strange = folder.exists() and not is_classifier(folder)
-    if is_strange and (not folder.is_dir() or any(x.name != CELLS for x in folder.iterdir())):
-        raise InputError(f"{folder} exists and is not a classifier; give another --out.")
+    is_unfinished = (folder / CELLS / JOB).exists()
+    check_kind(folder, "a classifier", is_own=is_classifier(folder) or is_unfinished)
+    if overwrite or not is_classifier(folder):
+        check_replaceable(folder, "a classifier", own=OWN_FILES)
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise InputError(f"{above} is not writable; give another --out.")

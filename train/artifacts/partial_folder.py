@@ -18,6 +18,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from pipeline.common.errors import InputError
+from pipeline.common.folder_lock import keep_lock
 
 
 @contextmanager
@@ -41,6 +42,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
 
 def replace_folder(partial: Path, out: Path) -> None:
     """Put a folder that is filled in the place of `out`, on disk; a kill leaves either of them."""
+    keep_lock(out, partial)
     for path in (*partial.rglob("*"), partial):
         _sync(path)
     aside = _aside(out)

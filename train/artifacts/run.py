@@ -1,7 +1,6 @@
 """The folder of a training run: its configs, tokenizer and weights, for every later command."""
 
 import json
-import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -11,14 +10,21 @@ from torch import Tensor
 from model.config import BertConfig, preset
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import Manifest
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from train.artifacts.checkpoint import CHECKPOINTS, latest_checkpoint, load_weights
+from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from train.artifacts.checkpoint import (
+    CHECKPOINT_FILES,
+    CHECKPOINTS,
+    latest_checkpoint,
+    load_weights,
+)
 from train.config import PretrainConfig
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
+TENSORBOARD = "tensorboard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +110,29 @@ def with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
     return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
 
 
+def check_run_folder(out: Path) -> None:
+    """Raises InputError if the folder is neither empty nor a run."""
+    check_kind(out, "a run", is_own=_is_run(out))
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        values = json.loads((folder / RUN).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(values, dict) and {"model", "training"} <= values.keys()
+
+
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Start or continue the folder of a run, which is not complete (any more)."""
+    """Start or continue the folder of a run, which is not complete (any more).
+
+    run.json comes first: without it the folder would not be recognized after a kill.
+    """
     run.mkdir(parents=True, exist_ok=True)
     (run / SUMMARY).unlink(missing_ok=True)
-    tokenizer.save(run / TOKENIZER)
     with whole_file(run / RUN) as file:
         file.write((json.dumps(config.to_dict(), indent=2) + "\n").encode())
+    tokenizer.save(run / TOKENIZER)
 
 
 def read_run(run: Path) -> RunConfig:
@@ -155,10 +177,14 @@ def write_summary(run: Path, step: int, heldout: dict[str, float] | None) -> Non
 
 
 def remove_run(run: Path) -> None:
-    """Remove the files of a run, and nothing else, from its folder."""
-    for name in (CHECKPOINTS, TOKENIZER, "tensorboard"):
-        shutil.rmtree(run / name, ignore_errors=True)
-    for name in (RUN, SUMMARY, "metrics.jsonl"):
+    """Remove the files of a run, and nothing else, from its folder; run.json comes last."""
+    for folder in (run / CHECKPOINTS).glob("*step-*"):  # also damaged and half-written ones
+        remove_files(folder, CHECKPOINT_FILES)
+    remove_files(run / CHECKPOINTS, ())
+    remove_files(run / TOKENIZER, TOKENIZER_FILES)
+    events = (run / TENSORBOARD).glob("events.out.tfevents.*")
+    remove_files(run / TENSORBOARD, [path.name for path in events])
+    for name in (SUMMARY, "metrics.jsonl", RUN):
         (run / name).unlink(missing_ok=True)
 
 

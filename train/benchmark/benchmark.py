@@ -21,6 +21,7 @@ import numpy as np
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.common.folder_owner import check_kind
 from pipeline.common.paths import whole_file
 from train.benchmark.tasks import CLASSIFICATION, REGRESSION, Task
 from train.engine.distributed import join_world
@@ -62,6 +63,8 @@ def benchmark(
 
     Raises InputError as `finetune` does.
     """
+    started = any((out / task.name).is_dir() for task in tasks)
+    check_kind(out, "a benchmark", is_own=started or (out / RESULTS).exists())
     results: list[Result] = []
     for task in tasks:
         print(f"{task.name}: {task.train}", file=sys.stderr)

@@ -20,13 +20,12 @@ from torch import Tensor
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
-from train.artifacts.classifier_folder import CELLS
+from train.artifacts.classifier_folder import CELLS, JOB
 from train.finetuning.scores import Scores
 from train.finetuning.selection import Selection
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
 
-JOB = "job.json"
 SHOWN: dict[Start, str] = {
     "pretrained": "fine-tuned",
     "from_scratch": "from scratch",

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.common.folder_lock import locked_folder
 from train.artifacts.classifier_folder import check_room, is_classifier, read_metadata, read_report
 from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.artifacts.run import with_dropout
@@ -62,7 +63,24 @@ def finetune(
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
     unfinished one continues. Raises InputError for whatever the user can fix.
     """
-    check_room(out)
+    out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
+    check_room(out, overwrite=overwrite)
+    sources = (run, train_source, test_source, also_test)
+    with locked_folder(out):
+        return _finetune_into(out, *sources, config, resume=resume, overwrite=overwrite)
+
+
+def _finetune_into(
+    out: Path,
+    run: Path,
+    train_source: str,
+    test_source: str | None,
+    also_test: Sequence[str],
+    config: FinetuneConfig,
+    *,
+    resume: bool,
+    overwrite: bool,
+) -> FinetuneReport:
     start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
     names = class_names(train)

@@ -11,10 +11,10 @@ from tqdm import tqdm
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
+from train.artifacts.run import TENSORBOARD
 from train.monitoring.health import Health, HealthWarning
 
 METRICS = "metrics.jsonl"
-TENSORBOARD = "tensorboard"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
 SECONDS_BETWEEN_LINES = 15.0  # of progress, where the output is a log and not a terminal
 LOG_LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"

@@ -6,6 +6,8 @@ optimizer moments and the position in the data. Nothing else is needed to contin
 data and dropout are functions of the seed and the step.
 """
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +15,10 @@ import torch
 
 from model.config import BertConfig
 from pipeline.common.errors import InputError
+from pipeline.common.folder_lock import locked_folder
 from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from pipeline.tokenization.tokenizer import load_tokenizer
-from train.artifacts.run import RunConfig, remove_run, write_run
+from train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run
 from train.config import PretrainConfig
 from train.engine.distributed import is_restart, join_world
 from train.pretraining.open_loader import open_loader
@@ -44,7 +47,8 @@ def pretrain(
     _check_length(shards, manifest, model)
     _check_unpadded(model, training)
     config = RunConfig.of(model, training, manifest)
-    with join_world() as world:
+    with join_world() as world, ExitStack() as stack:
+        world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago
         for size in training.batch_sizes:
@@ -72,6 +76,14 @@ def pretrain(
 
         world.broadcast_from_main(write_folder)
         return Trainer(shards, out, config, world, loader=loader, start=start).train()
+
+
+@contextmanager
+def _own_folder(out: Path) -> Iterator[None]:
+    """The main process holds the folder's lock; InputError for a folder that is not a run's."""
+    check_run_folder(out)
+    with locked_folder(out):
+        yield
 
 
 def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipeline.common.errors import InputError
-from pipeline.dataset.manifest import MANIFEST
 from train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
@@ -51,10 +50,6 @@ def find_resume_point(
     taken: some steps are repeated, with the same result. Raises InputError instead of spoiling a
     run that is there.
     """
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; give the run a folder of its own.")
-    if (out / MANIFEST).exists():
-        raise InputError(f"{out} holds a data set; give the run another --out.")
     if start_from and start_from.resolve() == out.resolve():
         raise InputError(f"--start-from and --out are both {out}; give the new run a folder.")
     if not overwrite and (out / "run.json").exists():
