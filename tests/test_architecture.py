@@ -24,8 +24,9 @@ ROOMS = {
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
-        "config", "data", "engine", "artifacts", "monitoring", "finetuning", "pretraining",
-        "benchmark", "fill", "predict", "model_card", "export", "demo", "cli", "__main__",
+        "config", "recipes", "data", "engine", "artifacts", "monitoring", "finetuning",
+        "pretraining", "benchmark", "fill", "predict", "model_card", "export", "demo", "cli",
+        "__main__",
     ),
 }  # fmt: skip
 #: The graph, and what runs it on this machine.

@@ -109,7 +109,7 @@ def test_a_short_name_finds_the_preset_of_google():
 @pytest.mark.parametrize(
     ("name", "dropout", "places"),
     [
-        *(("nano", 0.1, 64), ("bert-base", 0.1, 512), ("bert-pytorch-large", 0.1, 512)),
+        *(("nano", 0.0, 64), ("bert-base", 0.1, 512), ("bert-pytorch-large", 0.1, 512)),
         *(("d2l", 0.2, 1000), ("modern-base", 0.0, 512)),
     ],
 )

@@ -9,10 +9,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.config_options import config_or_usage_error, option, options_of
+from pipeline.common.config_options import (
+    chosen_fields,
+    chosen_option,
+    config_or_usage_error,
+    option,
+    options_of,
+)
 from pipeline.config import DataConfig
 from pipeline.job.job import JobOptions
-from train.config import PretrainConfig
+from tests.support.training_configs import training_config
 from train.finetuning.config import FinetuneConfig
 
 
@@ -119,14 +125,43 @@ def test_values_of_other_configs_are_ignored():
     assert config_or_usage_error(Meal, {"guests": 3, "workers": 1}) == Meal(guests=3)
 
 
-@pytest.mark.parametrize("config", [DataConfig, JobOptions, PretrainConfig, FinetuneConfig])
-def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(config):
+@dataclass(frozen=True, kw_only=True)
+class Drink:
+    """A field that the command chooses, and one with a default."""
+
+    sugar: float = chosen_option("the guest's taste", "Grams of sugar.")
+    ice: bool = option(False, "Add ice.")
+
+
+def test_a_field_that_the_command_chooses_is_none_until_it_is_given():
+    @click.command()
+    @options_of(Drink)
+    def pour(**options):
+        click.echo(options)
+
+    assert chosen_fields(Drink) == ("sugar",)
+    help_text = CliRunner().invoke(pour, ["--help"]).output
+    assert "--sugar FLOAT     Grams of sugar.  [default: (the guest's taste)]\n" in help_text
+    assert CliRunner().invoke(pour).output == "{'sugar': None, 'ice': False}\n"
+    assert CliRunner().invoke(pour, ["--sugar=2"]).output == "{'sugar': 2.0, 'ice': False}\n"
+    with pytest.raises(TypeError, match="sugar"):
+        Drink()
+
+
+@pytest.mark.parametrize(
+    "expected", [DataConfig(), JobOptions(), training_config(), FinetuneConfig()], ids=type
+)
+def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(expected):
+    config = type(expected)
+
     @click.command()
     @options_of(config)
     def command(**options):
-        assert config_or_usage_error(config, options) == config()
+        chosen = {name: getattr(expected, name) for name in chosen_fields(config)}
+        assert {name for name in chosen if options[name] is None} == set(chosen)
+        assert config_or_usage_error(config, options | chosen) == expected
 
-    assert CliRunner().invoke(command, []).exit_code == 0
+    assert CliRunner().invoke(command, [], catch_exceptions=False).exit_code == 0
     by_name = {made.name: made for made in command.params}
     assert list(by_name) == [field.name for field in dataclasses.fields(config)]
     for field in dataclasses.fields(config):

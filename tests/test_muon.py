@@ -6,12 +6,12 @@ import torch
 from model.config import preset
 from model.heads import BertForPretraining
 from tests.support.small_training import STILL, TINY, assert_same_run, go_back, train
+from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import latest_checkpoint, load_moments
-from train.config import PretrainConfig
 from train.engine.muon import is_hidden_matrix
 from train.engine.optim import build_optimizer, set_learning_rate
 
-MUON = PretrainConfig(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
+MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)
 
 
@@ -55,7 +55,7 @@ def test_the_step_of_a_matrix_is_nearly_orthogonal_and_as_large_as_adamws():
 
 def test_the_rest_is_updated_as_adamw_alone_does():
     _, both, _ = updated(MUON)
-    _, alone, _ = updated(PretrainConfig(learning_rate=0.5, weight_decay=0.1))
+    _, alone, _ = updated(training_config(learning_rate=0.5, weight_decay=0.1))
     same = {name for name in both if torch.equal(both[name], alone[name])}
     assert same == {name for name, p in both.items() if not is_hidden_matrix(name, p)}
 

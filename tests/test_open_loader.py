@@ -19,9 +19,9 @@ from tests.support.small_training import (
     numbers,
     train,
 )
+from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
 from train.cli import main
-from train.config import PretrainConfig
 
 LONG = replace(STILL, max_position_embeddings=64)
 
@@ -95,7 +95,7 @@ def test_with_bins_nothing_may_change_that_the_order_depends_on(folder, tmp_path
 
 def test_a_growing_batch_cannot_have_length_bins():
     with pytest.raises(ValueError, match="Use one of the two"):
-        PretrainConfig(length_bins=3, batch_ramp=0.5)
+        training_config(length_bins=3, batch_ramp=0.5)
 
 
 @pytest.mark.parametrize("micro", [None, 2])

@@ -6,14 +6,14 @@ from torch import nn
 
 from model.heads import BertForPretraining
 from tests.support.small_training import TINY
-from train.config import PretrainConfig
+from tests.support.training_configs import training_config
 from train.engine.optim import adamw, build_optimizer, set_learning_rate
 
 
 def test_every_parameter_is_optimized_once_and_only_matrices_decay():
     model = BertForPretraining(TINY)
     name_of = {parameter: name for name, parameter in model.named_parameters()}
-    optimizer = build_optimizer(model, PretrainConfig(weight_decay=0.3))
+    optimizer = build_optimizer(model, training_config(weight_decay=0.3))
     found = [
         (name_of[parameter], group["weight_decay"])
         for group in optimizer.param_groups
@@ -24,7 +24,7 @@ def test_every_parameter_is_optimized_once_and_only_matrices_decay():
 
 
 def test_the_options_of_the_config_reach_the_optimizer():
-    training = PretrainConfig(learning_rate=0.5, beta1=0.7, beta2=0.8)
+    training = training_config(learning_rate=0.5, beta1=0.7, beta2=0.8)
     for group in build_optimizer(BertForPretraining(TINY), training).param_groups:
         assert (group["lr"], group["betas"]) == (0.5, (0.7, 0.8))
 
@@ -60,6 +60,6 @@ def test_a_frozen_parameter_is_left_out():
 
 
 def test_the_learning_rate_is_set_for_matrices_and_vectors():
-    optimizer = build_optimizer(BertForPretraining(TINY), PretrainConfig())
+    optimizer = build_optimizer(BertForPretraining(TINY), training_config())
     set_learning_rate(optimizer, 0.125)
     assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.125]

@@ -13,6 +13,7 @@ from pipeline.dataset.manifest import Manifest
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
+from tests.support.training_configs import training_config
 from train.artifacts.run import (
     RunConfig,
     load_run,
@@ -22,7 +23,6 @@ from train.artifacts.run import (
     write_run,
     write_summary,
 )
-from train.config import PretrainConfig
 
 MANIFEST = Manifest(
     config=DataConfig(max_seq_length=96, text_columns=("title", "text")),
@@ -30,7 +30,7 @@ MANIFEST = Manifest(
     vocab_size=1000,
     shards=[],
 )
-CONFIG = RunConfig.of(TINY, PretrainConfig(schedule="wsd"), MANIFEST)
+CONFIG = RunConfig.of(TINY, training_config(schedule="wsd"), MANIFEST)
 
 
 def test_a_config_takes_its_data_from_the_manifest():

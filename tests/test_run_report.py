@@ -13,9 +13,9 @@ from pipeline.config import DataConfig
 from pipeline.report.html import REPORT
 from tests.support.small import small_tokenizer
 from tests.support.small_training import TINY
+from tests.support.training_configs import training_config
 from train.artifacts.run import RunConfig, write_run, write_summary
 from train.cli import main
-from train.config import PretrainConfig
 from train.monitoring.run_history import RunHistory
 from train.monitoring.run_report import page_of
 
@@ -41,7 +41,7 @@ def make_run(folder: Path, lines: list[dict[str, Any]], **training: Any) -> Path
     tokenizer = small_tokenizer()
     config = RunConfig(
         model=TINY,
-        training=PretrainConfig(max_steps=50, **training),
+        training=training_config(max_steps=50, **training),
         data=DataConfig(max_seq_length=16),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,

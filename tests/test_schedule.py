@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.config import PretrainConfig
+from tests.support.training_configs import training_config
 from train.engine.schedule import batch_size_at, is_over, learning_rate_at, schedule_factor
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
@@ -20,7 +20,7 @@ TABLE = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_learning_rate_of_each_step_follows_the_table(schedule):
-    config = PretrainConfig(max_steps=10, warmup=0.2, learning_rate=2.0, schedule=schedule)
+    config = training_config(max_steps=10, warmup=0.2, learning_rate=2.0, schedule=schedule)
     rates = [learning_rate_at(config, step) for step in range(1, 11)]
     assert rates == pytest.approx([2 * factor for factor in TABLE[schedule]], abs=2e-4)
 
@@ -45,44 +45,44 @@ def test_without_a_warmup_it_starts_at_the_peak(schedule):
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("steps", [1, 2, 7])
 def test_no_step_is_wasted_on_a_rate_of_zero(steps, schedule):
-    config = PretrainConfig(max_steps=steps, schedule=schedule)
+    config = training_config(max_steps=steps, schedule=schedule)
     assert all(learning_rate_at(config, step) > 0 for step in range(1, steps + 1))
 
 
 def test_with_a_time_budget_the_rate_follows_the_seconds_and_not_the_steps():
-    timed = PretrainConfig(for_="100s", warmup=0.2, learning_rate=2.0)
+    timed = training_config(for_="100s", warmup=0.2, learning_rate=2.0)
     steps, seconds = (1, 900, 901, 902, 9_000, 9_001), (0.0, 10.0, 20.0, 60.0, 100.0, 130.0)
     rates = [learning_rate_at(timed, *at) for at in zip(steps, seconds, strict=True)]
     assert rates == pytest.approx([0, 1, 2, 1, 0, 0])
 
 
 def test_a_run_is_over_after_its_steps_or_its_seconds():
-    steps, timed = PretrainConfig(max_steps=5), PretrainConfig(max_steps=5, for_="5m")
+    steps, timed = training_config(max_steps=5), training_config(max_steps=5, for_="5m")
     assert [is_over(steps, *at) for at in ((4, 1e9), (5, 0.0))] == [False, True]
     assert [is_over(timed, *at) for at in ((10**9, 299.0), (0, 300.0))] == [False, True]
 
 
 def test_the_batch_grows_in_three_equal_parts_of_the_ramp():
-    config = PretrainConfig(max_steps=20, batch_size=32, batch_ramp=0.3)
+    config = training_config(max_steps=20, batch_size=32, batch_ramp=0.3)
     sizes = [batch_size_at(config, step) for step in range(1, 21)]
     assert sizes == [4, 4, 8, 8, 16, 16] + 14 * [32]
     assert config.batch_sizes == [4, 8, 16, 32]
 
 
 def test_with_a_time_budget_the_ramp_follows_the_seconds():
-    config = PretrainConfig(for_="100s", batch_size=32, batch_ramp=0.3)
+    config = training_config(for_="100s", batch_size=32, batch_ramp=0.3)
     sizes = [batch_size_at(config, 1, elapsed) for elapsed in (0.0, 9.9, 10.1, 20.1, 30.0, 99.0)]
     assert sizes == [4, 4, 8, 16, 32, 32]
 
 
 @given(st.floats(0, 0.99), st.integers(1, 300), st.integers(1, 300))
 def test_the_batch_never_shrinks(ramp, steps, step):
-    config = PretrainConfig(max_steps=steps, batch_size=16, batch_ramp=ramp)
+    config = training_config(max_steps=steps, batch_size=16, batch_ramp=ramp)
     sizes = [batch_size_at(config, s) for s in (step, step + 1)]
     assert sizes == sorted(sizes)
     assert set(sizes) <= set(config.batch_sizes)
 
 
 def test_without_a_ramp_all_batches_have_full_size():
-    config = PretrainConfig(max_steps=9, batch_size=12)
+    config = training_config(max_steps=9, batch_size=12)
     assert {batch_size_at(config, step) for step in range(1, 10)} == {12} == {*config.batch_sizes}

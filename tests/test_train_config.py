@@ -6,12 +6,18 @@ import math
 import pytest
 
 from pipeline.common.errors import InputError
+from tests.support.training_configs import training_config
 from train.config import PretrainConfig
 
 
 def test_a_config_survives_json():
-    config = PretrainConfig(batch_size=12, micro_batch_size=3, schedule="wsd", compile=False)
+    config = training_config(batch_size=12, micro_batch_size=3, schedule="wsd", compile=False)
     assert PretrainConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_a_config_without_a_number_is_refused():
+    with pytest.raises(TypeError, match="learning_rate"):
+        PretrainConfig(batch_size=8)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +44,7 @@ def test_a_config_survives_json():
             {"schedule": "sine"},
             "schedule is 'sine'; it must be one of linear, cosine, wsd, constant.",
         ),
-        ({"precision": "fp16"}, "precision is 'fp16'; it must be one of fp32, bf16."),
+        ({"precision": "fp16"}, "precision is 'fp16'; it must be one of auto, fp32, bf16."),
         ({"parallel": "tp"}, "parallel is 'tp'; it must be one of ddp, fsdp."),
         (
             {"optimizer": "muon", "parallel": "fsdp"},
@@ -55,7 +61,7 @@ def test_a_config_survives_json():
 )
 def test_an_impossible_value_is_refused_with_what_is_possible(changes, complaint):
     with pytest.raises(ValueError, match=complaint):
-        PretrainConfig(**changes)
+        training_config(**changes)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +69,11 @@ def test_an_impossible_value_is_refused_with_what_is_possible(changes, complaint
     [("90s", 90), ("30m", 1800), ("1h30m", 5400), ("2d", 172_800), ("0.5h", 1800), (None, None)],
 )
 def test_a_time_is_parsed_to_seconds(text, seconds):
-    assert PretrainConfig(for_=text).budget == seconds
+    assert training_config(for_=text).budget == seconds
 
 
 def test_a_ramp_shrinks_the_micro_batch_with_the_batch():
-    config = PretrainConfig(batch_size=64, micro_batch_size=8, batch_ramp=0.1)
+    config = training_config(batch_size=64, micro_batch_size=8, batch_ramp=0.1)
     assert [config.accumulation(2, size) for size in (8, 16, 32, 64)] == [1, 1, 2, 4]
     with pytest.raises(InputError, match="batch_size 8 cannot be divided among 16 processes"):
         config.accumulation(16, 8)
@@ -78,7 +84,7 @@ def test_a_ramp_shrinks_the_micro_batch_with_the_batch():
     [(8, None, 1, 1), (8, 2, 1, 4), (8, None, 4, 1), (8, 2, 2, 2), (8, 4, 2, 1), (3, 1, 3, 1)],
 )
 def test_accumulation_follows_from_the_sizes(batch, micro, processes, passes):
-    config = PretrainConfig(batch_size=batch, micro_batch_size=micro)
+    config = training_config(batch_size=batch, micro_batch_size=micro)
     assert config.accumulation(processes) == passes
 
 
@@ -96,7 +102,7 @@ def test_accumulation_follows_from_the_sizes(batch, micro, processes, passes):
 def test_a_batch_that_cannot_be_divided_is_refused_with_sizes_that_can(
     batch, micro, processes, complaint
 ):
-    config = PretrainConfig(batch_size=batch, micro_batch_size=micro)
+    config = training_config(batch_size=batch, micro_batch_size=micro)
     with pytest.raises(InputError) as refusal:
         config.accumulation(processes)
     assert str(refusal.value) == complaint

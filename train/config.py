@@ -11,24 +11,26 @@ from pipeline.common.config_checks import (
     check_fraction,
     check_positive,
 )
-from pipeline.common.config_options import option
+from pipeline.common.config_options import chosen_fields, chosen_option, option
 from pipeline.common.errors import InputError
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
-Precision = Literal["fp32", "bf16"]
+#: `auto` is bf16 where the device has it (`train/engine/precision.py`).
+Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
 Parallel = Literal["ddp", "fsdp"]
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+RECIPE = "the preset's recipe"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """The options of `clozeline pretrain`; kept in every checkpoint."""
+    """The options of `clozeline pretrain`, resolved; kept in every checkpoint."""
 
-    batch_size: int = option(128, "Examples per step, over all processes.")
+    batch_size: int = chosen_option(RECIPE, "Examples per step, over all processes.")
     micro_batch_size: int | None = option(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
@@ -39,24 +41,31 @@ class PretrainConfig:
         "Fraction of the run in which the batch grows: an eighth, a quarter, then half of its "
         "full size.",
     )
-    max_steps: int = option(1000, "Training steps; ignored with --for.")
+    max_steps: int = chosen_option(RECIPE, "Training steps; ignored with --for.")
     for_: str | None = option(
         None, "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time."
     )
-    optimizer: Optimizer = option(
-        "adamw", "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
+    optimizer: Optimizer = chosen_option(
+        RECIPE, "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
     )
-    learning_rate: float = option(1e-3, "Peak learning rate.")
-    warmup: float = option(0.06, "Fraction of the run in which the learning rate warms up.")
-    schedule: Schedule = option(
-        "linear",
+    learning_rate: float = chosen_option(RECIPE, "Peak learning rate.")
+    warmup: float = chosen_option(
+        RECIPE, "Fraction of the run in which the learning rate warms up."
+    )
+    schedule: Schedule = chosen_option(
+        RECIPE,
         "Learning rate after the warm-up; `wsd` stays constant and decays in the last fifth.",
     )
-    weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
-    beta1: float = option(0.9, "Decay rate of AdamW's first moment.")
-    beta2: float = option(0.98, "Decay rate of AdamW's second moment.")
-    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
-    precision: Precision = option("fp32", "`bf16` runs matrix products in bfloat16 (autocast).")
+    weight_decay: float = chosen_option(
+        RECIPE, "Weight decay of matrices; norms and biases have none."
+    )
+    beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.")
+    beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.")
+    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 disables clipping.")
+    precision: Precision = chosen_option(
+        RECIPE,
+        "`bf16` runs matrix products in bfloat16 (autocast); `auto` does where that is native.",
+    )
     compile: bool | None = option(
         None, "Compile the model with torch.compile; by default only on CUDA."
     )
@@ -162,6 +171,10 @@ class PretrainConfig:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`."""
         return cls(**values)
+
+
+#: The fields that the command chooses where they are not given.
+RECIPE_FIELDS = chosen_fields(PretrainConfig)
 
 
 def _neighbours(size: int, divisor: int) -> str:

@@ -49,7 +49,8 @@ def main(folder: Path) -> None:
     command("inspect", shards, "-n", "1")
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
-        "--max-steps", "1000", "--batch-size", "64", "--learning-rate", "2e-3", "--resume",
+        "--max-steps", "1000", "--batch-size", "64", "--learning-rate", "2e-3",
+        "--precision", "fp32", "--resume",
     )  # fmt: skip
     command("evaluate", run, shards)
     command(

@@ -7,7 +7,7 @@ A field of a frozen dataclass that is declared with `option` becomes an option o
 """
 
 from collections.abc import Callable, Collection
-from dataclasses import field, fields
+from dataclasses import MISSING, field, fields
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -29,6 +29,16 @@ Value = TypeVar("Value")
 def option(default: Value, help: str) -> Value:
     """A config field with its default and its help text."""
     return field(default=default, metadata={"help": help})
+
+
+def chosen_option(chosen_by: str, help: str) -> Any:
+    """A config field without a default: where the option is not given, the command chooses."""
+    return field(metadata={"help": help, "default": chosen_by})
+
+
+def chosen_fields(config_class: type) -> tuple[str, ...]:
+    """The names of the fields that are declared with `chosen_option`."""
+    return tuple(field.name for field in fields(config_class) if field.default is MISSING)
 
 
 class PathOrUrl(ParamType):
@@ -68,7 +78,11 @@ def options_of(
 
     def decorate(command: Command) -> Command:
         for setting in reversed([f for f in fields(config_class) if f.name not in leave_out]):
-            keywords = {"default": setting.default, "help": setting.metadata["help"]}
+            keywords = {"help": setting.metadata["help"], "show_default": True}
+            if setting.default is MISSING:
+                keywords |= {"default": None, "show_default": setting.metadata["default"]}
+            else:
+                keywords["default"] = setting.default
             command = _click_option(setting.name, hints[setting.name], keywords)(command)
         return command
 
@@ -89,7 +103,6 @@ def config_or_usage_error(config_class: type[Config], values: dict[str, Any]) ->
 
 def _click_option(name: str, hint: Any, keywords: dict[str, Any]) -> Callable[[Command], Command]:
     flag = "--" + name.rstrip("_").replace("_", "-")  # `for_` is the field of --for
-    keywords = {**keywords, "show_default": True}
     inner = _without_none(hint)
     if inner is bool:
         return click.option(f"{flag}/--no-{flag[2:]}", name, **keywords)

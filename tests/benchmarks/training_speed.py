@@ -30,7 +30,7 @@ from model.config import BertConfig, preset
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
 from tests.support.small_data import write_data_set
-from train.config import PretrainConfig
+from tests.support.training_configs import training_config
 from train.data.batch import Batch, LoadedBatch
 from train.data.loader import Loader
 from train.engine.distributed import World
@@ -50,7 +50,7 @@ Step = Callable[[], Any]
 def our_step(config: BertConfig, batch: LoadedBatch, precision: str = "bf16") -> Step:
     """A step of `clozeline pretrain` that logs nothing."""
     model = BertForPretraining(config).train()
-    optimizer = build_optimizer(model, PretrainConfig())
+    optimizer = build_optimizer(model, training_config())
     return lambda: one_step(model, optimizer, batch, precision)
 
 
@@ -195,7 +195,7 @@ def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> N
     config = preset(name)
     model = BertForPretraining(config).train().to(device)
     model.compile()
-    optimizer = build_optimizer(model, PretrainConfig())
+    optimizer = build_optimizer(model, training_config())
     batches, watch, seconds = iter(loader), StepTimer(), ([], [])
 
     def ours() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
 from pipeline.tokenization.tokenizer import Tokenizer
+from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import TrainState, save_checkpoint
 from train.artifacts.run import RunConfig, write_run
 from train.artifacts.snapshot import take_snapshot
-from train.config import PretrainConfig
 from train.engine.optim import build_optimizer
 
 
@@ -18,7 +18,7 @@ def write_small_run(
     """A run whose only checkpoint holds this model."""
     config = RunConfig(
         model=model.config,
-        training=PretrainConfig(),
+        training=training_config(),
         data=DataConfig(max_seq_length=max_seq_length),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,

@@ -8,9 +8,9 @@ from typing import Any
 from model.config import BertConfig, preset
 from pipeline.dataset.manifest import read_manifest
 from tests.support.small import small_tokenizer
+from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import list_checkpoints
 from train.artifacts.run import model_config
-from train.config import PretrainConfig
 from train.monitoring.metrics import read_metrics
 from train.pretraining.pretrain import pretrain
 from train.pretraining.trainer import Outcome
@@ -25,7 +25,7 @@ TINY = preset(
     max_position_embeddings=16,
 )
 STILL = replace(TINY, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-SHORT = PretrainConfig(batch_size=8, max_steps=12, log_every=1, save_every=4, keep=9, eval_every=0)
+SHORT = training_config(batch_size=8, max_steps=12, log_every=1, save_every=4, keep=9, eval_every=0)
 CLOCKS = ("tokens_per_second", "data_wait")
 
 

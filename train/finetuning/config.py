@@ -11,9 +11,9 @@ from pipeline.common.config_checks import (
     check_positive,
 )
 from pipeline.common.config_options import option
+from train.config import Precision
 
 Auto = Literal["auto"]
-Precision = Literal["auto", "fp32", "bf16"]
 ClassWeights = Literal["none", "balanced"]
 ALL = "all"
 

@@ -2,15 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from model.config import PRESETS, BertConfig
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.errors import STOPPED
-from train.config import PretrainConfig
+from train.config import RECIPE_FIELDS, PretrainConfig
+from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
+
+if TYPE_CHECKING:
+    from train.pretraining.trainer import Outcome
 
 LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
@@ -20,7 +23,9 @@ FOLDER = PathOrUrl()
 @click.argument("folder", metavar="SHARDS", type=FOLDER)
 @click.option("--out", required=True, type=LOCAL, help="Folder for the run.")
 @click.option(
-    "--preset", default="nano", show_default=True, help=f"Model architecture: {', '.join(PRESETS)}."
+    "--preset",
+    help=f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
+    f"{DEFAULT_PRESET}.",
 )
 @click.option("--dropout", type=float, help="Dropout probability; overrides the preset.")
 @click.option(
@@ -31,42 +36,78 @@ FOLDER = PathOrUrl()
     "--start-from", type=LOCAL, help="Start from the weights and optimizer state of this run."
 )
 @click.option("--init", type=LOCAL, help="Start from the weights of this Hugging Face folder.")
+@click.option(
+    "--print-recipe", is_flag=True, help="Print the numbers of the run with their sources and exit."
+)
 @options_of(PretrainConfig)
 def pretrain(
     folder: Path,
     out: Path,
-    preset: str,
+    preset: str | None,
     dropout: float | None,
     resume: bool,
     overwrite: bool,
     start_from: Path | None,
     init: Path | None,
+    print_recipe: bool,
     **options: Any,
 ) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
-    With --start-from or --init, the architecture is that of the given run or folder, unless
-    --preset is given as well. A run that starts from another may have longer examples: the
-    model then gets more positions. SIGTERM and SIGINT save a checkpoint and exit with code 75.
+    Options that are not given take their values from the preset's recipe (--print-recipe), and
+    those of a resumed run from that run. With --start-from or --init, the architecture is that of
+    the given run or folder, unless --preset is given as well. A run that starts from another may
+    have longer examples: the model then gets more positions. SIGTERM and SIGINT save a checkpoint
+    and exit with code 75.
     """
     if start_from and init:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
-    training = config_or_usage_error(PretrainConfig, options)
-    from train.engine.distributed import is_main_process
-    from train.pretraining.evaluate import as_table
+    given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
+    _check_options(preset, options, given)
+    from train.engine.distributed import join_world
+    from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
-    model = _chosen_model(folder, preset, dropout=dropout, start_from=start_from, init=init)
-    outcome = run_pretraining(
-        folder,
-        out=out,
-        model=model,
-        training=training,
-        resume=resume,
-        overwrite=overwrite,
-        start_from=start_from,
-        init=init,
-    )
+    sources: dict[str, Any] = {"start_from": start_from, "init": init, "overwrite": overwrite}
+    with join_world() as world:
+        plan = make_plan(
+            folder,
+            out=out,
+            preset=preset,
+            dropout=dropout,
+            given=given,
+            is_timed=options["for_"] is not None,
+            world=world,
+            **sources,
+        )
+        training = config_or_usage_error(PretrainConfig, options | plan.values)
+        if print_recipe:
+            click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
+            return
+        if plan.note and world.is_main:
+            click.echo(plan.note, err=True)
+        outcome = run_pretraining(
+            folder, out=out, model=plan.model, training=training, resume=resume, **sources
+        )
+    _report(outcome, out, training)
+
+
+def _check_options(preset: str | None, options: dict[str, Any], given: dict[str, Any]) -> None:
+    """Complain about what is given before torch is imported."""
+    try:
+        recipe_of(preset or DEFAULT_PRESET)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
+    values = {name: setting.value for name, setting in possible.items()}
+    config_or_usage_error(PretrainConfig, options | values | given)
+
+
+def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
+    """Print how it ended; a run that was stopped exits with 75."""
+    from train.engine.distributed import is_main_process
+    from train.pretraining.evaluate import as_table
+
     budget = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
     reached, done = f"step {outcome.step} {budget}", "" if outcome.is_new else "already complete: "
     last_line = f"{done}{reached}: {out}"
@@ -78,30 +119,6 @@ def pretrain(
         click.echo(last_line)
     if not outcome.is_complete:
         click.get_current_context().exit(STOPPED)
-
-
-def _chosen_model(
-    folder: Path,
-    preset: str,
-    *,
-    dropout: float | None,
-    start_from: Path | None,
-    init: Path | None,
-) -> BertConfig:
-    """The preset; without --preset the architecture of the run or folder training starts from."""
-    from pipeline.dataset.manifest import read_manifest
-    from train.artifacts.run import model_config, model_of
-    from train.pretraining.initial_weights import initial_config
-    from train.pretraining.more_positions import with_positions
-
-    source = click.get_current_context().get_parameter_source("preset")
-    is_given = source is not ParameterSource.DEFAULT
-    if init:
-        return initial_config(init, preset_name=preset if is_given else None, dropout=dropout)
-    if start_from and not is_given:
-        longest = read_manifest(folder).config.max_seq_length
-        return with_positions(model_of(start_from, dropout=dropout), longest)
-    return model_config(preset, read_manifest(folder), dropout=dropout)
 
 
 @click.command()

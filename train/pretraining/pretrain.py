@@ -21,6 +21,7 @@ from pipeline.tokenization.tokenizer import load_tokenizer
 from train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run
 from train.config import PretrainConfig
 from train.engine.distributed import is_restart, join_world
+from train.engine.precision import resolve_precision
 from train.pretraining.open_loader import open_loader
 from train.pretraining.resume import find_resume_point
 from train.pretraining.trainer import Outcome, Trainer
@@ -45,9 +46,11 @@ def pretrain(
     """
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
-    _check_unpadded(model, training)
-    config = RunConfig.of(model, training, manifest)
     with join_world() as world, ExitStack() as stack:
+        precision = resolve_precision(training.precision, world.device)
+        training = replace(training, precision=precision)
+        _check_unpadded(model, training)
+        config = RunConfig.of(model, training, manifest)
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago

@@ -1,0 +1,138 @@
+"""Where the numbers of a run come from: what is given, the run itself, another run, a recipe."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from pipeline.common.errors import InputError
+from tests.support.small_training import preset_of, train
+from train.artifacts.run import read_run
+from train.cli import main
+from train.config import RECIPE_FIELDS
+from train.engine.distributed import World
+from train.engine.precision import resolve_precision
+from train.pretraining.plan import Plan, make_plan
+from train.recipes import RECIPES
+
+ALONE = World(0, 1, torch.device("cpu"))
+NATIVE = resolve_precision("auto", ALONE.device)
+
+
+def plan(shards: Path, out: Path, **changes) -> Plan:
+    options = {
+        "preset": None,
+        "dropout": None,
+        "start_from": None,
+        "init": None,
+        "overwrite": False,
+        "given": {},
+        "is_timed": False,
+    }
+    return make_plan(shards, out=out, world=ALONE, **options | changes)
+
+
+@pytest.fixture
+def run(small_folder: Path, tmp_path: Path) -> Path:
+    """A bert-tiny of 2 steps with numbers that are in no recipe."""
+    model = replace(preset_of(small_folder), hidden_dropout_prob=0.3)
+    odd = {"beta2": 0.9, "weight_decay": 0.5, "schedule": "cosine", "learning_rate": 3e-3}
+    train(small_folder, tmp_path / "run", model=model, max_steps=2, save_every=0, **odd)
+    return tmp_path / "run"
+
+
+def test_a_new_run_takes_the_numbers_of_its_preset(small_folder, tmp_path):
+    for name in ("nano", "bert-base"):
+        found = plan(small_folder, tmp_path, preset=name)
+        for field in ("batch_size", "learning_rate", "optimizer", "clip"):
+            assert found.settings[field] == RECIPES[name][field]
+        assert found.settings["max_steps"].source.startswith("40 epochs")
+        assert found.note.startswith(f"note: --max-steps {found.values['max_steps']}: 40 epochs")
+    assert plan(small_folder, tmp_path).values == plan(small_folder, tmp_path, preset="nano").values
+
+
+def test_a_run_goes_on_with_its_own_numbers(run, small_folder):
+    there = read_run(run)
+    found = plan(small_folder, run, preset="bert-tiny")
+    assert found.model == there.model
+    stored = there.training.to_dict()
+    assert found.values == {name: stored[name] for name in RECIPE_FIELDS}
+    assert {setting.source for setting in found.settings.values()} == {str(run)}
+
+
+def test_what_is_given_wins_over_the_run(run, small_folder):
+    found = plan(small_folder, run, preset="bert-tiny", dropout=0.2, given={"max_steps": 9})
+    assert found.values == plan(small_folder, run).values | {"max_steps": 9}
+    assert found.model.hidden_dropout_prob == 0.2
+
+
+def test_a_run_that_is_replaced_does_not_count(run, small_folder, tmp_path):
+    found = plan(small_folder, run, preset="bert-tiny", overwrite=True)
+    assert found.values == plan(small_folder, tmp_path / "new", preset="bert-tiny").values
+
+
+def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
+    run, small_folder, tmp_path
+):
+    found = plan(small_folder, tmp_path / "new", start_from=run)
+    assert found.model == read_run(run).model
+    assert found.values == plan(small_folder, run).values | {"precision": NATIVE}
+
+
+def test_no_data_set_and_no_preset_of_that_name_are_refused(small_folder, tmp_path):
+    with pytest.raises(InputError, match="is not a folder"):
+        plan(tmp_path / "nothing", tmp_path / "run")
+    with pytest.raises(InputError, match="unknown preset 'bert-hugh'"):
+        plan(small_folder, tmp_path / "run", preset="bert-hugh")
+
+
+# --- the command
+
+
+def invoke(*arguments: object):
+    return CliRunner().invoke(main, ["pretrain", *map(str, arguments)])
+
+
+def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):
+    line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-mini", "--seed", 3)
+    result = invoke(*line, "--beta1", 0.5, "--print-recipe")
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
+    assert ["--beta1", "0.5", "given"] in rows
+    assert ["--precision", NATIVE, "bf16 where the device has it"] in rows
+    assert ["--dropout", "0.1", "of the model"] in rows
+    assert ["--pairs", "segments"] in [row[:2] for row in rows]
+    assert not (tmp_path / "run").exists()
+
+    pasted = [word for row in rows[:-2] for word in row[:2]]  # the last two are for the shards
+    result = invoke(*line, *pasted, "--print-recipe")
+    again = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
+    assert [row[:2] for row in again] == [row[:2] for row in rows]
+    assert {row[2] for row in again[:-3]} == {"given"}
+
+
+def test_the_help_says_that_a_recipe_chooses(small_folder):
+    text = " ".join(invoke("--help").stdout.split())
+    assert text.count("[default: (the preset's recipe)]") == len(RECIPE_FIELDS)
+
+
+def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_folder, tmp_path):
+    out = tmp_path / "run"
+    line = (small_folder, "--out", out, "--preset", "bert-tiny", "--batch-size", 8)
+    result = invoke(*line, "--max-steps", 2, "--learning-rate", 3e-3)
+    assert result.exit_code == 0, result.stderr
+    stored = json.loads((out / "run.json").read_bytes())["training"]
+    assert stored["precision"] == NATIVE
+    assert (stored["learning_rate"], stored["beta2"]) == (3e-3, 0.999)
+
+    # The recipe and the options of then are not needed, and a longer run is one option.
+    result = invoke(small_folder, "--out", out, "--preset", "bert-tiny")
+    assert result.stdout == f"already complete: step 2 of 2: {out}\n"
+    result = invoke(
+        small_folder, "--out", out, "--preset", "bert-tiny", "--max-steps", 4, "--resume"
+    )
+    assert "step 4 of 4" in result.stdout
+    assert json.loads((out / "run.json").read_bytes())["training"] == stored | {"max_steps": 4}

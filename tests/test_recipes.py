@@ -1,0 +1,183 @@
+"""The recipes: every preset has one, every number a source, and rules fit them to the machine."""
+
+import math
+import re
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from model.config import PRESETS, BertConfig, preset
+from train.config import RECIPE_FIELDS, PretrainConfig
+from train.recipes import CONTINUED, OF_SHARDS, RECIPES, Recipe, recipe_of, resolve
+
+PLENTY = 10**12  # examples
+
+
+def numbers(name: str, given_by_user: dict | None = None, **machine) -> dict:
+    """The resolved values of a preset for a data set of any size."""
+    found = resolve(
+        recipe_of(name), given_by_user or {}, model=PRESETS[name], **{"examples": PLENTY, **machine}
+    )
+    return {field: setting.value for field, setting in found.items()}
+
+
+def all_recipes() -> Iterator[Recipe]:
+    yield from RECIPES.values()
+    yield CONTINUED
+
+
+def test_every_preset_has_a_recipe():
+    assert list(RECIPES) == list(PRESETS)
+    assert recipe_of("base") is recipe_of("bert-base")
+    with pytest.raises(ValueError, match="unknown preset 'huge'; known: nano, "):
+        recipe_of("huge")
+
+
+@pytest.mark.parametrize("world_size", [1, 8])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_number_is_chosen_and_is_possible(name, device, world_size):
+    found = numbers(name, device=device, world_size=world_size)
+    assert set(found) == {*RECIPE_FIELDS, *OF_SHARDS}
+    config = PretrainConfig(**{field: found[field] for field in RECIPE_FIELDS})
+    config.accumulation(world_size)  # raises where the batch cannot be divided
+
+
+def test_every_number_names_a_paper_a_file_or_a_measurement():
+    paper = r"^[A-Z][\w &]+ (et al\. )?20\d\d(, (A\.)?[\w. ]+)?$"
+    others = {
+        "measured on 2 cores",
+        "google-research/bert, optimization.py",
+        "bf16 where the device has it",
+    }
+    for recipe in all_recipes():
+        for setting in recipe.values():
+            assert setting.source in others or re.match(paper, setting.source), setting
+    for setting in resolve(recipe_of("nano"), {}, model=PRESETS["nano"], examples=9).values():
+        assert setting.source
+
+
+def test_bert_base_on_one_gpu_is_trained_as_its_paper_says():
+    found = numbers("bert-base", device="cuda")
+    assert {name: found[name] for name in RECIPE_FIELDS} == {
+        "batch_size": 256,
+        "max_steps": 1_000_000,
+        "optimizer": "adamw",
+        "learning_rate": 1e-4,
+        "warmup": 0.01,
+        "schedule": "linear",
+        "weight_decay": 0.01,
+        "beta1": 0.9,
+        "beta2": 0.999,
+        "clip": 1.0,
+        "precision": "auto",
+    }
+
+
+def test_eight_gpus_see_the_same_examples_in_larger_batches_and_steps():
+    found = numbers("bert-base", device="cuda", world_size=8)
+    assert (found["batch_size"], found["max_steps"]) == (2048, 125_000)
+    assert (found["learning_rate"], found["beta2"]) == (2.8e-4, 0.98)
+    assert found["warmup"] == 0.06  # 10,000 steps would be 8 %
+
+
+def test_a_learning_rate_that_is_large_already_stays_where_published_ones_end():
+    machine = {"device": "cuda", "world_size": 8}
+    rates = {name: numbers(name, **machine)["learning_rate"] for name in PRESETS}
+    assert (rates["nano"], rates["bert-mini"], rates["modern-base"]) == (2e-3, 1e-3, 1e-3)
+    assert numbers("modern-base", **machine)["batch_size"] == 8192
+    assert numbers("bert-base", device="cuda", world_size=512)["learning_rate"] == 5.7e-4
+
+
+def test_eight_processes_on_cpu_are_trained_like_one():
+    assert numbers("nano", world_size=8) == numbers("nano")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_cpu_and_one_gpu_differ_only_in_how_long_they_train(name):
+    cpu, gpu = numbers(name), numbers(name, device="cuda")
+    assert cpu["max_steps"] < gpu["max_steps"]
+    differing = {field for field in cpu if cpu[field] != gpu[field]}
+    assert differing <= {"max_steps", "warmup"}
+
+
+def test_a_cpu_trains_on_20_tokens_per_parameter():
+    tokens = numbers("nano", max_seq_length=64)["max_steps"] * 256 * 64
+    assert tokens == pytest.approx(20 * 17_255_740, rel=0.01)
+    small = resolve(recipe_of("nano"), {}, model=preset("nano", vocab_size=500), examples=PLENTY)
+    assert small["max_steps"].value < numbers("nano")["max_steps"] / 5
+
+
+def test_a_small_data_set_is_read_40_times_and_the_source_says_what_the_recipe_has():
+    found = resolve(
+        recipe_of("bert-base"), {}, model=BertConfig(), examples=6_400, device="cuda"
+    )  # 25 batches
+    assert found["max_steps"].value == 1000
+    assert found["max_steps"].source.startswith("40 epochs (Devlin et al. 2018")
+    assert found["max_steps"].source.endswith(", not 1,000,000 steps")
+    assert numbers("bert-base", examples=1)["max_steps"] == 1
+
+
+@given(
+    name=st.sampled_from(list(PRESETS)),
+    world_size=st.integers(1, 100),
+    device=st.sampled_from(["cpu", "cuda"]),
+    examples=st.integers(1, 10**10),
+)
+@settings(max_examples=50, deadline=None)
+def test_batches_are_divided_equally_and_data_is_read_at_most_40_times(
+    name, world_size, device, examples
+):
+    found = numbers(name, world_size=world_size, device=device, examples=examples)
+    assert found["batch_size"] % world_size == 0
+    assert found["max_steps"] == 1 or found["max_steps"] * found["batch_size"] <= 40 * examples
+    assert found["warmup"] <= 0.06
+
+
+@given(
+    changes=st.fixed_dictionaries(
+        {},
+        optional={
+            "batch_size": st.integers(1, 1 << 20),
+            "max_steps": st.integers(1, 10**7),
+            "learning_rate": st.floats(1e-6, 1.0),
+            "warmup": st.floats(0, 0.9),
+            "beta2": st.floats(0, 0.99),
+            "optimizer": st.just("muon"),
+            "precision": st.just("fp32"),
+        },
+    ),
+    world_size=st.sampled_from([1, 8]),
+    device=st.sampled_from(["cpu", "cuda"]),
+)
+@settings(max_examples=50, deadline=None)
+def test_what_is_given_wins(changes, world_size, device):
+    found = resolve(
+        recipe_of("nano"),
+        changes,
+        model=PRESETS["nano"],
+        examples=1000,
+        world_size=world_size,
+        device=device,
+    )
+    for name, value in changes.items():
+        assert found[name] == (value, "given")
+    assert {name for name in found if found[name].source == "given"} == set(changes)
+
+
+@pytest.mark.parametrize("factor", [0.25, 4])
+def test_the_learning_rate_and_the_steps_follow_the_batch(factor):
+    base, changed = (
+        numbers("bert-base", {"batch_size": size}) for size in (256, int(256 * factor))
+    )
+    rate = base["learning_rate"] * math.sqrt(factor)
+    assert changed["learning_rate"] == pytest.approx(rate, rel=0.05)
+    assert changed["max_steps"] == pytest.approx(base["max_steps"] / factor, rel=0.01)
+
+
+def test_the_warmup_of_a_timed_run_does_not_depend_on_a_number_of_steps():
+    machine = {"device": "cuda", "is_timed": True}
+    assert numbers("bert-base", **machine)["warmup"] == 0.06
+    assert numbers("bert-base", {"max_steps": 10**7}, **machine)["warmup"] == 0.06

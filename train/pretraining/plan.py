@@ -1,0 +1,149 @@
+"""The model and the numbers of a run, chosen before anything is written.
+
+an option that is given      wins
+else, a run in --out         continues with its own numbers, whatever its recipe says today
+else, --start-from RUN       hands on the numbers of that run
+else                         the recipe of the preset, or with --init of continued pretraining
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from model.config import BertConfig
+from pipeline.dataset.manifest import Manifest, read_manifest
+from train.artifacts.run import RUN, RunConfig, model_config, model_of, read_run
+from train.config import RECIPE_FIELDS
+from train.engine.distributed import World, is_restart
+from train.engine.precision import resolve_precision
+from train.pretraining.initial_weights import initial_config
+from train.pretraining.more_positions import with_positions
+from train.recipes import (
+    CONTINUED,
+    DEFAULT_PRESET,
+    MOST_EPOCHS,
+    OF_SHARDS,
+    Setting,
+    Value,
+    recipe_of,
+    resolve,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a call of `clozeline pretrain` is going to train, and how."""
+
+    model: BertConfig
+    settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
+    manifest: Manifest
+
+    @property
+    def values(self) -> dict[str, Value]:
+        """The fields of PretrainConfig that `settings` has."""
+        return {name: self.settings[name].value for name in RECIPE_FIELDS}
+
+    @property
+    def note(self) -> str | None:
+        """A line for the user whose data set is too small for the recipe."""
+        steps, source = self.settings["max_steps"]
+        if not source.startswith(MOST_EPOCHS.source):
+            return None
+        examples = self.manifest.num_examples("train")
+        return f"note: --max-steps {steps}: {source}. The data set has {examples:,} examples."
+
+    def lines(self) -> list[str]:
+        """All numbers as options with their sources, a line each."""
+        rows = [(name, self.settings[name]) for name in RECIPE_FIELDS]
+        rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
+        advised = [(name, self.settings[name]) for name in OF_SHARDS if name in self.settings]
+        there = self.manifest.config.to_dict()
+        return [
+            *(_line(name, setting.value, setting.source) for name, setting in rows),
+            *(["advised for `clozeline shards`:"] if advised else []),
+            *(
+                _line(name, setting.value, f"{setting.source} (these shards: {there[name]})")
+                for name, setting in advised
+            ),
+        ]
+
+
+def make_plan(
+    shards: Path,
+    *,
+    out: Path,
+    preset: str | None,
+    dropout: float | None,
+    start_from: Path | None,
+    init: Path | None,
+    overwrite: bool,
+    given: Mapping[str, Value],
+    is_timed: bool,
+    world: World,
+) -> Plan:
+    """The plan of a run; `given` has the values of RECIPE_FIELDS that the user chose.
+
+    Raises InputError for an unknown preset, and for folders that cannot be used.
+    """
+    manifest = read_manifest(shards)
+    is_kept = not overwrite or world.any(is_restart())
+    there = world.broadcast_from_main(
+        lambda: read_run(out) if is_kept and (out / RUN).exists() else None
+    )
+    model = _model(manifest, preset, dropout=dropout, start_from=start_from, init=init)
+    if there and dropout is None:
+        model = _with_dropout_of(there.model, model)
+    if there:
+        settings = _of_run(there, out)
+    elif start_from:  # that run may have used another device
+        settings = _of_run(read_run(start_from), start_from) | {"precision": CONTINUED["precision"]}
+    else:
+        settings = resolve(
+            CONTINUED if init else recipe_of(preset or DEFAULT_PRESET),
+            given,
+            model=model,
+            examples=manifest.num_examples("train"),
+            max_seq_length=manifest.config.max_seq_length,
+            device=world.device.type,
+            world_size=world.size,
+            is_timed=is_timed,
+        )
+    settings |= {name: Setting(value, "given") for name, value in given.items()}
+    precision, source = settings["precision"]
+    settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
+    return Plan(model=model, settings=settings, manifest=manifest)
+
+
+def _model(
+    manifest: Manifest,
+    preset: str | None,
+    *,
+    dropout: float | None,
+    start_from: Path | None,
+    init: Path | None,
+) -> BertConfig:
+    """The preset; if none is given, the architecture of what training starts from."""
+    if init:
+        return initial_config(init, preset_name=preset, dropout=dropout)
+    if start_from and preset is None:
+        longest = manifest.config.max_seq_length
+        return with_positions(model_of(start_from, dropout=dropout), longest)
+    return model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
+
+
+def _with_dropout_of(there: BertConfig, model: BertConfig) -> BertConfig:
+    return replace(
+        model,
+        hidden_dropout_prob=there.hidden_dropout_prob,
+        attention_probs_dropout_prob=there.attention_probs_dropout_prob,
+    )
+
+
+def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
+    values = config.training.to_dict()
+    return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
+
+
+def _line(name: str, value: Value, source: str) -> str:
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"  --{name.replace('_', '-')} {shown}".ljust(30) + source

@@ -1,0 +1,185 @@
+"""A recipe for each preset: the numbers of `clozeline pretrain` that are not given.
+
+    bert-base, one GPU           batch_size 256    learning_rate 1e-4    max_steps 1,000,000
+    the same, eight GPUs                    2048                2.8e-4                125,000
+    the same, --batch-size 512               512                1.4e-4                500,000
+
+A recipe is a table of published numbers, each with its source. `resolve` adds what a paper could
+not know: several GPUs share a larger batch, the learning rate follows the batch, a CPU trains on
+fewer tokens, and a small data set is not repeated hundreds of times. This file does not import
+torch.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from model.config import BertConfig, full_name
+
+Value = int | float | str
+
+
+class Setting(NamedTuple):
+    """A value and where it comes from."""
+
+    value: Value
+    source: str
+
+
+#: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and
+#: what is advised for the shards.
+Recipe = Mapping[str, Setting]
+OF_SHARDS = ("masked_lm_prob", "pairs")
+
+DEVLIN = "Devlin et al. 2018, A.2"
+DEVLIN_MASKS = "Devlin et al. 2018, 3.1"
+CLARK = "Clark et al. 2020, table 6"
+GEIPING = "Geiping & Goldstein 2022"
+WARNER = "Warner et al. 2024"
+LIU = "Liu et al. 2019"
+GURURANGAN = "Gururangan et al. 2020"
+MEASURED = "measured on 2 cores"
+
+#: The learning rate rises for this many steps, but not for more than a fraction of the run.
+WARMUP_STEPS = Setting(10_000, DEVLIN)
+WARMUP_FRACTION = Setting(0.06, "Izsak et al. 2021")
+#: The largest batch, and a learning rate that none needs to exceed (Liu et al. 2019, table 3, where
+#: batches of 256, 2,048 and 8,192 see the same examples).
+LARGEST_BATCH, LARGEST_RATE = 8192, 1e-3
+SQUARE_ROOT = "square root of the batch's growth (Malladi et al. 2022)"
+#: Where compute is scarce. Measured for left-to-right models; for BERT it is not known.
+TOKENS_PER_PARAMETER = Setting(20, "20 tokens per parameter (Hoffmann et al. 2022)")
+#: BERT's own epochs. Repeating more often is worth nothing (Muennighoff et al. 2023).
+MOST_EPOCHS = Setting(40, "40 epochs (Devlin et al. 2018, A.2; Muennighoff et al. 2023)")
+
+
+def _from(source: str, **values: Value) -> dict[str, Setting]:
+    return {name: Setting(value, source) for name, value in values.items()}
+
+
+_BERT = {
+    **_from(DEVLIN, batch_size=256, examples=256_000_000, learning_rate=1e-4, schedule="linear"),
+    **_from("Loshchilov & Hutter 2019", optimizer="adamw"),
+    **_from(DEVLIN, weight_decay=0.01, beta1=0.9, beta2=0.999),
+    **_from("google-research/bert, optimization.py", clip=1.0),
+    **_from("bf16 where the device has it", precision="auto"),
+    **_from(DEVLIN_MASKS, masked_lm_prob=0.15, pairs="segments"),
+}
+# Its authors' BERT-Small has 14M parameters. Devlin's learning rate is slow for models that small.
+_SMALL_BERT = _BERT | _from(CLARK, batch_size=128, examples=128_000_000, learning_rate=5e-4)
+_LARGE_BERT = _BERT | _from("Wettig et al. 2022", masked_lm_prob=0.4)
+_NANO = {
+    **_BERT,
+    **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="adamw"),
+    **_from(LIU, beta2=0.98, pairs="none"),
+}
+# Its norms precede the sublayers, which therefore bear a larger learning rate (Xiong et al. 2020).
+_MODERN = {
+    **_BERT,
+    **_from(GEIPING, batch_size=1536, learning_rate=1e-3, beta2=0.98, clip=0.5),
+    **_from(WARNER, masked_lm_prob=0.3, pairs="none"),
+}
+_SMALL_MODERN = _MODERN | _from(DEVLIN, batch_size=256) | _from(DEVLIN_MASKS, masked_lm_prob=0.15)
+
+RECIPES: dict[str, Recipe] = {
+    "nano": _NANO,
+    "bert-tiny": _SMALL_BERT,
+    "bert-mini": _SMALL_BERT,
+    "bert-small": _SMALL_BERT,
+    "bert-medium": _SMALL_BERT,
+    "bert-base": _BERT,
+    "bert-large": _LARGE_BERT,
+    "bert-pytorch-base": _BERT,
+    "bert-pytorch-large": _LARGE_BERT,
+    "d2l": _SMALL_BERT,
+    "modern-nano": _SMALL_MODERN,
+    "modern-mini": _SMALL_MODERN,
+    "modern-small": _SMALL_MODERN,
+    "modern-base": _MODERN,
+}
+
+DEFAULT_PRESET = "nano"
+
+#: For a model that was pretrained elsewhere (`--init`): 12,500 batches of 2,048 of a new domain.
+CONTINUED: Recipe = _BERT | _from(
+    GURURANGAN, batch_size=256, examples=25_600_000, learning_rate=1e-4, beta2=0.98
+)
+
+
+def recipe_of(preset: str) -> Recipe:
+    """The recipe of a preset. Raises ValueError for an unknown name."""
+    return RECIPES[full_name(preset)]
+
+
+def resolve(
+    recipe: Recipe,
+    given: Mapping[str, Value],
+    *,
+    model: BertConfig,
+    examples: int,
+    max_seq_length: int = 128,
+    device: str = "cpu",
+    world_size: int = 1,
+    is_timed: bool = False,
+) -> dict[str, Setting]:
+    """The settings of a run: what is given, else what the recipe and the rules say.
+
+    `examples` of `max_seq_length` tokens are in the data set; `device` is "cpu" or "cuda";
+    `is_timed`: a time budget ends the run, so its number of steps is not known.
+    """
+    found = {name: setting for name, setting in recipe.items() if name != "examples"}
+    found |= {name: Setting(value, "given") for name, value in given.items()}
+    if "batch_size" not in given:
+        found["batch_size"] = _batch_size(recipe, device=device, world_size=world_size)
+    batch_size = int(found["batch_size"].value)
+    growth = batch_size / int(recipe["batch_size"].value)
+    if "learning_rate" not in given and growth != 1:
+        found["learning_rate"] = _learning_rate(recipe["learning_rate"], growth)
+    if "beta2" not in given and growth > 1:
+        found["beta2"] = Setting(min(0.98, float(found["beta2"].value)), f"{LIU}: large batches")
+    if "max_steps" not in given:
+        tokens = int(TOKENS_PER_PARAMETER.value) * _parameters(model)
+        most = tokens // max_seq_length if device == "cpu" else None
+        found["max_steps"] = _steps(recipe, batch_size, examples=examples, most=most)
+    if "warmup" not in given:
+        found["warmup"] = _warmup(None if is_timed else int(found["max_steps"].value))
+    return found
+
+
+def _batch_size(recipe: Recipe, *, device: str, world_size: int) -> Setting:
+    """A multiple of the number of processes; each GPU adds the recipe's batch, up to a limit."""
+    base, source = recipe["batch_size"]
+    size = min(int(base) * world_size, LARGEST_BATCH) if device == "cuda" else int(base)
+    size = math.ceil(size / world_size) * world_size
+    return Setting(size, source if size == base else f"{source}, for {world_size} processes")
+
+
+def _learning_rate(base: Setting, growth: float) -> Setting:
+    rate = float(base.value) * math.sqrt(growth)
+    rate = min(rate, max(float(base.value), LARGEST_RATE))
+    return Setting(float(f"{rate:.2g}"), f"{base.source}; {SQUARE_ROOT}")
+
+
+def _steps(recipe: Recipe, batch_size: int, *, examples: int, most: int | None) -> Setting:
+    """Steps for the recipe's examples, `most` of them on a CPU, in at most 40 epochs."""
+    total, source = recipe["examples"]
+    if most is not None and most < int(total):
+        total, source = most, TOKENS_PER_PARAMETER.source
+    steps = max(1, int(total) // batch_size)
+    in_epochs = max(1, int(MOST_EPOCHS.value) * examples // batch_size)
+    if steps <= in_epochs:
+        return Setting(steps, source)
+    return Setting(in_epochs, f"{MOST_EPOCHS.source}, not {steps:,} steps")
+
+
+def _parameters(model: BertConfig) -> int:
+    """The weights of a model's matrices; all others are about 1 %."""
+    hidden, tables = model.hidden_size, 1 if model.tie_word_embeddings else 2
+    layer = 4 * hidden**2 + (2 + model.gated) * hidden * model.intermediate_size
+    return tables * model.vocab_size * hidden + model.num_hidden_layers * layer
+
+
+def _warmup(steps: int | None) -> Setting:
+    if steps and (fraction := int(WARMUP_STEPS.value) / steps) < float(WARMUP_FRACTION.value):
+        return Setting(float(f"{fraction:.3g}"), f"10,000 steps ({WARMUP_STEPS.source})")
+    return WARMUP_FRACTION
