@@ -137,46 +137,58 @@ wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
 
 # --- what pretraining is worth, on real text ------------------------------------------------------
 
-# From $CLOZELINE_DATA, or else from the Hugging Face Hub.
+# From $CLOZELINE_DATA, or else from the Hugging Face Hub, whose sources already have a query.
 ifdef CLOZELINE_DATA
-WIKIPEDIA   := "$(CLOZELINE_DATA)/wikipedia/train-*.parquet"
-AMAZON      := "$(CLOZELINE_DATA)/amazon_polarity/train-*.parquet"
-AMAZON_TEXT := "$(CLOZELINE_DATA)/amazon_polarity/train-*.parquet?text=title,content"
-AMAZON_TEST := "$(CLOZELINE_DATA)/amazon_polarity/test-*.parquet"
-IMDB        := "$(CLOZELINE_DATA)/imdb/train-*.parquet"
-IMDB_TEST   := "$(CLOZELINE_DATA)/imdb/test-*.parquet"
-SST2        := "$(CLOZELINE_DATA)/sst2/train-*.parquet"
-SST2_TEST   := "$(CLOZELINE_DATA)/sst2/validation-*.parquet"
+WIKIPEDIA   := $(CLOZELINE_DATA)/wikipedia/train-*.parquet
+AMAZON      := $(CLOZELINE_DATA)/amazon_polarity/train-*.parquet
+AMAZON_TEST := $(CLOZELINE_DATA)/amazon_polarity/test-*.parquet
+IMDB        := $(CLOZELINE_DATA)/imdb/train-*.parquet
+IMDB_TEST   := $(CLOZELINE_DATA)/imdb/test-*.parquet
+SST2        := $(CLOZELINE_DATA)/sst2/train-*.parquet
+SST2_TEST   := $(CLOZELINE_DATA)/sst2/validation-*.parquet
+QUERY       := ?
 else
-WIKIPEDIA   := "hf://wikimedia/wikipedia?name=20231101.en"
-AMAZON      := "hf://fancyzhx/amazon_polarity?split=train"
-AMAZON_TEXT := "hf://fancyzhx/amazon_polarity?split=train&text=title,content"
-AMAZON_TEST := "hf://fancyzhx/amazon_polarity?split=test"
-IMDB        := "hf://stanfordnlp/imdb?split=train"
-IMDB_TEST   := "hf://stanfordnlp/imdb?split=test"
-SST2        := "hf://stanfordnlp/sst2?split=train"
-SST2_TEST   := "hf://stanfordnlp/sst2?split=validation"
+WIKIPEDIA   := hf://wikimedia/wikipedia?name=20231101.en
+AMAZON      := hf://fancyzhx/amazon_polarity?split=train
+AMAZON_TEST := hf://fancyzhx/amazon_polarity?split=test
+IMDB        := hf://stanfordnlp/imdb?split=train
+IMDB_TEST   := hf://stanfordnlp/imdb?split=test
+SST2        := hf://stanfordnlp/sst2?split=train
+SST2_TEST   := hf://stanfordnlp/sst2?split=validation
+QUERY       := &
 endif
+COLUMNS     := text=title,content
+REVIEWS     := "$(AMAZON)$(QUERY)$(COLUMNS)" "$(IMDB)"
+TWICE       := "$(AMAZON)$(QUERY)$(COLUMNS)&repeat=2" "$(IMDB)$(QUERY)repeat=2"
 
-# Pretraining reads Wikipedia and the training reviews without their labels; then a classifier for each
-# data set, with and without pretraining and beside bag-of-words, at these numbers of labels.
+# Each rung is a command that continues where it stopped or has nothing left to do. Pretraining reads
+# Wikipedia and the training reviews without their labels for HOURS, then the reviews alone for half
+# as long. Then come a classifier for each data set, with and without pretraining and beside
+# bag-of-words, at these numbers of labels.
 LABELS ?= 100,1000,10000,all
 SEEDS  ?= 3
 LADDER := $(WORK)/ladder
-ladder: export HOURS := $(or $(HOURS),8)
-ladder: export PRETRAIN_OPTIONS := $(or $(PRETRAIN_OPTIONS),--batch-size 256 \
-    --learning-rate 2e-3 --precision bf16 --dropout 0)
-ladder: export FINETUNE_OPTIONS := --from-scratch --label-efficiency $(LABELS) --seeds $(SEEDS)
-STEP    = --no-print-directory WORK=$(LADDER) RUN=$(LADDER)/run VOCAB=16384 \
-    SOURCE='$(WIKIPEDIA) $(AMAZON_TEXT) $(IMDB)' SHARDS_OPTIONS="--pairs none"
-CLASSES = finetune CLASSIFIER=$(LADDER)/$(1)-$(HOURS)h TRAIN='$(2)' TEST='$(3)' TEXT='$(4)'
+ladder: HOURS := $(or $(HOURS),8)
+READ    = $(BIN)/clozeline shards --tokenizer $(LADDER)/tokenizer --max-seq-length 64 --pairs none
+LEARN   = $(BIN)/clozeline finetune $(LADDER)/run-$(HOURS)h-reviews --from-scratch --resume \
+    --label-efficiency $(LABELS) --seeds $(SEEDS)
 
 .PHONY: ladder
 ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with and without pretraining
-	$(MAKE) $(STEP) pretrain
-	$(MAKE) $(STEP) $(call CLASSES,amazon,$(AMAZON),$(AMAZON_TEST),--text title --text-pair content)
-	$(MAKE) $(STEP) $(call CLASSES,imdb,$(IMDB),$(IMDB_TEST),--text text)
-	$(MAKE) $(STEP) $(call CLASSES,sst2,$(SST2),$(SST2_TEST),--text sentence)
+	test -e $(LADDER)/tokenizer || $(BIN)/clozeline tokenizer "$(WIKIPEDIA)" $(REVIEWS) \
+	    --vocab-size 16384 --out $(LADDER)/tokenizer
+	$(READ) "$(WIKIPEDIA)" $(TWICE) --out $(LADDER)/mixed
+	$(READ) $(REVIEWS) --out $(LADDER)/reviews --masked-lm-prob 0.3 --max-predictions-per-seq 20
+	$(BIN)/clozeline pretrain $(LADDER)/mixed --out $(LADDER)/run-$(HOURS)h \
+	    --preset nano --dropout 0 --for $(HOURS)h --resume
+	$(BIN)/clozeline pretrain $(LADDER)/reviews --out $(LADDER)/run-$(HOURS)h-reviews \
+	    --start-from $(LADDER)/run-$(HOURS)h --dropout 0 --for $$(( $(HOURS) * 30 ))m \
+	    --resume
+	$(LEARN) "$(AMAZON)" --test "$(AMAZON_TEST)" --text title,content \
+	    --also-test "$(IMDB_TEST)$(QUERY)text=text" --out $(LADDER)/amazon-$(HOURS)h
+	$(LEARN) "$(IMDB)" --test "$(IMDB_TEST)" --also-test "$(AMAZON_TEST)$(QUERY)$(COLUMNS)" \
+	    --out $(LADDER)/imdb-$(HOURS)h
+	$(LEARN) "$(SST2)" --test "$(SST2_TEST)" --text sentence --out $(LADDER)/sst2-$(HOURS)h
 
 # --- development ----------------------------------------------------------------------------------
 

@@ -166,14 +166,20 @@ def test_help_lists_every_target(project):
 def test_the_ladder_is_planned_on_each_data_set(project):
     """Text without labels to pretrain on, then a curve of labels for each classifier."""
     plan = make(project, "-n", "ladder", "CLOZELINE_DATA=/data", "HOURS=2", "LABELS=100,all")
+    wiki, test = '"/data/wikipedia/train-*.parquet"', '"/data/amazon_polarity/test-*.parquet'
+    amazon, imdb = '"/data/amazon_polarity/train-*.parquet', '"/data/imdb/train-*.parquet'
+    text = f"{amazon}?text=title,content"
     for words in (
-        'tokenizer "/data/wikipedia/train-*.parquet" "/data/amazon_polarity/train-*.parquet?text=',
-        "pretrain work/ladder/shards --out work/ladder/run --resume",
-        "--for 2h --batch-size 256",
-        'finetune work/ladder/run "/data/amazon_polarity/train-*.parquet" --test "/data/amazon',
-        "--text title --text-pair content --out work/ladder/amazon-2h --resume",
-        '--test "/data/imdb/test-*.parquet" --text text --out work/ladder/imdb-2h --resume',
+        f'clozeline tokenizer {wiki} {text}" {imdb}"',
+        f'{wiki} {text}&repeat=2" {imdb}?repeat=2" --out work/ladder/mixed',
+        f'{text}" {imdb}" --out work/ladder/reviews',
+        "pretrain work/ladder/mixed --out work/ladder/run-2h",
+        "--preset nano --dropout 0 --for 2h --resume",
+        "--start-from work/ladder/run-2h --dropout 0 --for $(( 2 * 30 ))m",
+        "finetune work/ladder/run-2h-reviews --from-scratch --resume --label-efficiency 100,all",
+        f'{amazon}" --test {test}" --text title,content',
+        '--also-test "/data/imdb/test-*.parquet?text=text" --out work/ladder/amazon-2h',
+        f'--also-test {test}?text=title,content"',
         '--test "/data/sst2/validation-*.parquet" --text sentence --out work/ladder/sst2-2h',
-        "--from-scratch --label-efficiency 100,all --seeds 3",
     ):
         assert words in plan
