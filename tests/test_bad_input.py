@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
+from pipeline.sources.text_columns import CHOOSE
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 from train.cli import main
@@ -125,7 +126,7 @@ def test_a_source_without_text_is_named(name: str, folder: Path, tmp_path: Path)
 def test_a_table_without_the_text_column_names_those_it_has(folder: Path, tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": [1], "body": [GOOD]}), folder / "body.parquet")
     line = refused(*shards_line(folder / "body.parquet", tmp_path / "out"))
-    assert line.endswith("has no column 'text'; its columns are id, body")
+    assert line.endswith(f"has no column 'text'; its columns are id, body{CHOOSE}")
     assert refused(
         "tokenizer", folder / "body.parquet", "--vocab-size=200", "--out", tmp_path / "t"
     )
@@ -298,7 +299,7 @@ def no_mask(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        ("vocab.txt", no_mask, "the vocabulary of 6 tokens lacks [MASK]; BERT needs "),
+        ("vocab.txt", no_mask, "the vocabulary of 6 tokens lacks [MASK]; BERT needs them"),
         ("bpe.json", bpe, "is not a BERT tokenizer: normalizer type is None, not 'BertNormalizer'"),
         ("none.txt", lambda path: None, "no such file; give a vocab.txt or a tokenizer.json"),
         ("a.json", lambda path: path.write_text("{"), "is not JSON ("),

@@ -108,8 +108,12 @@ def test_urls_are_files_too() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("{}/missing.txt", "missing.txt: no such file"),
-        ("{}/*.parquet", "*.parquet matches no file"),
+        ("{}/missing.txt", "missing.txt: no such file; check the path"),
+        ("{}/*.parquet", "*.parquet matches no file; check the path"),
+        (
+            "{}/a.txt?txt=body",
+            "matches no file; check the path, or the option: text, repeat or limit",
+        ),
         ("{}", "is a folder; name its files, as in '{}/*'"),
         ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),
     ],

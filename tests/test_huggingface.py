@@ -209,7 +209,7 @@ def test_configs_that_transformers_cannot_express_are_refused(name: str, tmp_pat
         save_huggingface(tmp_path, preset(name), {})
     assert not list(tmp_path.iterdir())
     if name == "nano":
-        assert "norm_position 'pre', final_norm True" in str(raised.value)
+        assert "has no norm_position 'pre' (one of 6 differences); to export," in str(raised.value)
 
 
 def test_every_field_is_converted_or_refused_by_name() -> None:

@@ -220,7 +220,7 @@ def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):
 
 
 def test_what_fails_before_the_work_leaves_no_folder(tmp_path):
-    with pytest.raises(InputError, match=r"nothing\.txt: no such file"):
+    with pytest.raises(InputError, match=r"nothing\.txt: no such file; check the path"):
         shards(tmp_path, source="nothing.txt")
     with pytest.raises(InputError, match="not a tokenizer folder"):
         shards(tmp_path, tokenizer_dir=tmp_path / "nowhere")

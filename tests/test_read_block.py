@@ -25,6 +25,7 @@ from pipeline.sources.documents import Documents
 from pipeline.sources.formats import list_blocks, read_block
 from pipeline.sources.sample.articles import make_articles
 from pipeline.sources.sample.reviews import make_reviews
+from pipeline.sources.text_columns import CHOOSE
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
@@ -437,7 +438,7 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path: Path) -> None:
     assert sums == [sum(map(len, map(str, kept)))]
     assert "data-missing (name None, split train) cannot be loaded: " in missing
     assert "hf://nobody/nothing (name None, split train) cannot be loaded: " in offline
-    assert column == f"hf://{folder} has no column 'body'; its columns are text, label"
+    assert column == f"hf://{folder} has no column 'body'; its columns are text, label{CHOOSE}"
 
 
 @needs_data

@@ -92,7 +92,7 @@ def huggingface_config(
 
 
 def check_expressible(config: BertConfig) -> None:
-    """Raises ValueError naming the fields that the BERT of `transformers` does not have."""
+    """Raises ValueError where the BERT of `transformers` lacks a feature of the model."""
     unsupported = [
         f"{field.name} {getattr(config, field.name)!r}"
         for field in fields(BertConfig)
@@ -101,9 +101,10 @@ def check_expressible(config: BertConfig) -> None:
     if config.hidden_act not in ACTIVATIONS.values():
         unsupported.append(f"hidden_act {config.hidden_act!r}")
     if unsupported:
+        others = f" (one of {len(unsupported)} differences)" if unsupported[1:] else ""
         raise ValueError(
-            f"the BERT of transformers has no {', '.join(unsupported)}; it supports only models "
-            "like bert-tiny to bert-large."
+            f"the BERT of transformers has no {unsupported[0]}{others}; "
+            "to export, pretrain with a preset from bert-tiny to bert-large."
         )
 
 

@@ -64,7 +64,7 @@ def _find(source: str) -> list[File]:
                 f"{source} is a folder; name its files, as in '{source.rstrip('/')}/*'"
             )
         if not re.search(r"[*?\[]", path):
-            raise InputError(f"{source}: no such file")
+            raise InputError(f"{source}: no such file; check the path")
         found = [name for name in sorted(store.glob(path)) if store.isfile(name)]
         files = [_describe(store, name) for name in found]
     except ImportError as error:
@@ -76,7 +76,8 @@ def _find(source: str) -> list[File]:
     except ValueError as error:  # fsspec: an unknown protocol
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
-        raise InputError(f"{source} matches no file")
+        options = ", or the option: text, repeat or limit" if re.search(r"\?\w+=", source) else ""
+        raise InputError(f"{source} matches no file; check the path{options}")
     return files
 
 

@@ -76,4 +76,6 @@ def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
 
 
 def _unreadable(path: str, error: Exception) -> InputError:
-    return InputError(f"{path} is not a readable Parquet file: {one_line(error)}")
+    return InputError(
+        f"{path} is not a readable Parquet file ({one_line(error)}); copy it again or leave it out"
+    )

@@ -10,23 +10,30 @@ import pyarrow as pa
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import Documents, decode_utf8
 
+#: How a corpus's text columns are named.
+CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
 
-def check_columns(source: str, found: Sequence[str], columns: Sequence[str]) -> None:
+
+def check_columns(
+    source: str, found: Sequence[str], columns: Sequence[str], *, advice: str = ""
+) -> None:
     """Raises InputError where a column is missing or there are several of its name."""
     for name in columns:
         if found.count(name) != 1:
             problem = "more than one" if name in found else "no"
             names = ", ".join(found) or "none"
-            raise InputError(f"{source} has {problem} column '{name}'; its columns are {names}")
+            raise InputError(
+                f"{source} has {problem} column '{name}'; its columns are {names}{advice}"
+            )
 
 
 def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:
     """Raises InputError where a column is missing or does not hold text."""
-    check_columns(source, schema.names, columns)
+    check_columns(source, schema.names, columns, advice=CHOOSE)
     for name in columns:
         type = _value_type(schema.field(name).type)
         if not (is_string(type) or pa.types.is_binary(type) or pa.types.is_large_binary(type)):
-            raise InputError(f"{source}: column '{name}' holds {type}, not text")
+            raise InputError(f"{source}: column '{name}' holds {type}, not text{CHOOSE}")
 
 
 def documents_of_rows(columns: Sequence[pa.Array], first_row: int, path: str) -> Documents:

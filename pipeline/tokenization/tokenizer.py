@@ -167,9 +167,12 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     if not (folder / TOKENIZER_JSON).is_file():
         found = sorted(names_in(folder))[:5] if folder.is_dir() else None
         what = "no such folder" if found is None else f"it has {', '.join(found) or 'no files'}"
+        inner = folder / "tokenizer"  # of a data set or a run
+        fix = f"make one with `clozeline tokenizer SOURCE --vocab-size 16384 --out {folder}`"
+        if (inner / TOKENIZER_JSON).is_file():
+            fix = f"give {inner}"
         raise InputError(
-            f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); "
-            f"make one with `clozeline tokenizer --out {folder}`."
+            f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); {fix}."
         )
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
@@ -229,7 +232,7 @@ def check_tokens(tokens: Sequence[str]) -> None:
     if missing:
         raise InputError(
             f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; "
-            f"BERT needs {' '.join(SPECIAL_TOKENS)}."
+            "BERT needs them: add a line for each, or give another vocabulary."
         )
     if all(token in SPECIAL_TOKENS or token.startswith("[unused") for token in tokens):
         raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
