@@ -24,7 +24,7 @@ ROOMS = {
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
-        "config", "recipes", "data", "engine", "artifacts", "monitoring", "finetuning",
+        "config", "recipes", "data", "engine", "artifacts", "monitoring", "labelled", "finetuning",
         "pretraining", "benchmark", "fill", "predict", "model_card", "export", "demo", "cli",
         "__main__",
     ),

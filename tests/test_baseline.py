@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from train.finetuning.baseline import bag_of_words, baseline, has_sklearn
-from train.finetuning.labelled import Labelled, Texts
+from train.labelled.baseline import bag_of_words, baseline, has_sklearn
+from train.labelled.rows import Labelled, Texts
 
 pytest.importorskip("sklearn")
 

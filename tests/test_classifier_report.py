@@ -10,13 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from train.cli import main
-from train.finetuning.calibration import Calibration
 from train.finetuning.cells import Cell, CellKey, Start
 from train.finetuning.classifier_report import write_classifier_report
 from train.finetuning.report import FinetuneReport, Mistake, label_efficiency_table
-from train.finetuning.scores import Scores
 from train.finetuning.selection import HeldOut, Selection
 from train.finetuning.training import Plan
+from train.labelled.calibration import Calibration
+from train.labelled.scores import Scores
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

@@ -28,9 +28,9 @@ from train.finetuning.cells import Cell
 from train.finetuning.classifier import load_classifier
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.finetune import finetune
-from train.finetuning.labelled import Texts
 from train.finetuning.report import FinetuneReport
 from train.finetuning.selection import Selection
+from train.labelled.rows import Texts
 from train.predict import Prediction, predict
 
 FILLERS = [f"w{i}" for i in range(30)]

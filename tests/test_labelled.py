@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pipeline.common.errors import InputError
 from pipeline.sources.formats import list_blocks, read_block
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from train.finetuning.encoding import (
+from train.labelled.encoding import (
     Encoder,
     evaluation_batches,
     longest_first,
     training_batches,
 )
-from train.finetuning.labelled import (
+from train.labelled.rows import (
     Labelled,
     Texts,
     class_ids,

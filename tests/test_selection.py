@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from model.config import preset
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.labelled import Rows, balanced_order
 from train.finetuning.selection import (
     FEW_ROWS,
     SEARCH_ROWS,
@@ -25,6 +24,7 @@ from train.finetuning.selection import (
     stratified_folds,
 )
 from train.finetuning.training import Logits, Plan
+from train.labelled.rows import Rows, balanced_order
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
 RATES = (3e-4, 1e-3, 3e-3)

@@ -10,7 +10,6 @@ from model.heads import BertForClassification
 from pipeline.common.ragged import Ragged, offsets_of
 from tests.support.small_models import SMALL
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.encoding import Encoded
 from train.finetuning.training import (
     Plan,
     build_optimizer,
@@ -19,6 +18,7 @@ from train.finetuning.training import (
     rows_per_step,
     train_classifier,
 )
+from train.labelled.encoding import Encoded
 
 
 def small_model(**changes: object) -> BertForClassification:

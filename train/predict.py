@@ -20,7 +20,7 @@ from pipeline.sources.formats import has_scheme
 from train.artifacts.pretrained import kind_of
 from train.engine.distributed import join_world
 from train.finetuning.classifier import Classifier, load_classifier, load_huggingface_classifier
-from train.finetuning.labelled import Texts, read_texts
+from train.labelled.rows import Texts, read_texts
 
 STANDARD_INPUT = "-"
 TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is read line by line

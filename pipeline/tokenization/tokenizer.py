@@ -168,9 +168,8 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
         found = sorted(names_in(folder))[:5] if folder.is_dir() else None
         what = "no such folder" if found is None else f"it has {', '.join(found) or 'no files'}"
         inner = folder / "tokenizer"  # of a data set or a run
-        fix = f"make one with `clozeline tokenizer SOURCE --vocab-size 16384 --out {folder}`"
-        if (inner / TOKENIZER_JSON).is_file():
-            fix = f"give {inner}"
+        has_inner = (inner / TOKENIZER_JSON).is_file()
+        fix = f"give {inner}" if has_inner else "make one with `clozeline tokenizer`"
         raise InputError(
             f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); {fix}."
         )

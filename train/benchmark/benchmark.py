@@ -25,13 +25,13 @@ from pipeline.common.folder_owner import check_kind
 from pipeline.common.paths import whole_file
 from train.benchmark.tasks import CLASSIFICATION, REGRESSION, Task
 from train.engine.distributed import join_world
-from train.finetuning.baseline import has_sklearn
 from train.finetuning.cells import SHOWN, Start
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.correlations import Correlations
 from train.finetuning.finetune import finetune, load_start, weights_digest
 from train.finetuning.regression import Regression, read_measured
-from train.finetuning.scores import Scores
+from train.labelled.baseline import has_sklearn
+from train.labelled.correlations import Correlations
+from train.labelled.scores import Scores
 
 RESULTS, REGRESSION_RESULTS = "benchmark.json", "regression.json"
 

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from pipeline.common.errors import InputError
 from train.benchmark.glue import GLUE, glue_task, read_glue
-from train.finetuning.correlations import Correlations
-from train.finetuning.scores import Scores
+from train.labelled.correlations import Correlations
+from train.labelled.scores import Scores
 
 CLASSIFICATION: dict[str, Callable[[Scores], float]] = {
     "accuracy": lambda scores: scores.accuracy,

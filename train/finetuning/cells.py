@@ -21,8 +21,8 @@ from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
 from train.artifacts.classifier_folder import CELLS, JOB
-from train.finetuning.scores import Scores
 from train.finetuning.selection import Selection
+from train.labelled.scores import Scores
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
 

@@ -24,10 +24,10 @@ from train.artifacts.classifier_folder import (
 )
 from train.artifacts.huggingface import load_model, longest_text
 from train.artifacts.partial_folder import partial_folder, replace_folder
-from train.finetuning.calibration import Floats, softmax
-from train.finetuning.encoding import Encoder
-from train.finetuning.labelled import Texts
 from train.finetuning.training import predict_logits
+from train.labelled.calibration import Floats, softmax
+from train.labelled.encoding import Encoder
+from train.labelled.rows import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

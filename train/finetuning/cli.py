@@ -76,7 +76,7 @@ def finetune(
 )
 def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
-    from train.finetuning.baseline import baseline as run_baseline
+    from train.labelled.baseline import baseline as run_baseline
 
     scores = run_baseline(train, options.pop("test"), **options)
     for line in scores.table():

@@ -19,14 +19,14 @@ from tqdm import tqdm
 
 from model.heads import BertForClassification
 from train.artifacts.pretrained import Pretrained
-from train.finetuning.baseline import fit_bag_of_words, has_sklearn
 from train.finetuning.cells import Cell, CellKey, CellStore, Start
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.encoding import Encoder
 from train.finetuning.fitting import Fitted, Fitter
-from train.finetuning.labelled import Labelled, Rows, Texts, balanced_order, class_ids
-from train.finetuning.scores import Scores
 from train.finetuning.training import Logits, predict_logits
+from train.labelled.baseline import fit_bag_of_words, has_sklearn
+from train.labelled.encoding import Encoder
+from train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
+from train.labelled.scores import Scores
 
 TEST = "test"
 

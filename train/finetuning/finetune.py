@@ -25,12 +25,13 @@ from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.artifacts.run import with_dropout
 from train.engine.distributed import join_world
 from train.engine.malloc import disable_malloc_trim
-from train.finetuning.baseline import has_sklearn
 from train.finetuning.cells import CellStore
 from train.finetuning.classifier import Classifier, save_classifier
 from train.finetuning.comparison import TEST, ComparedModels, train_all
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.labelled import (
+from train.finetuning.report import FinetuneReport, summarize
+from train.labelled.baseline import has_sklearn
+from train.labelled.rows import (
     Labelled,
     class_names,
     hold_out,
@@ -38,7 +39,6 @@ from train.finetuning.labelled import (
     sample,
     split_columns,
 )
-from train.finetuning.report import FinetuneReport, summarize
 
 NO_SKLEARN = (
     "bag-of-words was not measured: scikit-learn is not installed; "

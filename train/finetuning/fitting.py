@@ -14,8 +14,6 @@ from tqdm import tqdm
 from model.heads import BertForClassification, load_encoder
 from train.artifacts.pretrained import Pretrained
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.encoding import Encoded
-from train.finetuning.labelled import Rows
 from train.finetuning.selection import (
     SEARCH_ROWS,
     HeldOut,
@@ -27,6 +25,8 @@ from train.finetuning.selection import (
     select_plan,
 )
 from train.finetuning.training import Labels, Logits, Plan, predict_logits, train_classifier
+from train.labelled.encoding import Encoded
+from train.labelled.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)

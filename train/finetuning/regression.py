@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from pipeline.common.errors import InputError
 from pipeline.sources.labelled_table import read_table
 from train.artifacts.pretrained import Pretrained
-from train.finetuning.baseline import vectorizer
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.correlations import Correlations
-from train.finetuning.encoding import Encoder
 from train.finetuning.fitting import Fitter
-from train.finetuning.labelled import Rows, Texts, read_texts
 from train.finetuning.training import predict_logits
+from train.labelled.baseline import vectorizer
+from train.labelled.correlations import Correlations
+from train.labelled.encoding import Encoder
+from train.labelled.rows import Rows, Texts, read_texts
 
 RIDGE = 1.0  # scikit-learn's default regularization
 

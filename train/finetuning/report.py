@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from train.finetuning.calibration import Calibration, softmax
 from train.finetuning.cells import SHOWN, Cell, CellKey, Start
-from train.finetuning.duplicates import near_duplicates
 from train.finetuning.figure import draw_label_efficiency
-from train.finetuning.labelled import Labelled, class_ids
-from train.finetuning.scores import Scores
 from train.finetuning.training import Logits
+from train.labelled.calibration import Calibration, softmax
+from train.labelled.duplicates import near_duplicates
+from train.labelled.rows import Labelled, class_ids
+from train.labelled.scores import Scores
 
 MISTAKES = 10  # most confident ones that are listed
 SHOWN_TEXT = 300  # characters of a text

@@ -10,7 +10,7 @@ from pipeline.report.charts import Series, draw_lines
 from pipeline.report.html import Chart, Section, Table
 from train.finetuning.cells import SHOWN
 from train.finetuning.report import FinetuneReport, Point
-from train.finetuning.scores import Scores
+from train.labelled.scores import Scores
 
 LONGEST_TEXT = 120  # characters of a misclassified text
 

@@ -26,11 +26,11 @@ import numpy as np
 
 from model.config import BertConfig
 from pipeline.common.counter_rng import permutation, stream_key
-from train.finetuning.calibration import fit_temperature, log_loss
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.correlations import pearson
-from train.finetuning.labelled import Rows
 from train.finetuning.training import Labels, Logits, Plan
+from train.labelled.calibration import fit_temperature, log_loss
+from train.labelled.correlations import pearson
+from train.labelled.rows import Rows
 
 FOLDS = 5
 FEW_ROWS = 300  # up to here every row is held out once

@@ -23,8 +23,8 @@ from model.heads import BertForClassification
 from train.engine.precision import autocast, resolve_precision, seed_dropout
 from train.engine.schedule import schedule_factor
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.encoding import Encoded, evaluation_batches, training_batches
-from train.finetuning.labelled import Rows
+from train.labelled.encoding import Encoded, evaluation_batches, training_batches
+from train.labelled.rows import Rows
 
 EVALUATION_BATCH = 128
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_STEPS = 32, 8, 8  # where the batch size is auto

@@ -17,9 +17,9 @@ import numpy as np
 
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import load_tokenizer
-from train.finetuning.encoding import Encoder
-from train.finetuning.labelled import Labelled, Rows, Texts, class_ids, class_names, read_labelled
-from train.finetuning.scores import Scores
+from train.labelled.encoding import Encoder
+from train.labelled.rows import Labelled, Rows, Texts, class_ids, class_names, read_labelled
+from train.labelled.scores import Scores
 
 
 def baseline(

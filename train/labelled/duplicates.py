@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import UInt64Array, mix64
 from pipeline.common.ragged import offsets_of, slice_indices
-from train.finetuning.labelled import Rows
+from train.labelled.rows import Rows
 
 SHINGLE = 5  # words
 CONTAINMENT = 0.8
