@@ -1,6 +1,7 @@
 """Where the numbers of a run come from: what is given, the run itself, another run, a recipe."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,16 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     again = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
     assert [row[:2] for row in again] == [row[:2] for row in rows]
     assert {row[2] for row in again[:-3]} == {"given"}
+
+
+def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_folder, tmp_path):
+    line = (small_folder, "--preset", "bert-tiny", "--batch-size", 1000)
+    result = invoke(*line, "--out", tmp_path / "run")
+    assert "step 2 of 2" in result.stdout
+    [note] = re.findall("^note: .*", result.stderr, re.M)
+    assert re.fullmatch(
+        r"note: --max-steps 2: 40 epochs .*, not [\d,]+ steps\..* 57 examples\.", note
+    )
 
 
 def test_the_help_says_that_a_recipe_chooses(small_folder):

@@ -84,10 +84,14 @@ def pretrain(
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
             return
-        if plan.note and world.is_main:
-            click.echo(plan.note, err=True)
         outcome = run_pretraining(
-            folder, out=out, model=plan.model, training=training, resume=resume, **sources
+            folder,
+            out=out,
+            model=plan.model,
+            training=training,
+            resume=resume,
+            note=plan.note,
+            **sources,
         )
     _report(outcome, out, training)
 

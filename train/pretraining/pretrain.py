@@ -6,6 +6,7 @@ optimizer moments and the position in the data. Nothing else is needed to contin
 data and dropout are functions of the seed and the step.
 """
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -37,12 +38,14 @@ def pretrain(
     overwrite: bool = False,
     start_from: Path | None = None,
     init: Path | None = None,
+    note: str | None = None,
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
     A new run may start from the weights and moments of another run (`start_from`), or from the
-    weights of a Hugging Face folder (`init`). Raises InputError for everything the user can fix,
-    and DivergedError where the loss is not finite any more.
+    weights of a Hugging Face folder (`init`). A `note` is printed before the first step. Raises
+    InputError for everything the user can fix, and DivergedError where the loss is not finite any
+    more.
     """
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
@@ -78,6 +81,8 @@ def pretrain(
             write_run(out, started, load_tokenizer(shards / TOKENIZER))
 
         world.broadcast_from_main(write_folder)
+        if note and world.is_main:
+            print(note, file=sys.stderr)
         return Trainer(shards, out, config, world, loader=loader, start=start).train()
 
 
