@@ -21,6 +21,11 @@ FOLDER = PathOrUrl()
 )
 @click.option("--cased/--uncased", default=False, show_default=True, help="Keep upper case.")
 @click.option(
+    "--strip-accents/--no-strip-accents",
+    default=None,
+    help="Remove accents.  [default: not if --cased, or if the text would lose letters]",
+)
+@click.option(
     "--language", default="english", show_default=True, help="Language of the sentence splitter."
 )
 @click.option(
@@ -50,8 +55,11 @@ def tokenizer(
 
     if (vocab is None) == (options["vocab_size"] is None):
         raise click.UsageError("give one of --vocab FILE and --vocab-size N.")
-    made, origin = make_tokenizer(sources, out=out, vocab=vocab, **options)
-    click.echo(f"{made.vocab_size:,} tokens, Punkt parameters {origin}: {out}")
+    made = make_tokenizer(sources, out=out, vocab=vocab, **options)
+    if made.warning:
+        click.echo(f"warning: {made.warning}", err=True)
+    size = f"{made.tokenizer.vocab_size:,} tokens"
+    click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
 
 
 class BeamCommand(click.Command):

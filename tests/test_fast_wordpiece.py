@@ -58,9 +58,19 @@ sentences = st.lists(
 )
 
 
+#: Letters and marks of scripts in which marks are letters, and of those that decompose.
+SCRIPTS = [
+    *"कखिीुेै्ंँ़क़য়র্িেো্ায়தமிழ்ுேொกขัิ์ำ้็ກຂັິ້ໍកខ្ិុំကခ္ိံ့ཀྱིུ༹",
+    *"بجأإآؤئىًَُِّْٰٕאבשׁשׂוֹּפְָ٠१๑",
+    *"\u1100\u1161\u11a8\u1112\uac00\ud7a3\u3131\ua960\ud7b0カガ゛ヾがゞﾞ々中〇𠀀豈﨑",
+    *(" ", ".", ",", "a", "é", "И", "й", "।", "؟", "。", "\u200d", "\u200c"),
+]
+scripts = st.lists(st.lists(st.sampled_from(SCRIPTS), max_size=30).map("".join), max_size=4)
+
+
 def small_vocabulary() -> list[str]:
     """Every hostile character in every form, alone and as a continuation, so that few are [UNK]."""
-    forms = (unicodedata.normalize(form, t) for t in HOSTILE for form in ("NFC", "NFD"))
+    forms = (unicodedata.normalize(form, t) for t in HOSTILE + SCRIPTS for form in ("NFC", "NFD"))
     known = {c for form in forms for c in form + form.lower() + form.upper()}
     characters = sorted(known - set("\n [zZ"))
     return [*SPECIAL_TOKENS, *characters, *(f"##{c}" for c in characters), "the", "aa", "##aaa"]
@@ -104,6 +114,13 @@ def articles(rows: int | None = None) -> list[str]:
 @settings(deadline=None)
 @given(texts=sentences)
 def test_ids_equal_the_librarys(name: str, texts: list[str]) -> None:
+    assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(deadline=None)
+@given(texts=scripts)
+def test_ids_of_scripts_with_marks_equal_the_librarys(name: str, texts: list[str]) -> None:
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 

@@ -19,9 +19,9 @@ from pipeline.tokenization.tokenizer import (
     Normalization,
     Tokenizer,
     adopt_vocabulary,
-    learn_vocabulary,
     load_tokenizer,
 )
+from pipeline.tokenization.train_tokenizer import learn_vocabulary
 
 WORDS = ["[unused0]", "[", "]", ".", "##s", "##.", "the", "cat", "mask", "MASK", "été", "\u2028x"]
 TOKENS = [*SPECIAL_TOKENS, *WORDS]

@@ -60,7 +60,7 @@ def vocabulary(tmp_path):
 
 
 def test_a_learned_vocabulary_covers_the_text(tmp_path, corpus, no_punkt):
-    tokenizer, where = make(tmp_path / "out", corpus, vocab_size=200)
+    tokenizer, where, *_ = make(tmp_path / "out", corpus, vocab_size=200)
     assert where == "trained on the sources"
     assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
     assert tokenizer.vocab_size <= 200
@@ -70,17 +70,17 @@ def test_a_learned_vocabulary_covers_the_text(tmp_path, corpus, no_punkt):
 
 
 def test_a_learned_splitter_splits_sentences(tmp_path, corpus, no_punkt):
-    tokenizer, _ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
+    tokenizer, *_ = make(tmp_path / "out", corpus, vocab_size=200, language="elvish")
     assert tokenizer.punkt["language"] == "elvish"
     splitter = SentenceSplitter(PunktData.from_json(tokenizer.punkt))
     assert splitter.split(["the cat sat. It slept."])[0] == ["the cat sat.", "It slept."]
 
 
 def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary, no_punkt):
-    tokenizer, _ = make(tmp_path / "out", corpus, vocab=vocabulary)
+    tokenizer, *_ = make(tmp_path / "out", corpus, vocab=vocabulary)
     assert tokenizer.tokens == small_tokenizer().tokens
     assert tokenizer.lowercase
-    cased, _ = make(tmp_path / "cased", corpus, vocab=vocabulary, cased=True)
+    cased, *_ = make(tmp_path / "cased", corpus, vocab=vocabulary, cased=True)
     assert not cased.lowercase
 
 
@@ -88,12 +88,12 @@ def test_at_most_max_megabytes_are_read(tmp_path, punkt_of_nltk):
     for i in range(4):
         (tmp_path / f"{i}.txt").write_text(f"{'abcd'[i] * 9} " * 150_000 + ".")  # 1.5 MB each
     sources = [tmp_path / f"{i}.txt" for i in range(4)]
-    tokenizer, _ = make(tmp_path / "out", *sources, vocab_size=100, max_megabytes=1)
+    tokenizer, *_ = make(tmp_path / "out", *sources, vocab_size=100, max_megabytes=1)
     assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
 
 
 def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):
-    tokenizer, where = make(tmp_path / "out", vocab=vocabulary)
+    tokenizer, where, *_ = make(tmp_path / "out", vocab=vocabulary)
     assert where == "from nltk (english)"
     assert "dr" in tokenizer.punkt["abbrev_types"]
 
@@ -125,7 +125,7 @@ def test_a_refused_vocabulary_leaves_no_folder(tmp_path, corpus, no_punkt):
 def test_a_tokenizer_is_replaced_on_request_and_nothing_else_is(tmp_path, corpus, vocabulary):
     out, other = tmp_path / "out", tmp_path / "other"
     make(out, corpus, vocab=vocabulary)
-    made, _ = make(out, corpus, vocab=vocabulary, cased=True, overwrite=True)
+    made, *_ = make(out, corpus, vocab=vocabulary, cased=True, overwrite=True)
     assert load_tokenizer(out).digest == made.digest
     other.mkdir()
     (other / "thesis.txt").write_text("all of it")

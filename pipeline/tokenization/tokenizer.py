@@ -15,7 +15,7 @@ only place where the library's tokenizer is built.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -176,42 +176,44 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
     parameters = _read_json_object(punkt) if punkt.exists() else None
-    return _named(folder, tokens, normalization, parameters)
+    return named_tokenizer(folder, tokens, normalization, parameters)
 
 
-def adopt_vocabulary(path: str | AnyPath, *, cased: bool, punkt: PunktJson) -> Tokenizer:
+def adopt_vocabulary(
+    path: str | AnyPath, *, cased: bool, punkt: PunktJson, strip_accents: bool | None = None
+) -> Tokenizer:
     """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
 
-    Raises InputError if the file is missing, is not for BERT, or does not agree with `cased`.
+    By default accents are stripped as the tokenizer.json says, or unless `cased`. Raises InputError
+    if the file is missing, is not for BERT, or does not agree with the flags.
     """
     path = path_of(path)
     if path.suffix != ".json":
-        return _named(path, read_vocab_txt(path), _normalization(cased=cased), punkt)
+        normalization = normalization_of(cased=cased, strip_accents=strip_accents)
+        return named_tokenizer(path, read_vocab_txt(path), normalization, punkt)
     tokens, normalization = read_tokenizer_json(path)
     if normalization.lowercase == cased:
         found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
         raise InputError(f"{path} is {found}; {fix} --cased.")
-    return _named(path, tokens, normalization, punkt)
+    if strip_accents not in (None, normalization.strip_accents):
+        raise InputError(f"{path} has strip_accents {not strip_accents}; drop the option.")
+    return named_tokenizer(path, tokens, normalization, punkt)
 
 
-def learn_vocabulary(
-    texts: Iterator[str], *, vocab_size: int, cased: bool, punkt: dict[str, Any] | None
+def normalization_of(*, cased: bool, strip_accents: bool | None) -> Normalization:
+    """The flags of a vocabulary; by default accents are stripped unless it is cased."""
+    strip = not cased if strip_accents is None else strip_accents
+    return Normalization(strip_accents=strip, lowercase=not cased)
+
+
+def named_tokenizer(
+    origin: str | AnyPath, tokens: list[str], normalization: Normalization, punkt: PunktJson
 ) -> Tokenizer:
-    """Learn at most `vocab_size` tokens with the library's WordPiece trainer, special ones first.
-
-    The library breaks ties by hash order, so **training twice on the same text does not give the
-    same vocabulary**: learn once, keep the folder, and treat it as an input. A small text gives
-    fewer tokens; a `vocab_size` below the number of distinct characters gives more. Raises
-    InputError if the text has no words.
-    """
-    normalization = _normalization(cased=cased)
-    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
-    library.train_from_iterator(
-        texts, vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), show_progress=False
-    )
-    vocabulary = library.get_vocab()
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return _named("the training text", tokens, normalization, punkt)
+    """A tokenizer; its errors name the origin of the vocabulary."""
+    try:
+        return Tokenizer(tokens, normalization, punkt)
+    except InputError as error:
+        raise InputError(f"{origin}: {error}") from error
 
 
 def check_tokens(tokens: Sequence[str]) -> None:
@@ -301,19 +303,6 @@ def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
         if not isinstance(flag, bool):
             raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
     return Normalization(**flags)  # type: ignore[arg-type]
-
-
-def _normalization(*, cased: bool) -> Normalization:
-    return Normalization(strip_accents=not cased, lowercase=not cased)
-
-
-def _named(
-    origin: str | AnyPath, tokens: list[str], normalization: Normalization, punkt: PunktJson
-) -> Tokenizer:
-    try:
-        return Tokenizer(tokens, normalization, punkt)
-    except InputError as error:
-        raise InputError(f"{origin}: {error}") from error
 
 
 def _write(path: AnyPath, text: str) -> None:

@@ -1,7 +1,12 @@
 """`clozeline tokenizer`: learns or adopts a vocabulary and Punkt's parameters."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import NamedTuple
 
+import numpy as np
+import tokenizers
 from tqdm import tqdm
 
 from pipeline.common.counter_rng import permutation, stream_key
@@ -11,18 +16,40 @@ from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import AnyPath, names_in
 from pipeline.sources.block import Block
 from pipeline.sources.formats import list_blocks, read_block
+from pipeline.tokenization.accents import (
+    MAX_LOST,
+    count_characters,
+    count_letters,
+    lost_from_vocabulary,
+)
 from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
 from pipeline.tokenization.tokenizer import (
+    SPECIAL_TOKENS,
     TOKENIZER_FILES,
+    PunktJson,
     Tokenizer,
     adopt_vocabulary,
-    learn_vocabulary,
+    named_tokenizer,
+    normalization_of,
 )
 
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.
 PUNKT_TEXT_BYTES = 2_000_000
+SAMPLE_BYTES = 2_000_000  # to choose by the text whether accents are letters, and the alphabet
+# The library keeps 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
+MIN_ALPHABET = 1000
+ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
+
+
+class Made(NamedTuple):
+    """A tokenizer and what the user should know about it."""
+
+    tokenizer: Tokenizer
+    punkt: str  #: where Punkt's parameters come from
+    accents: str  #: whether accents are stripped, and why
+    warning: str | None
 
 
 def make_tokenizer(
@@ -35,22 +62,29 @@ def make_tokenizer(
     language: str,
     text_columns: tuple[str, ...],
     max_megabytes: int,
+    strip_accents: bool | None = None,
     overwrite: bool = False,
-) -> tuple[Tokenizer, str]:
-    """Write the tokenizer folder; returns also where Punkt's parameters come from.
+) -> Made:
+    """Write the tokenizer folder.
 
     Raises InputError for a vocabulary that is not BERT's, and if there is no text to learn from.
     """
     _check_out(out, overwrite=overwrite)
     with locked_folder(out):
-        limit = max_megabytes * 1_000_000
-        tokenizer, origin = _learn_or_adopt(
-            sources, vocab, vocab_size, cased, language, text_columns, limit
+        made = _learn_or_adopt(
+            sources,
+            vocab,
+            vocab_size,
+            cased,
+            strip_accents,
+            language,
+            text_columns,
+            max_megabytes * 1_000_000,
         )
         if overwrite:
             remove_files(out, TOKENIZER_FILES)
-        tokenizer.save(out)
-    return tokenizer, origin
+        made.tokenizer.save(out)
+    return made
 
 
 def _learn_or_adopt(
@@ -58,13 +92,14 @@ def _learn_or_adopt(
     vocab: AnyPath | None,
     vocab_size: int | None,
     cased: bool,
+    strip_accents: bool | None,
     language: str,
     text_columns: tuple[str, ...],
     limit: int,
-) -> tuple[Tokenizer, str]:
-    """The tokenizer, and where Punkt's parameters come from; reads up to `limit` bytes of text."""
-    if vocab is not None:
-        adopt_vocabulary(vocab, cased=cased, punkt=None)  # reports a bad one before the long work
+) -> Made:
+    """The tokenizer; reads up to `limit` bytes of text."""
+    if vocab is not None:  # reports a bad one before the long work
+        adopt_vocabulary(vocab, cased=cased, strip_accents=strip_accents, punkt=None)
     blocks = _mixed(sources, text_columns) if sources else []
     punkt = find_punkt(language)
     origin = f"from nltk ({language})"
@@ -72,18 +107,108 @@ def _learn_or_adopt(
         punkt = _train_punkt(blocks, language)
         origin = "trained on the sources"
     if vocab is not None:
-        tokenizer = adopt_vocabulary(vocab, cased=cased, punkt=punkt.to_json())
-    else:
-        assert vocab_size is not None
-        if not blocks:
-            raise InputError(
-                "there is no source to learn from; give at least one, or --vocab FILE."
-            )
-        texts = _texts(blocks, limit, label="learning WordPiece")
-        tokenizer = learn_vocabulary(
-            texts, vocab_size=vocab_size, cased=cased, punkt=punkt.to_json()
+        tokenizer = adopt_vocabulary(
+            vocab, cased=cased, strip_accents=strip_accents, punkt=punkt.to_json()
         )
-    return tokenizer, origin
+        reason, warning = "", _warning(tokenizer, blocks)
+    else:
+        tokenizer, reason = _learn(
+            blocks,
+            vocab_size=vocab_size,
+            cased=cased,
+            strip_accents=strip_accents,
+            punkt=punkt.to_json(),
+            limit=limit,
+        )
+        warning = None
+    stripped = tokenizer.normalization.strip_accents
+    accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
+    return Made(tokenizer, origin, accents, warning)
+
+
+def _learn(
+    blocks: list[Block],
+    *,
+    vocab_size: int | None,
+    cased: bool,
+    strip_accents: bool | None,
+    punkt: PunktJson,
+    limit: int,
+) -> tuple[Tokenizer, str]:
+    """A learned tokenizer; and why it keeps accents, if that is because of the text."""
+    assert vocab_size is not None
+    if not blocks:
+        raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
+    reason = ""
+    counts = _count_characters(blocks)
+    if strip_accents is None and not cased:
+        lost, letters = count_letters(counts)
+        strip_accents = lost <= MAX_LOST * letters
+        if not strip_accents:
+            reason = f" (stripping them would lose {lost / letters:.1%} of the letters)"
+    tokenizer = learn_vocabulary(
+        _texts(blocks, limit, label="learning WordPiece"),
+        vocab_size=vocab_size,
+        cased=cased,
+        strip_accents=strip_accents,
+        punkt=punkt,
+        alphabet=max(MIN_ALPHABET, _alphabet(counts)),
+    )
+    return tokenizer, reason
+
+
+def _alphabet(counts: Counter[str]) -> int:
+    """The number of characters that cover nearly all of the text."""
+    covered = np.cumsum([number for _, number in counts.most_common()])
+    return int(np.searchsorted(covered, ALPHABET_COVERS * counts.total())) + 1
+
+
+def learn_vocabulary(
+    texts: Iterator[str],
+    *,
+    vocab_size: int,
+    cased: bool,
+    punkt: PunktJson,
+    strip_accents: bool | None = None,
+    alphabet: int = MIN_ALPHABET,
+) -> Tokenizer:
+    """Learn at most `vocab_size` tokens with the library's WordPiece trainer, special ones first.
+
+    They include the `alphabet` most frequent characters.
+
+    The library breaks ties by hash order, so **training twice on the same text does not give the
+    same vocabulary**: learn once, keep the folder, and treat it as an input. A small text gives
+    fewer tokens; a `vocab_size` below the number of distinct characters gives more. Raises
+    InputError if the text has no words.
+    """
+    normalization = normalization_of(cased=cased, strip_accents=strip_accents)
+    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
+    library.train_from_iterator(
+        texts,
+        vocab_size=vocab_size,
+        limit_alphabet=alphabet,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    vocabulary = library.get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    return named_tokenizer("the training text", tokens, normalization, punkt)
+
+
+def _warning(tokenizer: Tokenizer, blocks: list[Block]) -> str | None:
+    """What an adopted vocabulary loses of the sources, or of its own scripts if there are none."""
+    if not tokenizer.normalization.strip_accents:
+        return None
+    loses = lost_from_vocabulary(tokenizer.tokens)
+    if blocks:
+        lost, letters = count_letters(_count_characters(blocks))
+        share = f"{lost:,} of {letters:,} letters of the sources"
+        loses = share if lost > MAX_LOST * letters else None
+    return loses and f"the vocabulary strips accents, and with them it loses {loses}."
+
+
+def _count_characters(blocks: list[Block]) -> Counter[str]:
+    return count_characters(_texts(blocks, SAMPLE_BYTES, label="counting letters"))
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:

@@ -77,7 +77,7 @@ def text_files(scratch: Path, megabytes: float) -> list[Path]:
 def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
     """A tokenizer folder like that of `clozeline tokenizer`."""
     vocab = Path(DATA, "vocab", "bert-base-uncased-vocab.txt") if DATA else None
-    tokenizer, _ = make_tokenizer(
+    made = make_tokenizer(
         [str(files[0])],
         out=folder,
         vocab=vocab,
@@ -87,7 +87,7 @@ def tokenizer_for(files: list[Path], folder: Path) -> Tokenizer:
         text_columns=CONFIG.text_columns,
         max_megabytes=20,
     )
-    return tokenizer
+    return made.tokenizer
 
 
 def beginning(files: list[Path], megabytes: float) -> list[Block]:

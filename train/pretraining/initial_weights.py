@@ -57,11 +57,14 @@ def check_initial(init: Path, model: BertConfig, shards: Path) -> str:
             "to train the folder's model."
         )
     if differs := "; ".join(vocabulary_differences(tokenizer, load_tokenizer(shards / TOKENIZER))):
+        flags = tokenizer.normalization
+        options = "" if flags.lowercase else " --cased"
+        if flags.strip_accents != flags.lowercase:
+            options += " --strip-accents" if flags.strip_accents else " --no-strip-accents"
         names = (name for name in (VOCAB_TXT, TOKENIZER_JSON) if (init / name).exists())
         raise InputError(
             f"{init} has another tokenizer than {shards} ({differs}); build shards with the one of "
-            f"`clozeline tokenizer --vocab {init / next(names)} --out DIR"
-            f"{'' if tokenizer.lowercase else ' --cased'}`."
+            f"`clozeline tokenizer --vocab {init / next(names)} --out DIR{options}`."
         )
     if absent := [PARTS[part] for part in PARTS if part in found.absent]:
         print(

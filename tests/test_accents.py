@@ -1,0 +1,185 @@
+"""Accents are stripped where they are accents; marks that are letters are kept, or reported."""
+
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tokenizers import normalizers
+
+from pipeline.common.errors import InputError
+from pipeline.tokenization.accents import (
+    ACCENTED,
+    MAX_LOST,
+    count_characters,
+    count_letters,
+    is_lost,
+    lost_from_vocabulary,
+)
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from tests.support.languages import articles_in
+from tests.test_train_tokenizer import make
+from train.artifacts.huggingface_tokenizer import read_tokenizer, save_tokenizer
+from train.cli import main
+
+KEPT, STRIPPED = (
+    ("hi", "bn", "th", "lo", "km", "my", "bo", "ja", "ar", "ru"),
+    ("zh", "am", "ka", "he", "hy"),
+)
+ENGLISH = "The café in Köln was old. " * 40
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def corpus(folder: Path, code: str) -> Path:
+    return write(folder, f"{code}.txt", "\n\n".join(articles_in(code, 40)))
+
+
+def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it() -> None:
+    strip = normalizers.BertNormalizer(
+        clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
+    )
+    for character in map(chr, range(0x10000)):
+        decomposed = unicodedata.normalize("NFD", character)
+        script = unicodedata.name(decomposed[0], "").partition(" ")[0]
+        if character.isalpha() and script not in ACCENTED:
+            changed = strip.normalize_str(character) != decomposed
+            assert is_lost(character) is changed, character
+
+
+def test_known_letters() -> None:
+    # Marks of Indic scripts, Thai, Arabic and Hebrew points, and letters that contain a mark.
+    assert all(map(is_lost, ["े", "ั", "\u064e", "\u05b8", "й", "ї", "が", "أ", "क़", "ཀྱ"[1]]))
+    # Accents, letters without marks, vowels that take space, signs, Korean, Chinese.
+    assert not any(
+        map(is_lost, ["é", "ü", "ά", "ệ", "\u0301", "क", "ा", "≠", "한", "中", "ø", "\ufe0f"])
+    )
+
+
+def test_lost_letters_are_counted_among_all() -> None:
+    assert count_letters(count_characters(["he है", "2 + 2"])) == (1, 4)
+    assert count_letters(count_characters(["cafe\u0301", "й, и\u0306!"])) == (2, 6)
+    assert count_letters(count_characters([])) == (0, 0)
+
+
+def test_only_a_multilingual_vocabulary_loses_letters() -> None:
+    english = ["the", "##s", "été", "क", "한", "λόγος"] * 20
+    assert lost_from_vocabulary([*english, *["word"] * 500]) is None
+    found = lost_from_vocabulary([*english, *["नमक", "काम", "ঘর", "書"] * 20])
+    assert found is not None
+    assert found.endswith(" letters of Devanagari, Bengali")
+    assert int(found.split()[0]) > 20
+    assert lost_from_vocabulary(["書", "屋"]) is None
+
+
+@pytest.mark.parametrize("code", KEPT)
+def test_a_vocabulary_learned_from_text_with_marks_keeps_them(code: str, tmp_path: Path) -> None:
+    made = make(tmp_path / "out", corpus(tmp_path, code), vocab_size=500)
+    normalization = load_tokenizer(tmp_path / "out").normalization
+    assert not normalization.strip_accents
+    assert normalization.lowercase
+    assert made.accents.startswith("accents kept (stripping them would lose ")
+    texts = articles_in(code, 2, seed=1)
+    lost, _ = count_letters(count_characters(texts))
+    known = count_characters(made.tokenizer.tokens)
+    assert lost
+    assert all(
+        known[character] for text in texts for character in text.lower() if is_lost(character)
+    )
+
+
+@pytest.mark.parametrize("code", STRIPPED)
+def test_text_without_marks_gives_a_vocabulary_that_strips_accents(
+    code: str, tmp_path: Path
+) -> None:
+    made = make(tmp_path / "out", corpus(tmp_path, code), vocab_size=500)
+    assert made.tokenizer.normalization.strip_accents
+    assert made.accents == "accents stripped"
+
+
+def test_a_few_foreign_names_do_not_change_the_default(tmp_path: Path) -> None:
+    names = ENGLISH * 10 + "Толстой"
+    lost, letters = count_letters(count_characters([names]))
+    assert 0 < lost < MAX_LOST * letters
+    made = make(tmp_path / "out", write(tmp_path, "a.txt", names), vocab_size=200)
+    assert made.tokenizer.normalization.strip_accents
+    assert "cafe" in made.tokenizer.tokens
+
+
+@pytest.mark.parametrize("cased", [False, True])
+@pytest.mark.parametrize("strip", [False, True])
+def test_the_option_decides(cased: bool, strip: bool, tmp_path: Path) -> None:
+    source = write(tmp_path, "a.txt", ENGLISH)
+    made = make(tmp_path / "out", source, vocab_size=200, cased=cased, strip_accents=strip)
+    flags = made.tokenizer.normalization
+    assert (flags.lowercase, flags.strip_accents) == (not cased, strip)
+    assert made.accents == ("accents stripped" if strip else "accents kept")
+    assert ("Köln" if cased else "köln").replace(
+        "ö", "o" if strip else "ö"
+    ) in made.tokenizer.tokens
+    # The files that other libraries read carry it.
+    spec = json.loads((tmp_path / "out" / "tokenizer.json").read_text())
+    assert spec["normalizer"]["strip_accents"] is strip
+    save_tokenizer(tmp_path / "hf", made.tokenizer, max_seq_length=64)
+    config = json.loads((tmp_path / "hf" / "tokenizer_config.json").read_text())
+    assert config["strip_accents"] is strip
+    assert read_tokenizer(tmp_path / "hf").normalization == flags
+
+
+def vocabulary(folder: Path) -> Path:
+    letters = [*"abcdeéкиान", "नमक", "काम", "мир", "的", "है"]
+    return write(folder, "vocab.txt", "\n".join([*SPECIAL_TOKENS, *dict.fromkeys(letters)]) + "\n")
+
+
+def test_an_adopted_vocabulary_keeps_what_its_file_says(tmp_path: Path) -> None:
+    vocab = vocabulary(tmp_path)
+    kept = make(tmp_path / "kept", corpus(tmp_path, "hi"), vocab=vocab, strip_accents=False)
+    assert not kept.tokenizer.normalization.strip_accents
+    assert kept.warning is None
+    file = tmp_path / "kept" / "tokenizer.json"
+    again = make(tmp_path / "again", corpus(tmp_path, "hi"), vocab=file)
+    assert again.tokenizer.digest == kept.tokenizer.digest
+    with pytest.raises(
+        InputError, match=r"tokenizer\.json has strip_accents False; drop the option"
+    ):
+        make(tmp_path / "other", corpus(tmp_path, "hi"), vocab=file, strip_accents=True)
+
+
+def test_a_vocabulary_that_loses_letters_gives_one_warning_that_counts_them(tmp_path: Path) -> None:
+    hindi = corpus(tmp_path, "hi")
+    made = make(tmp_path / "out", hindi, vocab=vocabulary(tmp_path))
+    assert made.tokenizer.normalization.strip_accents
+    lost, letters = count_letters(count_characters([hindi.read_text()]))
+    assert made.warning is not None
+    assert f"it loses {lost:,} of {letters:,} letters of the sources" in made.warning
+    english = write(tmp_path, "en.txt", ENGLISH)
+    assert make(tmp_path / "en", english, vocab=vocabulary(tmp_path)).warning is None
+
+
+def test_the_command_prints_whether_accents_are_kept(tmp_path: Path) -> None:
+    def run(*arguments: object) -> str:
+        done = CliRunner().invoke(main, ["tokenizer", *map(str, arguments)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    hindi = corpus(tmp_path, "hi")
+    learned = run(hindi, "--vocab-size=300", "--out", tmp_path / "learned")
+    assert " tokens, accents kept (stripping them would lose 2" in learned
+    adopted = run(hindi, "--vocab", vocabulary(tmp_path), "--out", tmp_path / "adopted")
+    assert "warning: the vocabulary strips accents, and with them it loses " in adopted
+    assert " tokens, accents stripped, Punkt parameters " in adopted
+    other = run(
+        hindi, "--vocab", vocabulary(tmp_path), "--no-strip-accents", "--out", tmp_path / "o"
+    )
+    assert "warning" not in other
+
+
+def test_every_common_character_of_a_large_script_is_in_the_vocabulary(tmp_path: Path) -> None:
+    characters = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
+    made = make(tmp_path / "out", write(tmp_path, "zh.txt", characters * 3), vocab_size=5000)
+    assert len(set(characters) - set(made.tokenizer.tokens)) <= 2
