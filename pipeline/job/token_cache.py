@@ -40,7 +40,7 @@ from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 4
+CACHE_VERSION = 5
 
 COUNTS = b"clozeline.counts"
 SUFFIX = ".tokens.arrow"

@@ -27,12 +27,14 @@ from typing import IO
 
 from pipeline.common.errors import InputError
 from pipeline.sources.files import unpack_streams
+from pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
 
 CHUNK_BYTES = 1 << 20
 #: What a decompressor raises for truncated or damaged data.
 TRUNCATED = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
 ROOT, ROOT_END, PAGE, PAGE_END = b"<mediawiki", b"</mediawiki", b"<page>", b"</page>"
+SITEINFO_END = b"</siteinfo>"
 PAGE_TAG = re.compile(rb"</?page>")
 TITLE_TAG = re.compile(r"<title(?:\s[^<>]*)?>")
 TEXT_TAG = re.compile(r"<text(?:\s[^<>]*)?/?>")
@@ -88,6 +90,20 @@ def read_pages(stream: IO[bytes]) -> Iterator[Page]:
     footer, or if decompression fails.
     """
     return _pages(_elements(_utf8_chunks(stream), footer=True))
+
+
+def hidden_names(stream: IO[bytes]) -> frozenset[str]:
+    """The names of files and categories in a dump's header; none where it has none."""
+    header = b""
+    try:
+        for chunk in _utf8_chunks(stream):
+            header += chunk
+            if SITEINFO_END in header or PAGE in header or len(header) >= CHUNK_BYTES:
+                break
+    except TRUNCATED:
+        pass  # reported when the pages are read
+    text = header.partition(PAGE)[0].decode("utf-8", "replace")
+    return frozenset(name for name, key in _namespaces(text).items() if key in HIDDEN_KEYS)
 
 
 def _pages(elements: Iterator[bytearray]) -> Iterator[Page]:

@@ -19,9 +19,7 @@ Templates are not expanded: "{{convert|5|km}}" leaves a gap, as it does with mwp
 never closed only the marks are removed, a block element begins a line, and what a template leaves
 in parentheses, "(; born", is cleaned up.
 
-Hidden namespaces are recognized by name, not from the dump's header: a page gives the same text
-wherever reading of its dump began. In a language that is not in the list files are still removed
-(by their extension), but categories are left as short lines.
+Hidden namespaces are recognized by the names in the dump's header and those of `namespaces`.
 """
 
 import html
@@ -31,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from pipeline.sources.mediawiki.emphasis import strip_emphasis
+from pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 MAX_BYTES = 2 << 20  #: of UTF-8 a page; MediaWiki saves no larger one
 MAX_DEPTH = 100  #: of braces and brackets inside one another; MediaWiki expands 40
@@ -52,34 +51,6 @@ INLINE_TAGS = (
     "|thead|time|tt|u|var|wbr|maplink"
 )
 
-FILE_NAMES = (
-    "File|Image|Media|Datei|Bild|Fichier|Archivo|Imagen|Immagine|Ficheiro|Imagem|Ficheru|Fitxer"
-    "|Imatge|Bestand|Afbeelding|Fil|Billede|Mynd|Tiedosto|Kuva|Plik|Grafika|Soubor|Súbor|Fájl|Kép"
-    "|Fișier|Fişier|Imagine|Datoteka|Slika|Датотека|Слика|Файл|Изображение|Картинка|Зображення"
-    "|Картина|Αρχείο|Εικόνα|Attēls|Fails|Vaizdas|Pilt|Dosya|Resim|Tập tin|Hình|Berkas|Gambar"
-    "|Dosiero|Fitxategi|Irudi|ملف|صورة|پرونده|تصویر|קובץ|תמונה|ファイル|画像|파일|그림|文件|图像|檔案|圖像"
-    "|चित्र|ไฟล์|ภาพ"
-)
-CATEGORY_NAMES = (
-    "Category|Kategorie|Kategoria|Kategori|Kategória|Kategorija|Kategoreja|Kategorio|Kategooria"
-    "|Catégorie|Categoría|Categoria|Categorie|Luokka|Flokkur|Thể loại|Категория|Категорія"
-    "|Категорија|Катэгорыя|Санат|Κατηγορία|Կատեգորիա|კატეგორია|تصنيف|رده|קטגוריה|श्रेणी|বিষয়শ্রেণী"
-    "|หมวดหมู่|カテゴリ|분류|分类|分類"
-)
-FILE_EXTENSIONS = (
-    "jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[agv]|opus|webm|mp[34]|flac|wav|midi?|stl"
-)
-
-# The targets of links that show nothing; the last kind is a link to the page in another language.
-# The lookahead for a colon saves most links from the long list.
-HIDDEN = (
-    r"(?=[^|\[\]:\n]{1,40}:)"
-    rf"(?:[ _]*(?:{FILE_NAMES}|{CATEGORY_NAMES})[ _]*:"
-    # A file name has no colon: [[wikisource:File:a.pdf|b]] is a link to a page.
-    rf"|[^|\[\]:\n]+:[^|\[\]:\n]*\.(?:{FILE_EXTENSIONS})[ _]*(?:\||\]\])"
-    r"|(?<=\n\[\[)[a-z]{2,3}(?:-[a-z]{2,8}){0,2}:[^|\[\]\n]*\]\][ \t]*(?=\n))"
-)
-
 TOKEN = re.compile(
     rf"<!--|<(?P<tag>nowiki|{DROPPED_TAGS})(?=[\s/>])[^<>]*>|<(?P<table>/?table)(?=[\s/>])[^<>]*>"
     r"|(?P<open>\{\{+)|(?P<close>\}\}+)"
@@ -92,11 +63,6 @@ END_TAG = {
 }
 INLINE_CODE = re.compile(r"<(?:syntaxhighlight|source)\s(?:[^<>]*\s)?inline\b", re.IGNORECASE)
 BRACKETS = re.compile(r"\[\[|\]\]")
-HIDDEN_LINK = re.compile(rf"\[\[{HIDDEN}", re.IGNORECASE)
-UNCLOSED_HIDDEN_LINK = re.compile(rf"\[\[{HIDDEN}[^\n]*", re.IGNORECASE)
-LINK = re.compile(
-    rf"\[\[(?::|(?!{HIDDEN}))(?:[^\[\]|\n]*\n?\|(?!\]\]))?([^\[\]|]*)\|?\]\]", re.IGNORECASE
-)
 EXTERNAL_LINK = re.compile(
     r"\[(?:(?:https?:|ftps?:|ircs?:|news:|git:|gopher:|svn:|ssh:|telnet:)?//|mailto:|tel:)"
     r"[^\s\[\]<>\"]*+[ \t]*+([^\[\]\n]*+)\]",
@@ -105,7 +71,10 @@ EXTERNAL_LINK = re.compile(
 BLOCK_TAG = re.compile(rf"</?(?:{BLOCK_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
 BREAK_TAG = re.compile(r"</?br(?=[\s/>\\])[^<>]*>", re.IGNORECASE)
 OTHER_TAG = re.compile(rf"</?(?:{INLINE_TAGS}|{DROPPED_TAGS})(?=[\s/>])[^<>]*>", re.IGNORECASE)
-MAGIC_WORD = re.compile(r"__[^\W_]{3,}__")
+#: Words that switch something, such as __NOTOC__: capitals, or scripts without them.
+MAGIC_WORD = re.compile(
+    r"__[^\W_]{3,}__|__(?=[^\s_])[^\s<>\[\]{}|=]{1,60}?[^\s_]__|\uff3f{2}[^\s\uff3f]{2,60}\uff3f{2}"
+)
 
 RESIDUE = re.compile(r"\[\[|\[[a-z]*:?//|\{\{|\}\}", re.IGNORECASE)
 BARE = re.compile(r"\[\[|\]\]|\{\{+|\}\}+")
@@ -139,24 +108,25 @@ def over_budget(markup: str) -> str | None:
     return None
 
 
-def strip_markup(markup: str) -> str:
+def strip_markup(markup: str, links: LinkPatterns | None = None) -> str:
     """The text that a reader of the page sees: a line is a paragraph, a list item or a heading.
 
     No empty lines, no spaces around a line. Linear in the page, except for the parser's part, which
-    `over_budget` bounds: call that first.
+    `over_budget` bounds: call that first. `links` has the names of the page's wiki.
     """
+    links = links or link_patterns()
     text = "\n" + markup.replace("\0", "") + "\n"
     text = _without(text, _Scan(text).spans)
     if "''" in text:  # before links: a link with a quoted label may stand in quotes
         text = "\n".join(map(strip_emphasis, text.split("\n")))
-    text = LINK.sub(r"\1", text)
+    text = links.shown.sub(r"\1", text)
     text = EXTERNAL_LINK.sub(r"\1", text)
     if "[[" in text:
-        text = UNCLOSED_HIDDEN_LINK.sub("", _without(text, _hidden_links(text)))
+        text = links.unclosed.sub("", _without(text, _hidden_links(text, links)))
     if "<" in text:
         text = OTHER_TAG.sub("", BREAK_TAG.sub(" ", BLOCK_TAG.sub("\n", text)))
-    if "__" in text:
-        text = MAGIC_WORD.sub(lambda word: "" if word[0].isupper() else word[0], text)
+    if "__" in text or "\uff3f\uff3f" in text:
+        text = MAGIC_WORD.sub(_without_magic, text)
     return "\n".join(line for line in _plain_lines(text) if WORD.search(line))
 
 
@@ -250,14 +220,22 @@ class _Scan:
         self.spans.append((start, stop, instead))
 
 
-def _hidden_links(text: str) -> list[Span]:
+def _without_magic(word: re.Match[str]) -> str:
+    """__NOTOC__, __目次非表示__, __ללא_תוכן__  ->  (nothing),   __init__, __A_B__  ->  the same"""
+    name = word[0].strip("_\uff3f")
+    if any(c.islower() or c.isupper() for c in name if not "\u10a0" <= c <= "\u10ff"):
+        return "" if name.isupper() and name.isalnum() else word[0]
+    return "" if any(map(str.isalpha, name)) else word[0]  # Georgian has no capitals in text
+
+
+def _hidden_links(text: str, links: LinkPatterns) -> list[Span]:
     """The spans of links such as [[File:...]], whose captions may hold further links."""
     spans: list[Span] = []
     stack: list[int] = []
     for token in BRACKETS.finditer(text):
         if token[0] == "[[":
             stack.append(token.start())
-        elif stack and HIDDEN_LINK.match(text, start := stack.pop()):
+        elif stack and links.hidden.match(text, start := stack.pop()):
             while spans and spans[-1][0] >= start:
                 spans.pop()
             spans.append((start, token.end(), ""))

@@ -23,12 +23,14 @@ from pipeline.sources.files import (
 from pipeline.sources.mediawiki.dump import (
     Page,
     TruncatedDump,
+    hidden_names,
     index_name,
     read_index,
     read_pages,
     read_range,
 )
 from pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
 FILE_NAME = rf"\.xml(-p[0-9]+p[0-9]+)?$|{INDEX_NAME}"
@@ -75,6 +77,8 @@ def _stream_edges(whole: Block) -> list[int]:
 def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The articles of a block; redirects and other namespaces are counted, bad pages rejected."""
     documents, size, truncated = Documents(), 0, None
+    with open_unpacked(block.path, block.compression) as header:  # of the dump, not of the block
+        links = link_patterns(hidden_names(header))
     with open_file(block.path) as file:
         is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
         file.seek(0)
@@ -82,7 +86,7 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         pages = read_pages(stream) if is_whole else read_range(file, block.start, block.stop)
         try:
             for page in pages:
-                _keep_article(page, documents, block.path)
+                _keep_article(page, documents, block.path, links)
                 size += len(page.text)
                 if size >= chunk_bytes:
                     yield documents
@@ -94,7 +98,7 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     yield documents
 
 
-def _keep_article(page: Page, documents: Documents, path: str) -> None:
+def _keep_article(page: Page, documents: Documents, path: str, links: LinkPatterns) -> None:
     if page.redirect:
         documents.count("redirect")
     elif page.namespace:
@@ -103,6 +107,6 @@ def _keep_article(page: Page, documents: Documents, path: str) -> None:
         documents.reject(f"{path}: {page.title}", f"over the page budget: {reason}")
     else:
         try:
-            documents.keep(strip_markup(page.text))
+            documents.keep(strip_markup(page.text, links))
         except Exception as error:  # whatever the parser fails on, it is one page of a dump
             documents.reject(f"{path}: {page.title}", f"markup: {one_line(error)}")
