@@ -120,9 +120,9 @@ $(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),$
 evaluate: $(RUN)/summary.json  ## RUN on the held-out examples
 	$(BIN)/clozeline evaluate $(RUN) $(SHARDS)
 
-# Known before hours of training: transformers has no other BERT.
-EXPORTABLE := bert-tiny bert-mini bert-small bert-medium bert-base bert-large
-export: $(if $(filter $(PRESET),$(EXPORTABLE)),$(EXPORTED)/config.json,not-exportable)  ## RUN to a folder that transformers reads (PRESET bert-*)
+# Known before hours of training: transformers has no other model.
+EXPORTABLE := bert-tiny bert-mini bert-small bert-medium bert-base bert-large modern-nano modern-mini modern-small modern-base
+export: $(if $(filter $(PRESET),$(EXPORTABLE)),$(EXPORTED)/config.json,not-exportable)  ## RUN to a folder that transformers reads (PRESET bert-* or modern-*)
 $(EXPORTED)/config.json: $(RUN)/summary.json
 	$(BIN)/clozeline export $(RUN) --out $(@D) $(replace)
 	@touch $@

@@ -21,28 +21,48 @@ class Packing(NamedTuple):
     max_seqlen: int  # tokens of the longest row, or more
 
 
-def attend(qkv: Tensor, rows: Tensor | Packing | None, *, dropout_prob: float) -> Tensor:
+def attend(
+    qkv: Tensor, rows: Tensor | Packing | None, *, dropout_prob: float, window: int | None = None
+) -> Tensor:
     """Attention of each token over its row, [..., N, D], from `qkv` [..., 3, N, D].
 
     For padded rows, [B, S, ...], `rows` is a mask, bool [B, S], False at padding, or None where no
-    row has padding, which is faster. For unpadded rows, [T, ...], it is a `Packing`. Raises
-    ValueError for dropout on unpadded rows in half precision on CUDA: no kernel supports it.
+    row has padding, which is faster. For unpadded rows, [T, ...], it is a `Packing`. With a
+    `window` a token attends to itself and to that many tokens on either side. Raises ValueError
+    for dropout on unpadded rows in half precision on CUDA: no kernel supports it.
     """
     if not isinstance(rows, Packing):
-        return _attend_padded(qkv, rows, dropout_prob)
+        return _attend_padded(qkv, rows, dropout_prob, window)
     if qkv.is_cuda and qkv.dtype != torch.float32:
-        return _attend_unpadded(qkv, rows, dropout_prob)
-    return _attend_repadded(qkv, rows, dropout_prob)
+        return _attend_unpadded(qkv, rows, dropout_prob, window)
+    return _attend_repadded(qkv, rows, dropout_prob, window)
 
 
-def _attend_padded(qkv: Tensor, mask: Tensor | None, dropout_prob: float) -> Tensor:
+def _attend_padded(
+    qkv: Tensor, rows: Tensor | None, dropout_prob: float, window: int | None
+) -> Tensor:
     query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each [B, N, S, D]
-    mask = None if mask is None else mask[:, None, None, :]  # [B, 1, 1, S]
+    mask = _mask(rows, qkv, window)
     attended = scaled_dot_product_attention(query, key, value, mask, dropout_prob)
     return attended.transpose(1, 2)  # [B, S, N, D]
 
 
-def _attend_repadded(qkv: Tensor, packing: Packing, dropout_prob: float) -> Tensor:
+def _mask(rows: Tensor | None, qkv: Tensor, window: int | None) -> Tensor | None:
+    """Which keys a query attends to, bool [B or 1, 1, S or 1, S]; None: all of them."""
+    mask, length = None if rows is None else rows[:, None, None, :], qkv.shape[1]
+    # An exported graph is for every length, also where the one of the example fits in the window.
+    if window is None or (length <= window + 1 and not torch.compiler.is_exporting()):
+        return mask
+    position = torch.arange(length, device=qkv.device)
+    distance = (position[:, None] - position).abs()
+    near = (distance <= window)[None, None]  # [1, 1, S, S]
+    # Padding far from all tokens attends to itself: a softmax over nothing is NaN.
+    return near if mask is None else (near & mask) | (distance == 0)
+
+
+def _attend_repadded(
+    qkv: Tensor, packing: Packing, dropout_prob: float, window: int | None
+) -> Tensor:
     """Pads the rows for this operation alone, where no kernel takes unpadded ones."""
     rows, longest = len(packing.cu_seqlens) - 1, packing.max_seqlen
     lengths = packing.cu_seqlens.diff()
@@ -50,11 +70,13 @@ def _attend_repadded(qkv: Tensor, packing: Packing, dropout_prob: float) -> Tens
     slots = packing.position_ids + first.repeat_interleave(lengths, output_size=len(qkv))  # [T]
     padded = qkv.new_zeros(rows * longest, *qkv.shape[1:]).index_copy(0, slots, qkv)
     mask = torch.arange(longest, device=qkv.device) < lengths[:, None]  # [B, S]
-    attended = _attend_padded(padded.unflatten(0, (rows, longest)), mask, dropout_prob)
+    attended = _attend_padded(padded.unflatten(0, (rows, longest)), mask, dropout_prob, window)
     return attended.flatten(0, 1).index_select(0, slots)
 
 
-def _attend_unpadded(qkv: Tensor, packing: Packing, dropout_prob: float) -> Tensor:
+def _attend_unpadded(
+    qkv: Tensor, packing: Packing, dropout_prob: float, window: int | None
+) -> Tensor:
     if dropout_prob:
         raise ValueError(
             f"attention_probs_dropout_prob is {dropout_prob}, but attention over unpadded rows "
@@ -64,6 +86,7 @@ def _attend_unpadded(qkv: Tensor, packing: Packing, dropout_prob: float) -> Tens
 
     starts, longest = packing.cu_seqlens, packing.max_seqlen
     query, key, value = qkv.unbind(1)  # each [T, N, D]
-    attended = varlen_attn(query, key, value, starts, starts, longest, longest)
+    size = (-1, -1) if window is None else (window, window)  # on the left, on the right; -1: all
+    attended = varlen_attn(query, key, value, starts, starts, longest, longest, window_size=size)
     assert isinstance(attended, Tensor)  # a tuple only with return_aux
     return attended

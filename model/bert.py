@@ -49,7 +49,11 @@ class Embeddings(nn.Module):
             if config.has_position_table
             else None
         )
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.token_type_embeddings = (
+            nn.Embedding(config.type_vocab_size, config.hidden_size)
+            if config.type_vocab_size
+            else None
+        )
         self.norm = layer_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -65,7 +69,8 @@ class Embeddings(nn.Module):
                 "(max_position_embeddings). Truncate it, or train a model with more positions."
             )
         x = self.word_embeddings(input_ids)  # [B, S, H]
-        x = x + self.token_type_embeddings(self._segments(token_type_ids, rows))
+        if self.token_type_embeddings is not None:
+            x = x + self.token_type_embeddings(self._segments(token_type_ids, rows))
         if self.config.positions != "rotary":  # rotary positions are applied in attention
             x = x + self._positions(length, packing, x.device).to(x.dtype)
         embedded: Tensor = self.dropout(self.norm(x))
@@ -88,10 +93,11 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every token attends to every real token: softmax(Q K^T / sqrt(D)) V, in N heads."""
+    """Tokens attend to all or to near real tokens: softmax(Q K^T / sqrt(D)) V, in N heads."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, *, is_global: bool) -> None:
         super().__init__()
+        self.window = None if is_global else config.local_attention // 2
         self.heads = config.num_attention_heads
         self.dropout_prob = config.attention_probs_dropout_prob
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.bias)
@@ -104,7 +110,7 @@ class Attention(nn.Module):
         if rotation is not None:
             qkv = rotate(qkv, rotation)
         dropout_prob = self.dropout_prob if self.training else 0.0
-        attended = attend(qkv, rows, dropout_prob=dropout_prob)
+        attended = attend(qkv, rows, dropout_prob=dropout_prob, window=self.window)
         output: Tensor = self.output(attended.flatten(-2))  # [B, S, H]
         return output
 
@@ -132,13 +138,14 @@ class FeedForward(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then feed-forward, each with a residual connection."""
+    """Attention, then feed-forward, each with a residual connection; `index` counts from 0."""
 
-    def __init__(self, config: BertConfig) -> None:
+    def __init__(self, config: BertConfig, index: int) -> None:
         super().__init__()
-        self.pre_norm = config.norm_position == "pre"
-        self.attention = Attention(config)
-        self.attention_norm = layer_norm(config)
+        self.pre_norm = config.norm_position != "post"
+        self.attention = Attention(config, is_global=config.is_global(index))
+        has_norm = index > 0 or config.norm_position != "pre-except-first"
+        self.attention_norm = layer_norm(config) if has_norm else nn.Identity()
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -165,7 +172,7 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
         self.final_norm = layer_norm(config) if config.final_norm else nn.Identity()
         size = config.hidden_size
         self.pooler = nn.Linear(size, size, bias=config.bias) if config.pooler else None
@@ -186,22 +193,28 @@ class BertEncoder(nn.Module):
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
-        rotation = self._rotation(x, packing)
-        for layer in self.layers:
-            x = layer(x, rows, rotation)
+        rotations = self._rotations(x, packing)
+        for index, layer in enumerate(self.layers):
+            is_global = self.config.is_global(index)
+            x = layer(x, rows, rotations.get(is_global))
         hidden = self.final_norm(x)
         first = hidden[:, 0] if packing is None else hidden[packing.cu_seqlens[:-1].long()]  # [CLS]
         return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
 
-    def _rotation(self, x: Tensor, packing: Packing | None) -> Rotation | None:
-        """The rotation of rotary positions, computed once for all layers."""
-        if self.config.positions != "rotary":
-            return None
+    def _rotations(self, x: Tensor, packing: Packing | None) -> dict[bool, Rotation]:
+        """The rotations of rotary positions in global (True) and local layers, computed once."""
+        config = self.config
+        if config.positions != "rotary":
+            return {}
         if packing is None:
             positions = torch.arange(x.shape[1], device=x.device)
         else:
             positions = packing.position_ids
-        return rotation_at(positions, self.config.head_size)
+        bases = {True: config.global_rope_theta, False: config.local_rope_theta}
+        return {
+            is_global: rotation_at(positions, config.head_size, theta)
+            for is_global, theta in bases.items()
+        }
 
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:

@@ -19,39 +19,13 @@ VOCAB_MULTIPLE = 64  # tensor cores need multiples of 8 or more; 30,522 columns 
 
 CHOICES = {
     "hidden_act": ("gelu", "gelu-tanh", "relu"),
-    "norm_position": ("post", "pre"),
+    "norm_position": ("post", "pre", "pre-except-first"),
     "positions": (
         *("learned", "learned-from-sinusoids", "learned-from-neighbours"),
         *("sinusoids", "rotary"),
     ),
     "init": ("normal", "normal-residual", "xavier"),
 }
-SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-)
-RATES = (
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "layer_norm_eps",
-    "initializer_range",
-)
-SWITCHES = (
-    "padding_segment",
-    "embedding_norm",
-    "final_norm",
-    "gated",
-    "bias",
-    "pooler",
-    "mlm_transform",
-    "head_bias",
-    "tie_word_embeddings",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +42,7 @@ class BertConfig:
     intermediate_size: int = 3072
     #: longest sequence, in tokens
     max_position_embeddings: int = 512
-    #: sentence A, sentence B
+    #: sentence A, sentence B; 0: no segment embeddings, so [SEP] alone shows where B begins
     type_vocab_size: int = 2
     #: "gelu" (exact), "gelu-tanh" (approximate; Hendrycks & Gimpel 2016, 2) or "relu"
     hidden_act: str = "gelu"
@@ -81,7 +55,9 @@ class BertConfig:
     #: segment ids are 0 for padding, 1 and 2 for A and B (BERT-pytorch)
     padding_segment: bool = False
     #: "post": normalize after the residual addition (Devlin et al.); "pre": before a sublayer,
-    #: which keeps gradients even over the layers, so warm-up matters less (Xiong et al. 2020)
+    #: which keeps gradients even over the layers, so warm-up matters less (Xiong et al. 2020);
+    #: "pre-except-first": the first attention reads the normalized embeddings without a second norm
+    #: (Warner et al. 2024, 2.1)
     norm_position: str = "post"
     #: normalize the sum of the embeddings; without it a small model stays at unigram loss longer
     embedding_norm: bool = True
@@ -92,6 +68,13 @@ class BertConfig:
     #: "sinusoids": fixed, at the scale of new word embeddings; "rotary": queries and keys are
     #: rotated by their position, so scores depend on distances, without weights (Su et al. 2021)
     positions: str = "learned"
+    #: base of the frequencies of rotary positions, in layers that attend globally and locally
+    global_rope_theta: float = 10_000.0
+    local_rope_theta: float = 10_000.0
+    #: layers 0, n, 2n ... attend to all tokens, the others to those in a window
+    global_attn_every_n_layers: int = 1
+    #: width of the window in tokens, even: half of it on either side (Beltagy et al. 2020)
+    local_attention: int = 128
     #: "normal": truncated at two standard deviations (Devlin et al.); "xavier": uniform (Glorot
     #: 2010); "normal-residual": the last matrix of each sublayer divided by sqrt(2 * layers), so
     #: that the residual sum does not grow with depth (Radford et al. 2019, 2.3)
@@ -106,6 +89,8 @@ class BertConfig:
     pooler: bool = True
     #: dense + activation + norm before the decoder
     mlm_transform: bool = True
+    #: the same between the pooled state and the classes; starts as that of the masked-LM head
+    classifier_transform: bool = False
     #: biases of the decoder and of the next-sentence head; the decoder's starts at the unigram
     head_bias: bool = True
     #: the decoder shares the word embeddings
@@ -130,6 +115,12 @@ class BertConfig:
                 f"padding_segment is on, but type_vocab_size {self.type_vocab_size} has no room "
                 "for padding, A and B. Set it to 3, or turn padding_segment off."
             )
+        if self.norm_position == "pre-except-first" and not self.embedding_norm:
+            raise ValueError("norm_position 'pre-except-first' needs embedding_norm; turn it on.")
+        if self.classifier_transform and not self.mlm_transform:
+            raise ValueError("classifier_transform is on, but mlm_transform is off. Change one.")
+        if self.local_attention % 2:
+            raise ValueError(f"local_attention is {self.local_attention}; give an even number.")
         if self.final_norm and self.norm_position == "post":
             raise ValueError(
                 "final_norm is on, but norm_position 'post' already ends each layer with a norm. "
@@ -139,8 +130,9 @@ class BertConfig:
     def _check_types_and_ranges(self) -> None:
         for name in SIZES:
             value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name} is {value!r}; give a whole number of at least 1.")
+            least = 0 if name == "type_vocab_size" else 1
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
         for name in SWITCHES:
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give true or false.")
@@ -153,7 +145,12 @@ class BertConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more, below 1.")
-        for name in ("layer_norm_eps", "initializer_range"):
+        for name in (
+            "layer_norm_eps",
+            "initializer_range",
+            "global_rope_theta",
+            "local_rope_theta",
+        ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; give a number above 0.")
 
@@ -161,6 +158,10 @@ class BertConfig:
     def head_size(self) -> int:
         """Width of one attention head."""
         return self.hidden_size // self.num_attention_heads
+
+    def is_global(self, layer: int) -> bool:
+        """Whether a layer, counted from 0, attends to all tokens."""
+        return layer % self.global_attn_every_n_layers == 0
 
     @property
     def has_position_table(self) -> bool:
@@ -181,6 +182,12 @@ class BertConfig:
         """The inverse of `to_dict`. Raises ValueError naming unknown fields."""
         _refuse_unknown_fields(values)
         return cls(**values)
+
+
+SIZES, RATES, SWITCHES = (
+    tuple(field.name for field in fields(BertConfig) if field.type == kind)
+    for kind in ("int", "float", "bool")
+)
 
 
 def _refuse_unknown_fields(names: Iterable[str]) -> None:
@@ -228,13 +235,26 @@ def _bert_pytorch(layers: int, hidden: int) -> BertConfig:
     )
 
 
+#: What makes a ModernBERT (Warner et al. 2024): all but its sizes, rates and windows. There are no
+#: segments, positions are rotary, and biases are in the decoder alone.
+MODERN_BERT: dict[str, Any] = {
+    "type_vocab_size": 0,
+    "norm_position": "pre-except-first",
+    "final_norm": True,
+    "positions": "rotary",
+    "init": "normal-residual",
+    "gated": True,
+    "bias": False,
+    "pooler": False,
+    "classifier_transform": True,
+}
+
+
 def _modern(layers: int, hidden: int) -> BertConfig:
-    """What has improved on BERT since 2018, each choice one field; heads of 64.
+    """A ModernBERT with heads of 64; texts rarely repeat, so no dropout (Geiping & Goldstein 2022).
 
     The feed-forward width is 8/3 hidden, rounded up to a multiple of 64: with three matrices as
-    many operations as 4 hidden with two. A norm follows the embeddings, because small models leave
-    the unigram plateau early only with it. No dropout: texts rarely repeat (Geiping & Goldstein
-    2022, 4.3).
+    many operations as 4 hidden with two.
     """
     return BertConfig(
         num_hidden_layers=layers,
@@ -244,12 +264,8 @@ def _modern(layers: int, hidden: int) -> BertConfig:
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
         layer_norm_eps=1e-5,
-        norm_position="pre",
-        final_norm=True,
-        positions="rotary",
-        init="normal-residual",
-        gated=True,
-        bias=False,
+        global_attn_every_n_layers=3,
+        **MODERN_BERT,
     )
 
 

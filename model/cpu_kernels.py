@@ -49,7 +49,10 @@ def dropout(x: Tensor, p: float) -> Tensor:
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_prob: float
 ) -> Tensor:
-    """softmax(Q K^T / sqrt(D)) V, all [B, N, S, D]; `mask` [B, 1, 1, S] is False at padding.
+    """softmax(Q K^T / sqrt(D)) V, all [B, N, S, D].
+
+    `mask`, bool [B or 1, 1, S or 1, S], is False at keys that a query does not attend to; each
+    query needs one.
 
     torch's fused kernel for CPU is made for inference. Plain matrix products train faster in
     bfloat16 (4.5 times, with dropout 2.8 times) and in float32 with dropout (1.3 times). In float32

@@ -25,8 +25,8 @@ from model.config import BertConfig, Pooling
 from model.cpu_kernels import Dropout, cross_entropies
 
 
-class MaskedLMTransform(nn.Module):
-    """Dense + activation + norm between the encoder and the decoder."""
+class Transform(nn.Module):
+    """Dense + activation + norm, between the encoder and the decoder or the classes."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ class MaskedLMTransform(nn.Module):
         self.activation = ACTIVATIONS[config.hidden_act]
         self.norm = layer_norm(config)
 
-    def forward(self, masked: Tensor) -> Tensor:
-        transformed: Tensor = self.norm(self.activation(self.dense(masked)))
+    def forward(self, hidden: Tensor) -> Tensor:
+        transformed: Tensor = self.norm(self.activation(self.dense(hidden)))
         return transformed
 
 
@@ -46,7 +46,7 @@ class MaskedLMHead(nn.Module):
         super().__init__()
         hidden, vocab = config.hidden_size, config.padded_vocab_size
         self.padding = vocab - config.vocab_size
-        self.transform = MaskedLMTransform(config) if config.mlm_transform else nn.Identity()
+        self.transform = Transform(config) if config.mlm_transform else nn.Identity()
         # A tied decoder is the encoder's embedding table, and it is stored only there.
         self.decoder = None if config.tie_word_embeddings else nn.Linear(hidden, vocab, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
@@ -102,7 +102,8 @@ class BertForClassification(nn.Module):
     With one label its output is a real number, for regression.
 
     `pooling` "mean": the mean of the last hidden states over all real tokens, [CLS] and [SEP]
-    included; such a model has no pooler. "cls": the pooled [CLS] (Devlin et al. 2018, 4.1).
+    included; such a model has no pooler. "cls": the pooled [CLS] (Devlin et al. 2018, 4.1). With
+    `classifier_transform` a dense layer, activation and norm follow (Warner et al. 2024).
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class BertForClassification(nn.Module):
         self.config = config if pooling == "cls" else replace(config, pooler=False)
         self.pooling = pooling
         self.encoder = BertEncoder(self.config)
+        self.transform = Transform(config) if config.classifier_transform else nn.Identity()
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.classifier = nn.Linear(config.hidden_size, num_labels)
         initialize(self, config, seed=seed)
@@ -127,7 +129,7 @@ class BertForClassification(nn.Module):
         hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask)
         if self.pooling == "mean":
             pooled = mean_of_tokens(hidden, attention_mask)
-        logits: Tensor = self.classifier(self.dropout(pooled))
+        logits: Tensor = self.classifier(self.dropout(self.transform(pooled)))
         return logits
 
 
@@ -142,7 +144,8 @@ def mean_of_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
 def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor]) -> None:
     """Copy the encoder, without the heads, from the state dict of a `BertForPretraining`.
 
-    The pooler is left out too where the model has none. Raises ValueError naming the weights that
+    The pooler is left out too where the model has none; a transform of the model is that of the
+    masked-LM head. Raises ValueError naming the weights that
     are missing, unexpected, or of another shape.
     """
     prefix = "encoder."
@@ -151,6 +154,12 @@ def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor])
         found = {name: value for name, value in found.items() if not name.startswith("pooler.")}
     try:
         model.encoder.load_state_dict(found)
+        if model.config.classifier_transform:
+            prefix = "mlm_head.transform."
+            found = {
+                k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)
+            }
+            model.transform.load_state_dict(found)
     except RuntimeError as error:
         raise ValueError(
             "the pretrained encoder does not fit this model; build it from the config stored "

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from model.config import BertConfig
 
-#: Frequencies fall from 1 to nearly 1 / BASE (Vaswani et al. 2017, 3.5; Su et al. 2021, 3.2.2).
+#: Frequencies of sinusoids fall from 1 to nearly 1 / BASE (Vaswani et al. 2017, 3.5).
 BASE = 10_000.0
 # With "learned-from-neighbours": how much each sinusoid adds to a head's score at its neighbour.
 NEIGHBOUR_SCORE = 0.6
@@ -102,14 +102,15 @@ def attend_to_neighbours(qkv: Tensor, config: BertConfig) -> None:
         query[rows + 1, sine] -= strength * angle.sin()
 
 
-def rotation_at(positions: Tensor, head_size: int) -> Rotation:
+def rotation_at(positions: Tensor, head_size: int, theta: float) -> Rotation:
     """The rotation of tokens at `positions`, int64 [S]: cosines and sines, float32 [S, 3, 1, D].
 
-    Queries and keys are rotated by position * frequency, values are not. Angles are float32 under
-    autocast too, since bfloat16 cannot represent 401.
+    Queries and keys are rotated by position * frequency, values are not; frequencies fall from 1 to
+    nearly 1 / theta (Su et al. 2021, 3.2.2). Angles are float32 under autocast too, since bfloat16
+    cannot represent 401.
     """
     steps = torch.arange(0, head_size, 2, device=positions.device)
-    angles = positions[:, None] * torch.exp(steps * (-math.log(BASE) / head_size))  # [S, D / 2]
+    angles = positions[:, None] * (1 / theta ** (steps / head_size))  # [S, D / 2]
     angles = torch.stack([angles, angles, torch.zeros_like(angles)], 1)[:, :, None]
     cosine, sine = angles.cos(), angles.sin()
     return torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)

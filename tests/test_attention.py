@@ -62,6 +62,35 @@ def test_unpadded_rows_give_the_outputs_and_gradients_of_padded_ones():
     torch.testing.assert_close(qkv.grad, padded.grad, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.parametrize("mask", [MASK, None], ids=["padding", "full"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_with_a_window_only_near_tokens_count(dtype, mask):
+    """Changing a token changes the outputs within the window of it, and no others."""
+    qkv = random_qkv(dtype).detach()
+    changed = qkv.clone()
+    changed[:, 3] += 1
+    near, other = (attend(x, mask, dropout_prob=0.0, window=2) for x in (qkv, changed))
+    assert near.isfinite().all()
+    differs = (near != other).flatten(2).any(-1)  # [B, S]
+    assert differs[0].tolist() == [False, True, True, True, True, True, False]
+    if mask is not None:
+        assert not differs[1:].any(0)[0]
+        wanted = [formula(qkv[:, i : i + 3], 0, 3)[1] for i in range(5)]  # the middle of three
+        found = attend(qkv, mask, dropout_prob=0.0, window=1)[0, 1:6].double()
+        tolerance = 1e-6 if dtype == torch.float32 else 2e-2
+        torch.testing.assert_close(found, torch.stack(wanted), atol=tolerance, rtol=tolerance)
+
+
+def test_unpadded_rows_with_a_window_give_the_outputs_of_padded_ones():
+    qkv = random_qkv().detach()
+    wanted = attend(qkv, MASK, dropout_prob=0.0, window=2)[MASK]
+    found = attend(qkv[MASK], packing(), dropout_prob=0.0, window=2)
+    torch.testing.assert_close(found, wanted, atol=1e-6, rtol=1e-5)
+    assert torch.equal(
+        attend(qkv, None, dropout_prob=0.0, window=6), attend(qkv, None, dropout_prob=0.0)
+    )
+
+
 def test_dropout_acts_on_the_weights_and_keeps_their_mean():
     torch.manual_seed(0)
     qkv = random_qkv()

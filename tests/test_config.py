@@ -32,12 +32,23 @@ from model.config import PRESETS, BertConfig, preset
         ("gated", "yes", "gated is 'yes'; give true or false"),
         ("bias", None, "bias is None; give true or false"),
         ("padding_segment", True, "padding_segment is on, but type_vocab_size 2 has no room"),
+        ("type_vocab_size", -1, "type_vocab_size is -1; give a whole number of at least 0"),
+        ("local_attention", 7, "local_attention is 7; give an even number"),
+        ("global_attn_every_n_layers", 0, "global_attn_every_n_layers is 0; give a whole"),
+        ("global_rope_theta", 0, "global_rope_theta is 0; give a number above 0"),
         ("final_norm", True, "final_norm is on, but norm_position 'post'"),
     ],
 )
 def test_a_value_that_makes_no_model_is_refused_by_name(field, value, message):
     with pytest.raises(ValueError, match=message):
         BertConfig(**{field: value})
+
+
+def test_transforms_and_norms_that_are_missing_are_refused():
+    with pytest.raises(ValueError, match="'pre-except-first' needs embedding_norm"):
+        BertConfig(norm_position="pre-except-first", embedding_norm=False)
+    with pytest.raises(ValueError, match="classifier_transform is on, but mlm_transform"):
+        BertConfig(classifier_transform=True, mlm_transform=False)
 
 
 def test_sinusoids_need_an_even_width():

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import BertConfig
+from model.config import BertConfig, preset
 from model.heads import BertForPretraining
 from model.huggingface.convert import load_huggingface, save_huggingface
 from model.huggingface.weight_files import weights_sha256
@@ -205,6 +205,65 @@ def test_a_mean_pooled_classifier_is_not_exported(run: Path, rows: Path, tmp_pat
     assert "pools by mean, but BertForSequenceClassification pools by [CLS] only" in said
     assert "fine-tune with --pooling cls" in said
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def modern(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = preset(
+        "modern-mini",
+        vocab_size=TINY.vocab_size,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+    )
+    folder = tmp_path_factory.mktemp("modern") / "run"
+    model = BertForPretraining(config, seed=7)
+    return write_small_run(folder, model, TOKENIZER, max_seq_length=12)
+
+
+def test_a_modern_run_leaves_without_its_next_sentence_head(
+    modern: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import transformers
+
+    line = output_of("export", modern, "--out", tmp_path / "out")
+    assert line.startswith("ModernBertForMaskedLM of ")
+    assert line.endswith(f" parameters without the next-sentence head: {tmp_path / 'out'}\n")
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(
+        tmp_path / "out", output_loading_info=True
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert not any(info.values()), info
+    batch = tokenizer("the cat sat", "on mat", return_tensors="pt")
+    assert set(batch) == {"input_ids", "attention_mask"}  # what the model takes
+    assert model(**batch).logits.shape == (1, 8, TINY.vocab_size)
+    assert f"of {sum(p.numel() for p in model.parameters()):,} parameters" in line
+    assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
+
+    text = "the [MASK] sat"
+    assert output_of("fill", tmp_path / "out", text) == output_of("fill", modern, text)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_modern_classifier_predicts_the_same_in_transformers(
+    pooling: str, modern: Path, rows: Path, tmp_path: Path
+) -> None:
+    import transformers
+
+    finetuned(modern, rows, tmp_path / "classifier", "--pooling", pooling)
+    out = tmp_path / "out"
+    output_of("export", tmp_path / "classifier", "--out", out)
+    texts = ["the cat sat", "dog", "it ran to the river"]
+    predictions = output_of("predict", tmp_path / "classifier", *texts)
+    assert output_of("predict", out, *texts) == predictions
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(out)
+    batch = tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
+    for row, line in zip(model(**batch).logits.softmax(-1), predictions.splitlines(), strict=True):
+        label, shown, _ = line.split("\t")
+        assert model.config.id2label[row.argmax().item()] == label
+        assert float(shown) == pytest.approx(row.max().item(), abs=1e-4)
 
 
 def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> None:

@@ -64,9 +64,24 @@ def test_the_formula_agrees_with_torchs_count(name, accumulation):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_formula_agrees_with_torchs_count_for_every_preset(name):
-    config = replace(narrow(name), max_position_embeddings=LENGTH, attention_probs_dropout_prob=0.1)
+    config = replace(
+        narrow(name),
+        max_position_embeddings=LENGTH,
+        attention_probs_dropout_prob=0.1,
+        local_attention=2 * LENGTH,  # on CPU a smaller window masks products, but does not save any
+    )
     found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
     assert found == pytest.approx(counted_flops(config, 1), rel=0.02)
+
+
+def test_local_layers_need_the_products_of_their_window():
+    """Of 12 layers every third is global; Q K^T and A V, forward and twice backward."""
+    modern = preset("modern-base")
+    long, everywhere = (
+        step_flops(config, batch_size=1, seq_len=1024, predictions=0)
+        for config in (modern, replace(modern, global_attn_every_n_layers=1))
+    )
+    assert everywhere - long == 3 * 8 * 4 * 768 * 1024 * (1024 - 129)
 
 
 def test_bert_base_needs_six_operations_per_token_and_weight():

@@ -234,6 +234,19 @@ def test_a_classifier_loads_the_encoder_and_nothing_else(name):
     torch.testing.assert_close(logits, pooled @ fresh["weight"].T + fresh["bias"])
 
 
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_a_modern_classifier_starts_with_the_transform_of_the_masked_lm_head(pooling):
+    config, inputs = narrow("modern-nano"), inputs_of()
+    pretrained = shaken(config)
+    model = BertForClassification(config, num_labels=3, pooling=pooling, seed=7)
+    load_encoder(model, pretrained.state_dict())
+    hidden, pooled = pretrained.encoder(**inputs)
+    if pooling == "mean":
+        pooled = mean_of_tokens(hidden, inputs["attention_mask"])
+    wanted = model.classifier(pretrained.mlm_head.transform(pooled))
+    torch.testing.assert_close(model(**inputs), wanted)
+
+
 def test_a_new_classifier_has_the_encoder_of_a_new_pretraining_model():
     config = preset("nano", **SMALL)
     pretraining, classifier = BertForPretraining(config), BertForClassification(config, 2)
@@ -304,13 +317,13 @@ def test_an_encoder_of_another_shape_is_refused_by_name():
         # 256 * 129 + 128 * 257, norms 4 * 128: 132,480; two of them, and a pooler of 128 * 129.
         # Then a transform of 128 * 129 + 256, a decoder of 129 * 30,522, and 2 * 129 for pairs.
         ("d2l", 4_316_544, 8_270_908),
-        # Of H hidden and F feed-forward: embeddings 30,522 + 2 rows and a norm of H; a layer is
-        # 4 H H + 3 H F + 2 H; then a norm of H and a pooler of H H. The heads: a transform of
+        # Of H hidden and F feed-forward: embeddings of 30,522 rows and a norm of H; a layer is
+        # 4 H H + 3 H F + 2 H, the first one H less; then a norm of H. The heads: a transform of
         # H H + H, a bias for 30,522 tokens, and 2 H + 2 for pairs.
-        ("modern-nano", 17_493_120, 17_627_004),  # F 896, six layers of 1,270,400
-        ("modern-mini", 11_093_504, 11_190_332),  # F 704, four layers of 803,328
-        ("modern-small", 28_740_608, 29_034_812),  # F 1408, four layers of 3,212,288
-        ("modern-base", 108_986_880, 109_609_532),  # F 2048, twelve layers of 7,079,424
+        ("modern-nano", 17_389_760, 17_523_644),  # F 896, six layers of 1,270,400
+        ("modern-mini", 11_027_200, 11_124_028),  # F 704, four layers of 803,328
+        ("modern-small", 28_476_928, 28_771_132),  # F 1408, four layers of 3,212,288
+        ("modern-base", 108_394_752, 109_017_404),  # F 2048, twelve layers of 7,079,424
     ],
 )
 def test_parameter_counts_are_the_published_ones(name, encoder, whole):
@@ -396,12 +409,14 @@ def test_the_names_of_the_weights_do_not_change():
     ]
     assert list(BertForPretraining(narrow("modern-nano")).state_dict()) == [
         "encoder.embeddings.word_embeddings.weight",
-        "encoder.embeddings.token_type_embeddings.weight",
         "encoder.embeddings.norm.weight",
-        *(f"encoder.layers.0.{name}" for name in layer if name.endswith("weight")),
+        *(
+            f"encoder.layers.0.{name}"
+            for name in layer
+            if name.endswith("weight") and name != "attention_norm.weight"
+        ),
         *(f"encoder.layers.1.{name}" for name in layer if name.endswith("weight")),
         "encoder.final_norm.weight",
-        "encoder.pooler.weight",
         "mlm_head.bias",
         "mlm_head.transform.dense.weight",
         "mlm_head.transform.norm.weight",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from model.config import PRESETS
-from model.huggingface.config import check_expressible
+from model.huggingface.config import model_type_of
 
 ROOT = Path(__file__).parent.parent
 STAGES = ["tokenizer", "shards", "pretrain", "finetune", "export"]
@@ -144,7 +144,7 @@ def test_clean_and_distclean_leave_the_work(project):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_export_refuses_at_once_what_transformers_cannot_express(project, preset):
     try:
-        check_expressible(PRESETS[preset])
+        model_type_of(PRESETS[preset])
     except ValueError:
         said = make(project, "export", f"PRESET={preset}", "RUN=work/new", code=2)
         assert f"transformers has no model like {preset}; train one of bert-tiny" in said

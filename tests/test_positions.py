@@ -29,7 +29,7 @@ def random_qkv(rows: int = 2, length: int = 6) -> torch.Tensor:
 
 def scores(*positions: int) -> torch.Tensor:
     """Attention scores of a query at the first position and a key at the second, [N]."""
-    rotated = rotate(random_qkv(1, 2)[0], rotation_at(torch.tensor(positions), 8))
+    rotated = rotate(random_qkv(1, 2)[0], rotation_at(torch.tensor(positions), 8, 1e4))
     return (rotated[0, 0] * rotated[1, 1]).sum(-1)
 
 
@@ -117,7 +117,7 @@ def test_a_score_depends_on_the_distance_and_its_sign():
 
 def test_rotation_keeps_norms_and_leaves_values_and_position_0_unchanged():
     qkv = random_qkv()
-    rotated = rotate(qkv, rotation_at(torch.arange(6), 8))
+    rotated = rotate(qkv, rotation_at(torch.arange(6), 8, 1e4))
     torch.testing.assert_close(rotated.norm(dim=-1), qkv.norm(dim=-1))
     assert torch.equal(rotated[:, :, 2], qkv[:, :, 2])
     assert torch.equal(rotated[:, 0], qkv[:, 0])
@@ -126,16 +126,16 @@ def test_rotation_keeps_norms_and_leaves_values_and_position_0_unchanged():
 
 def test_unpadded_rows_rotate_by_the_position_in_their_row():
     qkv = random_qkv()
-    wanted = rotate(qkv, rotation_at(torch.arange(6), 8)).flatten(0, 1)
-    found = rotate(qkv.flatten(0, 1), rotation_at(torch.arange(12) % 6, 8))
+    wanted = rotate(qkv, rotation_at(torch.arange(6), 8, 1e4)).flatten(0, 1)
+    found = rotate(qkv.flatten(0, 1), rotation_at(torch.arange(12) % 6, 8, 1e4))
     assert torch.equal(found, wanted)
 
 
 def test_half_precision_is_rounded_once_and_its_angles_never():
     """bfloat16 cannot represent 401: positions 400 and 401 would be the same."""
     qkv, positions = random_qkv(1, 2)[0].bfloat16(), torch.tensor([400, 401])
-    exact = rotate(qkv.float(), rotation_at(positions, 8))
+    exact = rotate(qkv.float(), rotation_at(positions, 8, 1e4))
     with torch.autocast("cpu", torch.bfloat16):
-        rotated = rotate(qkv, rotation_at(positions, 8))
+        rotated = rotate(qkv, rotation_at(positions, 8, 1e4))
     assert rotated.dtype == torch.bfloat16
     assert torch.equal(rotated, exact.bfloat16())

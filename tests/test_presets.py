@@ -38,13 +38,17 @@ def normalized(x: Tensor, eps: float) -> Tensor:
     return centred / (centred.pow(2).sum(1, keepdim=True) / x.shape[1] + eps) ** 0.5
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, heads: int) -> Tensor:
-    """Attention over a row [n, H], head by head."""
-    size = query.shape[1] // heads
+def attended(
+    query: Tensor, key: Tensor, value: Tensor, heads: int, window: int | None = None
+) -> Tensor:
+    """Attention over a row [n, H], head by head; `window` tokens on either side, None: all."""
+    size, row = query.shape[1] // heads, range(len(query))
     outputs = []
     for head in range(heads):
         part = slice(head * size, head * size + size)
         scores = torch.exp(query[:, part] @ key[:, part].T / math.sqrt(size))
+        if window is not None:
+            scores = scores * torch.tensor([[abs(i - j) <= window for j in row] for i in row])
         outputs.append(scores / scores.sum(1, keepdim=True) @ value[:, part])
     return torch.cat(outputs, 1)
 
@@ -131,7 +135,10 @@ def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
 
 
 def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
-    """Biases only in the heads, queries and keys rotated as complex numbers, gated GELU, tied."""
+    """ModernBERT: no segments and no biases, gated GELU; layer 0 is global, layer 1 is local.
+
+    Queries and keys are rotated as complex numbers.
+    """
 
     def norm(x: Tensor, name: str) -> Tensor:
         return normalized(x, 1e-5) * w[f"{name}.weight"]
@@ -139,13 +146,13 @@ def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
     def dense(x: Tensor, name: str) -> Tensor:
         return x @ w[f"{name}.weight"].T
 
-    def rotated(x: Tensor) -> Tensor:
+    def rotated(x: Tensor, base: float) -> Tensor:
         size = x.shape[1] // heads
         x = x.clone()
         for head in range(0, x.shape[1], size):
             for i in range(size // 2):
                 left, right = head + i, head + i + size // 2
-                frequency = 10_000 ** (-2 * i / size)
+                frequency = base ** (-2 * i / size)
                 rotations = [cmath.exp(1j * position * frequency) for position in range(len(x))]
                 pair = torch.complex(x[:, left], x[:, right])
                 pair = pair * torch.tensor(rotations, dtype=torch.complex128)
@@ -153,12 +160,11 @@ def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
         return x
 
     table = w["encoder.embeddings.word_embeddings.weight"]
-    x = table[ids] + w["encoder.embeddings.token_type_embeddings.weight"][types]
-    x = norm(x, "encoder.embeddings.norm")
-    for layer in ("encoder.layers.0", "encoder.layers.1"):
-        qkv = dense(norm(x, f"{layer}.attention_norm"), f"{layer}.attention.qkv")
-        query, key, value = qkv.chunk(3, 1)
-        outputs = attended(rotated(query), rotated(key), value, heads)
+    x = norm(table[ids], "encoder.embeddings.norm")
+    for layer, base, window in (("encoder.layers.0", 1e4, None), ("encoder.layers.1", 100, 4)):
+        before = norm(x, f"{layer}.attention_norm") if layer.endswith("1") else x
+        query, key, value = dense(before, f"{layer}.attention.qkv").chunk(3, 1)
+        outputs = attended(rotated(query, base), rotated(key, base), value, heads, window)
         x = x + dense(outputs, f"{layer}.attention.output")
         inner = dense(norm(x, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward.up")
         width = inner.shape[1] // 2
@@ -166,9 +172,8 @@ def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
         x = x + dense(inner, f"{layer}.feed_forward.down")
     x = norm(x, "encoder.final_norm")
     words = norm(gelu(dense(x, "mlm_head.transform.dense")), "mlm_head.transform.norm")
-    pooled = torch.tanh(dense(x[0], "encoder.pooler"))
-    pairs = dense(pooled, "nsp_head") + w["nsp_head.bias"]
-    return x, pooled, words @ table[:VOCAB].T + w["mlm_head.bias"], pairs
+    pairs = dense(x[0], "nsp_head") + w["nsp_head.bias"]
+    return x, x[0], words @ table[:VOCAB].T + w["mlm_head.bias"], pairs
 
 
 REFERENCES = {

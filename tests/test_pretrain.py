@@ -12,6 +12,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from model.config import preset
 from pipeline.common.errors import InputError
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
@@ -37,6 +38,7 @@ from train.cli import main
 from train.data.batch import digest_text
 from train.data.loader import Loader
 from train.engine.schedule import learning_rate_at
+from train.pretraining.more_positions import with_positions
 
 
 @pytest.fixture(scope="module")
@@ -343,6 +345,15 @@ def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished
 
     train(shards, out, model=longer, start_from=finished, resume=True, max_steps=3)
     assert read_state(latest_checkpoint(out)).step == 3
+
+
+def test_rotary_positions_get_a_larger_base_in_global_layers():
+    """Warner et al. 2024 (2.2.2): from 1,024 tokens to 8,192, from 10,000 to 160,000."""
+    short = preset("modern-base", max_position_embeddings=1024)
+    longer = with_positions(short, 8192)
+    assert (longer.max_position_embeddings, longer.global_rope_theta) == (8192, 160_000)
+    assert longer.local_rope_theta == short.local_rope_theta
+    assert with_positions(short, 512) == short
 
 
 def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_folder, tmp_path):

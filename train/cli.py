@@ -178,4 +178,6 @@ def export(folder: Path, out: Path, overwrite: bool) -> None:
 
     exported = run_export(folder, out=out, overwrite=overwrite)
     done = "" if exported.is_new else "already complete: "
-    click.echo(f"{done}{exported.architecture} of {exported.parameters:,} parameters: {out}")
+    without = f" without the {' and the '.join(exported.left_out)}" if exported.left_out else ""
+    what = f"{exported.architecture} of {exported.parameters:,} parameters{without}"
+    click.echo(f"{done}{what}: {out}")

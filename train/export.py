@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from model.config import BertConfig
-from model.heads import count_parameters
-from model.huggingface.config import CLASSIFICATION, CONFIG, PRETRAINING, check_expressible
-from model.huggingface.convert import save_huggingface
+from model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
+from model.huggingface.convert import SavedModel, save_huggingface
 from model.huggingface.weight_files import SAFETENSORS
 from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import locked_folder
@@ -23,6 +22,7 @@ from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT
 from train.artifacts.checkpoint import latest_checkpoint, read_state
 from train.artifacts.classifier_folder import read_metadata, read_report
+from train.artifacts.huggingface import PARTS
 from train.artifacts.huggingface_tokenizer import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
@@ -46,6 +46,7 @@ class Exported:
     is_new: bool  # False: an identical export was already there
     architecture: str
     parameters: int
+    left_out: tuple[str, ...]  # parts of the model that the architecture does not have
 
 
 def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
@@ -61,57 +62,68 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
     _check_folder(out, overwrite=overwrite)
     with locked_folder(out), partial_folder(out) as partial:
         write = _write_run if kind == "run" else _write_classifier
-        architecture, parameters = write(source, partial, folder=out.name)
+        saved = write(source, partial, folder=out.name)
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
             _check_overwrite(out, overwrite=overwrite)
             replace_folder(partial, out)
-    return Exported(is_new=is_new, architecture=architecture, parameters=parameters)
+    return Exported(
+        is_new=is_new,
+        architecture=saved.architecture,
+        parameters=saved.parameters,
+        left_out=tuple(PARTS[part] for part in saved.left_out),
+    )
 
 
-def _write_run(run: Path, partial: Path, *, folder: str) -> tuple[str, int]:
+def _write_run(run: Path, partial: Path, *, folder: str) -> SavedModel:
     config, tokenizer, weights = load_run(run)
     longest = min(config.data.max_seq_length, config.model.max_position_embeddings)
     _check_expressible(run, config.model)
-    save_tokenizer(partial, tokenizer, max_seq_length=longest)
-    save_huggingface(partial, config.model, weights, pad_id=tokenizer.pad_id)
+    has_segments = config.model.type_vocab_size > 0
+    save_tokenizer(partial, tokenizer, max_seq_length=longest, has_segments=has_segments)
+    saved = save_huggingface(
+        partial, config.model, weights, pooling="mean", pad_id=tokenizer.pad_id
+    )
     checkpoint = latest_checkpoint(run)
     assert checkpoint is not None  # `load_run` has just read its weights
     state = read_state(checkpoint)
     card = run_card(config, state, _heldout(run, state.step), folder=folder)
     (partial / CARD).write_text(card, "utf-8")
-    return PRETRAINING, count_parameters(config.model)
+    return saved
 
 
-def _write_classifier(source: Path, partial: Path, *, folder: str) -> tuple[str, int]:
+def _write_classifier(source: Path, partial: Path, *, folder: str) -> SavedModel:
     metadata, report = read_metadata(source), read_report(source)
     classifier = load_classifier(source)
     config, tokenizer = classifier.model.config, classifier.tokenizer
-    _check_expressible(source, replace(config, pooler=True))
-    if classifier.model.pooling != "cls":
+    has_segments = config.type_vocab_size > 0
+    _check_expressible(source, replace(config, pooler=has_segments))
+    if has_segments and classifier.model.pooling != "cls":
         raise InputError(
-            f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION} pools by [CLS] "
-            "only; fine-tune with --pooling cls."
+            f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
+            "[CLS] only; fine-tune with --pooling cls."
         )
-    save_tokenizer(partial, tokenizer, max_seq_length=classifier.max_seq_length)
+    save_tokenizer(
+        partial, tokenizer, max_seq_length=classifier.max_seq_length, has_segments=has_segments
+    )
     weights = classifier.model.state_dict()
     for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
         weights[name] = weights[name] / classifier.temperature
-    save_huggingface(
+    saved = save_huggingface(
         partial,
         config,
         weights,
-        architecture=CLASSIFICATION,
         labels=classifier.names,
+        pooling=classifier.model.pooling,
         pad_id=tokenizer.pad_id,
     )
     (partial / CARD).write_text(classifier_card(metadata, report, folder=folder), "utf-8")
-    return CLASSIFICATION, count_parameters(classifier.model)
+    return saved
 
 
 def _check_expressible(source: Path, config: BertConfig) -> None:
     try:
-        check_expressible(config)
+        model_type_of(config)
     except ValueError as error:
         raise InputError(f"{source} cannot be exported: {error}") from error
 

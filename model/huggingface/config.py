@@ -1,7 +1,8 @@
 """Converts config.json of a Hugging Face folder from and to a `BertConfig`.
 
-A `BertConfig` has fields that transformers' BERT lacks, and config.json has settings that plain
-BERT lacks. Only what both can express is converted; everything else is refused by name.
+A `BertConfig` has fields that the BERT and ModernBERT of transformers lack, and config.json has
+settings that are not supported here. Only what both can express is converted; everything else is
+refused by name.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from model.config import RATES, SIZES, BertConfig
+from model.config import MODERN_BERT, RATES, SIZES, BertConfig, Pooling
 from model.huggingface.weight_files import read_json, refuse_tensorflow
 
 CONFIG = "config.json"
@@ -19,9 +20,42 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {
     "BertForMaskedLM": ("mlm_head",),
     "BertForSequenceClassification": ("pooler", "classifier"),
     "BertModel": (),
+    "ModernBertForMaskedLM": ("mlm_head",),
+    "ModernBertForSequenceClassification": ("transform", "classifier"),
+    "ModernBertModel": (),
 }
-PRETRAINING, MASKED_LM, CLASSIFICATION, BARE = ARCHITECTURES
-SHARED = (*SIZES, "hidden_act", *RATES)  # fields with the same name in both
+CLASSIFICATION = tuple(name for name in ARCHITECTURES if name.endswith("SequenceClassification"))
+# Fields with the same name in both; ModernBERT has other names for some.
+MODERN_FIELDS = ("global_attn_every_n_layers", "local_attention")
+MODERN_THETAS = ("global_rope_theta", "local_rope_theta")
+SHARED = tuple(
+    name for name in (*SIZES, "hidden_act", *RATES) if name not in (*MODERN_FIELDS, *MODERN_THETAS)
+)
+MODERN_NAMES = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_hidden_layers": "num_hidden_layers",
+    "num_attention_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_position_embeddings": "max_position_embeddings",
+    "hidden_act": "hidden_activation",
+    # Dropout is not part of the weights. That of transformers is in other places of a layer.
+    "hidden_dropout_prob": "mlp_dropout",
+    "attention_probs_dropout_prob": "attention_dropout",
+    "layer_norm_eps": "norm_eps",
+    "initializer_range": "initializer_range",
+    "head_bias": "decoder_bias",
+    **{name: name for name in (*MODERN_FIELDS, *MODERN_THETAS)},
+}
+# What a missing setting means there, where it is something else here.
+MODERN_DEFAULTS = {
+    "max_position_embeddings": 8192,
+    "mlp_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "norm_eps": 1e-5,
+    "global_attn_every_n_layers": 3,
+    "global_rope_theta": 160_000.0,
+}
 # Hugging Face -> BertConfig; of two names of one function the last one is written.
 ACTIVATIONS = {
     "gelu": "gelu",
@@ -29,7 +63,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu-tanh",
     "gelu_pytorch_tanh": "gelu-tanh",
 }
-# Settings that can turn BERT into another model, with the values of plain BERT.
+# Settings that can turn a model into another one, with the values that are supported.
 PLAIN: dict[str, Any] = {
     "position_embedding_type": "absolute",
     "is_decoder": False,
@@ -40,6 +74,13 @@ PLAIN: dict[str, Any] = {
     "quantization_config": None,
     "auto_map": None,
 }
+MODERN_PLAIN: dict[str, Any] = {
+    **PLAIN,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "norm_bias": False,
+    "classifier_bias": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,77 +88,183 @@ class HuggingFaceConfig:
     """The content of a config.json."""
 
     model: BertConfig
+    model_type: str  # "bert" or "modernbert"
     architecture: str | None = None  # one of ARCHITECTURES; None: not given, as by Google
     labels: tuple[str, ...] = ()  # class names of a classifier
+    pooling: Pooling = "cls"  # of a classifier
 
 
 def read_huggingface_config(folder: Path) -> HuggingFaceConfig:
-    """The config of a folder. Raises ValueError if there is none or it is not plain BERT."""
+    """The config of a folder. Raises ValueError if it has none, or one of an unsupported model."""
     refuse_tensorflow(folder)
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(f"{folder} is not a Hugging Face folder (it has no {CONFIG}).")
     values = read_json(path)
-    architecture = _architecture(path, values)
-    for name, plain in PLAIN.items():
+    model_type, architecture = _architecture(path, values)
+    is_modern = model_type == "modernbert"
+    for name, plain in (MODERN_PLAIN if is_modern else PLAIN).items():
         if values.get(name, plain) not in (plain, None, {}):
+            supported = "plain ModernBERT" if is_modern else "plain BERT"
             raise ValueError(
-                f"{path}: {name} is {values[name]!r}; only plain BERT is supported ({plain})."
+                f"{path}: {name} is {values[name]!r}; only {supported} is supported ({plain})."
             )
-    shared = {name: values[name] for name in SHARED if values.get(name) is not None}
-    act = str(shared.get("hidden_act", BertConfig.hidden_act))
-    if act not in ACTIVATIONS:
-        raise ValueError(f"{path}: hidden_act is {act!r}; supported: {', '.join(ACTIVATIONS)}.")
+    pooling: Pooling = "cls"
+    if is_modern and values.get("classifier_pooling", pooling) != pooling:
+        if values["classifier_pooling"] != "mean":
+            found = values["classifier_pooling"]
+            raise ValueError(f"{path}: classifier_pooling is {found!r}; known: cls, mean.")
+        pooling = "mean"
     try:
-        model = BertConfig(**{**shared, "hidden_act": ACTIVATIONS[act]})
+        model = _modern_model(values) if is_modern else _model(values)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    labels = _labels(path, values) if architecture == CLASSIFICATION else ()
-    return HuggingFaceConfig(model=model, architecture=architecture, labels=labels)
+    return HuggingFaceConfig(
+        model=model,
+        model_type=model_type,
+        architecture=architecture,
+        labels=_labels(path, values) if architecture in CLASSIFICATION else (),
+        pooling=pooling,
+    )
 
 
 def huggingface_config(
-    config: BertConfig, *, architecture: str, labels: tuple[str, ...] = (), pad_id: int = 0
+    config: BertConfig,
+    *,
+    architecture: str,
+    labels: tuple[str, ...] = (),
+    pooling: Pooling = "cls",
+    pad_id: int = 0,
 ) -> dict[str, Any]:
     """The values of a config.json. Raises ValueError for what `transformers` cannot express."""
-    check_expressible(config)
+    model_type = model_type_of(config)
     act = {name: huggingface for huggingface, name in ACTIVATIONS.items()}[config.hidden_act]
-    values = {name: getattr(config, name) for name in SHARED}
-    values |= {"hidden_act": act, "pad_token_id": pad_id}
-    values |= {"architectures": [architecture], "model_type": "bert"}
+    if model_type == "modernbert":
+        values = {name: getattr(config, ours) for ours, name in MODERN_NAMES.items()}
+        values |= {"hidden_activation": act, "classifier_activation": act}
+        values |= dict.fromkeys(("embedding_dropout", "classifier_dropout"), values["mlp_dropout"])
+        values |= {"classifier_pooling": pooling}
+        # The defaults are ids of the tokenizer of the published models.
+        values |= {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}
+    else:
+        values = {name: getattr(config, name) for name in SHARED}
+        values |= {"hidden_act": act}
+    values |= {"pad_token_id": pad_id, "architectures": [architecture], "model_type": model_type}
     if labels:
         values["id2label"] = {str(i): label for i, label in enumerate(labels)}
         values["label2id"] = {label: i for i, label in enumerate(labels)}
     return values
 
 
-def check_expressible(config: BertConfig) -> None:
-    """Raises ValueError where the BERT of `transformers` lacks a feature of the model."""
-    unsupported = [
-        f"{field.name} {getattr(config, field.name)!r}"
-        for field in fields(BertConfig)
-        if field.name not in SHARED and getattr(config, field.name) != field.default
-    ]
+def model_type_of(config: BertConfig) -> str:
+    """The family of `transformers` that can express a model: "bert" or "modernbert".
+
+    Raises ValueError naming the fields that it does not have.
+    """
+    if not config.type_vocab_size:
+        unsupported = [
+            f"{name} {getattr(config, name)!r}"
+            for name in _modern_constants()
+            if getattr(config, name) != _modern_constants()[name]
+        ]
+        family, like = "ModernBERT", "modern-nano to modern-base"
+    else:
+        unsupported = [
+            f"{field.name} {getattr(config, field.name)!r}"
+            for field in fields(BertConfig)
+            if field.name not in SHARED and getattr(config, field.name) != field.default
+        ]
+        family, like = "BERT", "bert-tiny to bert-large"
     if config.hidden_act not in ACTIVATIONS.values():
         unsupported.append(f"hidden_act {config.hidden_act!r}")
     if unsupported:
         others = f" (one of {len(unsupported)} differences)" if unsupported[1:] else ""
         raise ValueError(
-            f"the BERT of transformers has no {unsupported[0]}{others}; "
-            "to export, pretrain with a preset from bert-tiny to bert-large."
+            f"the {family} of transformers has no {unsupported[0]}{others}; "
+            f"to export, pretrain with a preset from {like}."
         )
+    return family.lower()
 
 
-def _architecture(path: Path, values: Mapping[str, Any]) -> str | None:
+def architecture_of(config: BertConfig, *, is_classifier: bool) -> str:
+    """The architecture that a run or a classifier is written as. Raises as `model_type_of`."""
+    if model_type_of(config) == "modernbert":
+        return f"ModernBertFor{'SequenceClassification' if is_classifier else 'MaskedLM'}"
+    return f"BertFor{'SequenceClassification' if is_classifier else 'PreTraining'}"
+
+
+def _modern_constants() -> dict[str, Any]:
+    """Fields that are the same in every ModernBERT; the initial weights do not matter."""
+    free = {*MODERN_NAMES, "init"}
+    defaults = {field.name: field.default for field in fields(BertConfig)}
+    return {name: value for name, value in (defaults | MODERN_BERT).items() if name not in free}
+
+
+def _model(values: Mapping[str, Any]) -> BertConfig:
+    shared = {name: values[name] for name in SHARED if values.get(name) is not None}
+    act = shared.get("hidden_act", BertConfig.hidden_act)
+    return BertConfig(**{**shared, "hidden_act": _activation("hidden_act", act)})
+
+
+def _modern_model(values: Mapping[str, Any]) -> BertConfig:
+    given = MODERN_DEFAULTS | {name: value for name, value in values.items() if value is not None}
+    given |= _rope_thetas(given)
+    if "layer_types" in given:
+        given["global_attn_every_n_layers"] = _global_every(given["layer_types"])
+    model = {ours: given[name] for ours, name in MODERN_NAMES.items() if name in given}
+    act = given.get("hidden_activation", "gelu")
+    model["hidden_act"] = _activation("hidden_activation", act)
+    if given.get("classifier_activation", "gelu") != act:
+        raise ValueError(
+            f"classifier_activation is {given.get('classifier_activation', 'gelu')!r}; it must be "
+            f"hidden_activation, {act!r}."
+        )
+    return BertConfig(**MODERN_BERT | model)
+
+
+def _rope_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The bases as transformers 5 writes them, by kind of layer."""
+    thetas = {}
+    rope = values.get("rope_parameters") or {}
+    kinds = ("full_attention", "sliding_attention")
+    for name, kind in zip(MODERN_THETAS, kinds, strict=True):
+        parameters = rope.get(kind) or {}
+        if parameters.get("rope_type", "default") != "default":
+            raise ValueError(f"rope_parameters of {kind} are {parameters}; only default is known.")
+        if "rope_theta" in parameters:
+            thetas[name] = parameters["rope_theta"]
+    return thetas
+
+
+def _global_every(layer_types: list[str]) -> int:
+    """n where layers 0, n, 2n ... are global; transformers 5 lists the kind of each layer."""
+    for every in range(1, len(layer_types) + 1):
+        kinds = (
+            "sliding_attention" if i % every else "full_attention" for i in range(len(layer_types))
+        )
+        if list(kinds) == layer_types:
+            return every
+    raise ValueError(f"layer_types are {layer_types}; layers 0, n, 2n ... must be the global ones.")
+
+
+def _activation(name: str, act: Any) -> str:
+    if act not in ACTIVATIONS:
+        raise ValueError(f"{name} is {act!r}; supported: {', '.join(ACTIVATIONS)}.")
+    return ACTIVATIONS[act]
+
+
+def _architecture(path: Path, values: Mapping[str, Any]) -> tuple[str, str | None]:
     kind, named = values.get("model_type", "bert"), values.get("architectures") or None
     first = named[0] if isinstance(named, list) else named
-    if kind != "bert" or str(first) not in ("None", *ARCHITECTURES):
+    prefix = {"bert": "Bert", "modernbert": "ModernBert"}.get(str(kind))
+    known = [name for name in ARCHITECTURES if prefix and name.startswith(prefix)]
+    if not known or str(first) not in ("None", *known):
         found = f"model_type {kind!r}" + (f", architecture {first!r}" if first else "")
         raise ValueError(
             f"{path} describes another model ({found}); supported are model_type 'bert' and "
-            f"{', '.join(ARCHITECTURES)}."
+            f"'modernbert' with {', '.join(ARCHITECTURES)}."
         )
-    return first
+    return str(kind), first
 
 
 def _labels(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,13 +1,7 @@
-"""Converts between the models of `heads.py` and Hugging Face folders of `transformers`' BERT.
+"""Converts between the models of `heads.py` and Hugging Face folders of BERT and ModernBERT.
 
     config.json           sizes, and the class of the model ("architectures")
-    model.safetensors     the weights; for other files see `weight_files.py`
-
-    here                                     Hugging Face
-    encoder.embeddings.norm.weight           bert.embeddings.LayerNorm.weight
-    encoder.layers.0.attention.qkv.weight    bert.encoder.layer.0.attention.self.query.weight, and
-                                             ...key.weight, ...value.weight
-    mlm_head.bias                            cls.predictions.bias
+    model.safetensors     the weights, named as in `names.py`; for other files see `weight_files.py`
 
 Here the word embeddings have padding rows, in Hugging Face folders not. A folder may have less than
 pretraining needs (no pooler, no heads): absent parts are reported and never initialized here.
@@ -15,49 +9,30 @@ Errors are ValueErrors of one line.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model.config import BertConfig
+from model.config import BertConfig, Pooling
 from model.heads import BertForClassification, BertForPretraining
 from model.huggingface.config import (
     ARCHITECTURES,
-    BARE,
     CONFIG,
-    PRETRAINING,
     HuggingFaceConfig,
+    architecture_of,
     huggingface_config,
+    model_type_of,
     read_huggingface_config,
 )
+from model.huggingface.names import FAMILIES
 from model.huggingface.weight_files import SAFETENSORS, read_weights
 
-LAYER_NAMES = {  # here -> Hugging Face, inside a layer
-    "attention.qkv": ("attention.self.query", "attention.self.key", "attention.self.value"),
-    "attention.output": ("attention.output.dense",),
-    "attention_norm": ("attention.output.LayerNorm",),
-    "feed_forward.up": ("intermediate.dense",),
-    "feed_forward.down": ("output.dense",),
-    "feed_forward_norm": ("output.LayerNorm",),
-}
-OTHER_NAMES = {  # and outside the layers
-    "encoder.embeddings.word_embeddings": "bert.embeddings.word_embeddings",
-    "encoder.embeddings.position_embeddings": "bert.embeddings.position_embeddings",
-    "encoder.embeddings.token_type_embeddings": "bert.embeddings.token_type_embeddings",
-    "encoder.embeddings.norm": "bert.embeddings.LayerNorm",
-    "encoder.pooler": "bert.pooler.dense",
-    "mlm_head": "cls.predictions",
-    "mlm_head.transform.dense": "cls.predictions.transform.dense",
-    "mlm_head.transform.norm": "cls.predictions.transform.LayerNorm",
-    "nsp_head": "cls.seq_relationship",
-    "classifier": "classifier",
-}
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
 PER_TOKEN = (WORD_EMBEDDINGS, "mlm_head.bias")  # weights with a row for each token
 SHOWN = 3  # names in a message
@@ -71,12 +46,20 @@ class HuggingFaceModel:
     """The weights of a folder under the names of `BertForPretraining` or `BertForClassification`.
 
     They are float32 and complete except for the parts in `absent`: some of "pooler", "mlm_head" and
-    "nsp_head".
+    "nsp_head". ModernBERT has no "nsp_head".
     """
 
     config: HuggingFaceConfig
     weights: dict[str, Tensor]
     absent: tuple[str, ...]
+
+
+class SavedModel(NamedTuple):
+    """What `save_huggingface` wrote."""
+
+    architecture: str
+    parameters: int
+    left_out: tuple[str, ...]  # parts of the weights that the architecture does not have
 
 
 def load_huggingface(folder: Path, *, vocab_size: int | None = None) -> HuggingFaceModel:
@@ -109,56 +92,60 @@ def save_huggingface(
     config: BertConfig,
     weights: Mapping[str, Tensor],
     *,
-    architecture: str = PRETRAINING,
+    architecture: str | None = None,
     labels: tuple[str, ...] = (),
+    pooling: Pooling = "cls",
     pad_id: int = 0,
-) -> None:
+) -> SavedModel:
     """Write config.json and model.safetensors into an existing folder.
 
     `weights` are those of a `BertForPretraining`, or of a `BertForClassification` with its class
     names in `labels`; parts that the architecture does not have are left out. Raises ValueError
     where `transformers` cannot express the config.
     """
-    values = huggingface_config(config, architecture=architecture, labels=labels, pad_id=pad_id)
-    parts = {"encoder", *ARCHITECTURES[architecture], *(["pooler"] if architecture == BARE else [])}
+    architecture = architecture or architecture_of(config, is_classifier=bool(labels))
+    values = huggingface_config(
+        config, architecture=architecture, labels=labels, pooling=pooling, pad_id=pad_id
+    )
+    family, is_bare = FAMILIES[model_type_of(config)], not ARCHITECTURES[architecture]
+    parts = {"encoder", *ARCHITECTURES[architecture], *(["pooler"] if is_bare else [])}
     tensors = {}
     for name, weight in weights.items():
         if part_of(name) not in parts:
             continue
         weight = weight[: config.vocab_size] if name in PER_TOKEN else weight
-        names = huggingface_names(name)
+        names = family.of(name)
         for huggingface_name, part in zip(names, weight.detach().chunk(len(names)), strict=True):
-            if architecture == BARE:
-                huggingface_name = huggingface_name.removeprefix("bert.")
+            if is_bare:
+                huggingface_name = huggingface_name.removeprefix(family.prefix)
             tensors[huggingface_name] = part.to("cpu", torch.float32, copy=True).contiguous()
     (folder / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", "utf-8")
     save_file(tensors, folder / SAFETENSORS, metadata={"format": "pt"})
     # safetensors makes the file readable by its owner alone, but exports are made to be shared.
     (folder / SAFETENSORS).chmod((folder / CONFIG).stat().st_mode)
-
-
-def huggingface_names(name: str) -> list[str]:
-    """The names of a weight in `transformers`: three for packed queries, keys and values."""
-    module, _, kind = name.rpartition(".")
-    layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", module)
-    if layer is None:
-        return [f"{OTHER_NAMES[module]}.{kind}"]
-    return [f"bert.encoder.layer.{layer[1]}.{inner}.{kind}" for inner in LAYER_NAMES[layer[2]]]
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    absent = {part_of(name) for name in weights} - parts
+    return SavedModel(architecture, parameters, tuple(sorted(absent)))
 
 
 def part_of(name: str) -> str:
-    """The part of a weight: encoder, pooler, mlm_head, nsp_head or classifier."""
+    """The part of a weight: encoder, pooler, mlm_head, nsp_head, transform or classifier."""
     return "pooler" if name.startswith("encoder.pooler.") else name.partition(".")[0]
 
 
 def _sources(config: HuggingFaceConfig) -> Sources:
+    family = FAMILIES[config.model_type]
     with torch.device("meta"):  # shapes without memory
         weights = BertForPretraining(config.model).state_dict()
         if config.labels:
             weights |= BertForClassification(config.model, len(config.labels)).state_dict()
+    if "transform.dense.weight" in weights:  # it has the names of the masked-LM head's
+        weights = {name: x for name, x in weights.items() if part_of(name) != "mlm_head"}
     sources = {}
     for name, weight in weights.items():
-        names = huggingface_names(name)
+        names = family.of(name)
+        if not names:
+            continue
         rows = config.model.vocab_size if name in PER_TOKEN else len(weight) // len(names)
         sources[name] = names, [rows, *weight.shape[1:]]
     return sources
@@ -168,10 +155,11 @@ def _absent_parts(
     config: HuggingFaceConfig, found: Mapping[str, Tensor], sources: Sources
 ) -> tuple[str, ...]:
     """Parts without any weight in the folder that the architecture does not require."""
-    present = {part_of(name): False for name in sources}
+    parts = [*(part_of(name) for name in sources), "mlm_head", "nsp_head"]
+    present = dict.fromkeys(parts, False)
     for name, (names, _) in sources.items():
         present[part_of(name)] |= any(huggingface_name in found for huggingface_name in names)
-    required = ("encoder", *ARCHITECTURES.get(config.architecture or BARE, ()))
+    required = ("encoder", *ARCHITECTURES.get(config.architecture or "", ()))
     absent = [part for part, is_present in present.items() if not is_present]
     return tuple(part for part in absent if part not in required)
 

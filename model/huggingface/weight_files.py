@@ -22,15 +22,19 @@ from torch import Tensor
 SAFETENSORS, PICKLE, INDEX = "model.safetensors", "pytorch_model.bin", ".index.json"
 TENSORFLOW = ("*.ckpt*", "tf_model.h5")
 
-WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
-DECODER = "cls.predictions.decoder.weight"
+TIED = {  # decoders, which some versions store, and the word embeddings that they are
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "decoder.weight": "model.embeddings.tok_embeddings.weight",
+}
 # Stored by some versions and computed by others; not weights.
 BUFFERS = re.compile(r"(bert\.)?embeddings\.(position_ids|token_type_ids)")
 RENAMED = (  # old names, and today's
     (re.compile(r"\.gamma$"), ".weight"),
     (re.compile(r"\.beta$"), ".bias"),
     (re.compile(r"^cls\.predictions\.decoder\.bias$"), "cls.predictions.bias"),
-    (re.compile(r"^(embeddings|encoder|pooler)\."), r"bert.\1."),  # in a bare encoder
+    # A bare encoder has no prefix.
+    (re.compile(r"^(embeddings\.(?:tok_embeddings|norm)|layers|final_norm)\."), r"model.\1."),
+    (re.compile(r"^(embeddings|encoder|pooler)\."), r"bert.\1."),
 )
 
 
@@ -41,7 +45,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights under the current names of `transformers`' BERT, without duplicates.
+    """The weights under the current names of `transformers`, without duplicates.
 
     Raises ValueError if there are none, or a file is missing or damaged.
     """
@@ -56,12 +60,13 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
             if current in found and not torch.equal(found[current], weight):
                 raise ValueError(f"{path} has two different values of {current}; remove one.")
             found[current] = weight
-    decoder = found.pop(DECODER, None)
-    if decoder is not None and not torch.equal(decoder, found.get(WORD_EMBEDDINGS, decoder)):
-        raise ValueError(
-            f"{folder}: {DECODER} differs from the word embeddings; only plain BERT, where they "
-            "are the same, is supported."
-        )
+    for name, embeddings in TIED.items():
+        decoder = found.pop(name, None)
+        if decoder is not None and not torch.equal(decoder, found.get(embeddings, decoder)):
+            raise ValueError(
+                f"{folder}: {name} differs from the word embeddings; only models where they are "
+                "the same are supported."
+            )
     return found
 
 

@@ -19,13 +19,18 @@ def numbers(seed: int) -> torch.Generator:
 
 
 def narrow(name: str) -> BertConfig:
-    """A preset with all of its switches and heads, but with heads of size 16 and two layers."""
+    """A preset with all of its switches and heads, but with heads of size 16 and two layers.
+
+    Local layers attend to 4 tokens on either side, and their rotary base is another one.
+    """
     full = PRESETS[name]
     return replace(
         full,
         num_hidden_layers=2,
         hidden_size=16 * full.num_attention_heads,
         intermediate_size=full.intermediate_size * 16 // full.head_size,
+        local_attention=8,
+        local_rope_theta=100.0,
         **SMALL,
     )
 

@@ -39,8 +39,8 @@ def read_model_config(folder: Path) -> BertConfig:
 def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     """The model of a folder and its tokenizer.
 
-    Raises InputError if it is not plain BERT, and for files that are missing, damaged or do not
-    belong together.
+    Raises InputError if it is neither BERT nor ModernBERT, and for files that are missing, damaged
+    or do not belong together.
     """
     with _as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
@@ -61,7 +61,7 @@ def _with_vocabulary_of(tokenizer: Tokenizer, config: BertConfig, folder: Path) 
             f"{folder}: the tokenizer has {tokenizer.vocab_size:,} tokens, the model's vocabulary "
             f"{config.vocab_size:,}; one of them belongs to another model."
         )
-    if config.type_vocab_size < 2:
+    if config.type_vocab_size == 1:
         raise InputError(f"{folder}: type_vocab_size is 1; the model cannot read pairs of texts.")
     return replace(config, vocab_size=tokenizer.vocab_size)
 

@@ -70,11 +70,14 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         raise InputError(f"{folder}: {error}") from error
 
 
-def save_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_seq_length: int) -> None:
+def save_tokenizer(
+    folder: Path, tokenizer: Tokenizer, *, max_seq_length: int, has_segments: bool = True
+) -> None:
     """Write the files with which `transformers` gives the ids of this tokenizer to a new folder.
 
     Except for text that spells [MASK] and the like: there it becomes the token, unless the
-    tokenizer is loaded with split_special_tokens. Raises InputError for flags it does not have.
+    tokenizer is loaded with split_special_tokens. Without `has_segments`, `transformers` gives the
+    model no token_type_ids. Raises InputError for flags it does not have.
     """
     flags = tokenizer.normalization
     if not flags.clean_text:
@@ -91,6 +94,8 @@ def save_tokenizer(folder: Path, tokenizer: Tokenizer, *, max_seq_length: int) -
         **{name: getattr(flags, ours) for ours, name in FLAGS.items()},
         **special,
     }
+    if not has_segments:
+        config["model_input_names"] = ["input_ids", "attention_mask"]
     for name, values in ((TOKENIZER_CONFIG, config), (SPECIAL_TOKENS_MAP, special)):
         (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 

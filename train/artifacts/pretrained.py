@@ -67,7 +67,8 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
         )
     found, tokenizer = load_model(folder)
     model = found.config.model
-    weights = {name: found.weights[name] for name in found.weights if part_of(name) != "classifier"}
+    heads = ("transform", "classifier")
+    weights = {name: x for name, x in found.weights.items() if part_of(name) not in heads}
     if found.absent:
         weights = BertForPretraining(model, seed=seed).state_dict() | weights
     return Pretrained(
@@ -75,6 +76,6 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
         tokenizer=tokenizer,
         weights=weights,
         max_seq_length=longest_text(folder, model),
-        pooling="mean" if "pooler" in found.absent else "cls",
+        pooling="mean" if "pooler" in found.absent else found.config.pooling,
         absent=found.absent,
     )

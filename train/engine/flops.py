@@ -31,14 +31,18 @@ def step_flops(config: BertConfig, *, batch_size: int, seq_len: float, predictio
     """
     hidden, inner = config.hidden_size, config.intermediate_size
     # The attention's four matrices and the feed-forward layer's two or three, then Q K^T and A V.
-    layer = 2 * (4 * hidden**2 + (2 + config.gated) * hidden * inner) + 4 * seq_len * hidden
+    matrices = 2 * (4 * hidden**2 + (2 + config.gated) * hidden * inner) * config.num_hidden_layers
+    keys = sum(
+        seq_len if config.is_global(layer) else min(seq_len, config.local_attention + 1)
+        for layer in range(config.num_hidden_layers)
+    )
     prediction = 2 * hidden * config.padded_vocab_size
     if config.mlm_transform:
         prediction += 2 * hidden**2
     pair = 2 * hidden * 2
     if config.pooler:
         pair += 2 * hidden**2
-    row = config.num_hidden_layers * seq_len * layer + predictions * prediction + pair
+    row = seq_len * (matrices + 4 * keys * hidden) + predictions * prediction + pair
     return 3 * batch_size * row
 
 

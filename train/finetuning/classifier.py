@@ -128,25 +128,26 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
 def load_huggingface_classifier(
     folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
 ) -> Classifier:
-    """Load a `BertForSequenceClassification`; with a `text_pair` column it reads pairs.
+    """Load a model `...ForSequenceClassification`; with a `text_pair` column it reads pairs.
 
     Raises InputError for another architecture, and as `load_model` does.
     """
     found, tokenizer = load_model(folder)
-    if found.config.architecture != CLASSIFICATION:
+    if found.config.architecture not in CLASSIFICATION:
         raise InputError(
-            f"{folder} is a {found.config.architecture or 'BERT'}, not a {CLASSIFICATION}; "
+            f"{folder} is a {found.config.architecture or 'BERT'}, not a {CLASSIFICATION[0]}; "
             f"fine-tune it first: `clozeline finetune {folder} TRAIN --out DIR`."
         )
-    model = BertForClassification(found.config.model, len(found.config.labels))
+    config = found.config
+    model = BertForClassification(config.model, len(config.labels), pooling=config.pooling)
     model.load_state_dict({name: found.weights[name] for name in model.state_dict()})
     return Classifier(
         model=model.to(device).eval(),
         tokenizer=tokenizer,
-        names=found.config.labels,
+        names=config.labels,
         text="text",
         text_pair=text_pair,
-        max_seq_length=longest_text(folder, found.config.model),
+        max_seq_length=longest_text(folder, config.model),
     )
 
 

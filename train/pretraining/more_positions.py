@@ -18,13 +18,24 @@ TABLE = "encoder.embeddings.position_embeddings.weight"
 
 
 def with_positions(config: BertConfig, longest: int) -> BertConfig:
-    """The config with positions for examples of `longest` tokens, and not fewer than it has."""
-    return replace(config, max_position_embeddings=max(longest, config.max_position_embeddings))
+    """The config with positions for examples of `longest` tokens, and not fewer than it has.
+
+    Slower rotations keep more positions distinct. Warner et al. 2024 (2.2.2) went from 1,024 tokens
+    to 8,192 with a base of 160,000 instead of 10,000 in global layers; here it is multiplied by
+    twice the growth, too. Local layers see the same distances as before.
+    """
+    growth = longest / config.max_position_embeddings
+    if growth <= 1:
+        return config
+    theta = config.global_rope_theta * (2 * growth if config.positions == "rotary" else 1)
+    return replace(config, max_position_embeddings=longest, global_rope_theta=theta)
 
 
 def note_of(there: BertConfig, now: BertConfig) -> str:
     """What changes: "max_position_embeddings 64 there, 256 now: ..."."""
     how = "positions are computed"
+    if now.positions == "rotary":
+        how = f"global_rope_theta {there.global_rope_theta:g} there, {now.global_rope_theta:g} now"
     if now.has_position_table:
         continues = now.positions == "learned-from-neighbours"
         how = "the new positions " + (

@@ -125,10 +125,14 @@ def _model(
     """The preset; if none is given, the architecture of what training starts from."""
     if init:
         return initial_config(init, preset_name=preset, dropout=dropout)
-    if start_from and preset is None:
-        longest = manifest.config.max_seq_length
-        return with_positions(model_of(start_from, dropout=dropout), longest)
-    return model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
+    model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
+    if start_from is None:
+        return model
+    longest = manifest.config.max_seq_length
+    longer = with_positions(model_of(start_from, dropout=dropout), longest)
+    if preset is None:
+        return longer
+    return replace(model, global_rope_theta=longer.global_rope_theta)  # no choice of a preset
 
 
 def _with_dropout_of(there: BertConfig, model: BertConfig) -> BertConfig:
