@@ -14,7 +14,8 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 #: What a GPU host that trains from Arrow shards does not have.
 ONLY_INSIDE_FUNCTIONS = (
     "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
-    "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath",
+    "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath", "onnx", "onnxruntime",
+    "onnxscript",
 )  # fmt: skip
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {

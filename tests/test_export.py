@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.config import BertConfig, preset
-from model.heads import BertForPretraining
+from model.heads import BertForPretraining, mean_of_tokens
 from model.huggingface.convert import load_huggingface, save_huggingface
 from model.huggingface.weight_files import weights_sha256
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
@@ -266,6 +266,39 @@ def test_a_modern_classifier_predicts_the_same_in_transformers(
         assert float(shown) == pytest.approx(row.max().item(), abs=1e-4)
 
 
+def test_a_folder_of_sentence_transformers_pools_the_hidden_states_of_the_run(
+    modern: Path, tmp_path: Path
+) -> None:
+    """Its modules, done by hand: an encoder of `transformers`, then the mean over tokens."""
+    import transformers
+
+    out = tmp_path / "out"
+    line = output_of("export", modern, "--format", "sentence-transformers", "--out", out)
+    assert line.startswith("ModernBertModel of ")
+    assert line.endswith(f" parameters, mean pooling: {out}\n")
+    modules = json.loads((out / "modules.json").read_bytes())
+    assert [module["path"] for module in modules] == ["", "1_Pooling"]
+    pooling = json.loads((out / "1_Pooling" / "config.json").read_bytes())
+    chosen = [name for name, is_on in pooling.items() if is_on is True]
+    assert (chosen, pooling["word_embedding_dimension"]) == (["pooling_mode_mean_tokens"], 32)
+    assert json.loads((out / "sentence_bert_config.json").read_bytes())["max_seq_length"] == 12
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
+    model, info = transformers.AutoModel.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values()), info
+    batch = tokenizer(["the cat sat", "dog"], padding=True, return_tensors="pt")
+    mask = batch["attention_mask"].bool()
+    hidden = model.eval()(**batch).last_hidden_state
+    found = torch.stack([row[is_token].mean(0) for row, is_token in zip(hidden, mask, strict=True)])
+    ours = load_huggingface(out)
+    encoder = BertForPretraining(ours.config.model).encoder.eval()
+    run_weights = load_weights(list_checkpoints(modern)[-1])
+    encoder.load_state_dict({k[8:]: v for k, v in run_weights.items() if k.startswith("encoder.")})
+    ids = batch["input_ids"]
+    wanted = mean_of_tokens(encoder(ids, torch.zeros_like(ids), mask)[0], mask)
+    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+
+
 def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     heldout = {"examples": 23, "mlm_loss": 3.21987, "mlm_accuracy": 0.25}
@@ -312,7 +345,7 @@ def test_what_transformers_cannot_express_leaves_no_folder(tmp_path: Path) -> No
         tmp_path / "run", BertForPretraining(config), TOKENIZER, max_seq_length=12
     )
     line = refused("export", run, "--out", tmp_path / "out")
-    assert "the BERT of transformers has no norm_position 'pre' (one of 2 differences);" in line
+    assert "which has no such model; export it with --format onnx." in line
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 

@@ -139,6 +139,13 @@ for command in (pretrain, evaluate, finetune, baseline, benchmark):
     type=click.IntRange(min=1),
     help="Texts per forward pass.",
 )
+@click.option(
+    "--engine",
+    default="torch",
+    show_default=True,
+    type=click.Choice(["torch", "onnx"]),
+    help="`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU.",
+)
 def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files or standard input.
 
@@ -171,13 +178,22 @@ def fill(run: Path, text: str, top: int) -> None:
 @main.command()
 @click.argument("folder", metavar="RUN|CLASSIFIER", type=LOCAL)
 @click.option("--out", required=True, type=LOCAL, help="Folder for the exported model.")
+@click.option(
+    "--format",
+    "form",
+    default="transformers",
+    show_default=True,
+    type=click.Choice(["transformers", "onnx", "sentence-transformers"]),
+    help="Library that reads the folder; `onnx` takes every preset.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace an existing export.")
-def export(folder: Path, out: Path, overwrite: bool) -> None:
-    """Convert a run or a classifier to Hugging Face format."""
+def export(folder: Path, out: Path, **options: Any) -> None:
+    """Convert a run or a classifier for transformers, sentence-transformers or onnxruntime.
+
+    An ONNX graph is compared with the model in torch, and the speed of both is printed.
+    """
     from train.export import export as run_export
 
-    exported = run_export(folder, out=out, overwrite=overwrite)
+    exported = run_export(folder, out=out, **options)
     done = "" if exported.is_new else "already complete: "
-    without = f" without the {' and the '.join(exported.left_out)}" if exported.left_out else ""
-    what = f"{exported.architecture} of {exported.parameters:,} parameters{without}"
-    click.echo(f"{done}{what}: {out}")
+    click.echo(f"{done}{exported.description}: {out}")

@@ -1,8 +1,12 @@
-"""`clozeline export`: convert a run or a classifier to a folder that `transformers` loads.
+"""`clozeline export`: convert a run or a classifier to a folder for other libraries.
 
-    DIR/config.json, model.safetensors                          see model/huggingface/convert.py
-    DIR/tokenizer.json, vocab.txt, tokenizer_config.json ...    the tokenizer
-    DIR/README.md                                               a model card
+    transformers             config.json, model.safetensors        see model/huggingface/convert.py
+    sentence-transformers    the same of a bare encoder, modules.json, 1_Pooling/
+    onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
+
+    all of them              tokenizer.json, vocab.txt, tokenizer_config.json ...
+
+`transformers` gets a model card, README.md.
 
 The folder is complete or absent: it is written under a temporary name and renamed.
 """
@@ -11,15 +15,19 @@ import filecmp
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from model.config import BertConfig
+from torch import Tensor
+
+from model.config import BertConfig, Pooling
+from model.heads import BertForPretraining, count_parameters
 from model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
-from model.huggingface.convert import SavedModel, save_huggingface
+from model.huggingface.convert import save_huggingface
 from model.huggingface.weight_files import SAFETENSORS
 from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import locked_folder
+from pipeline.common.folder_lock import LOCK, locked_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
-from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT
+from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
 from train.artifacts.checkpoint import latest_checkpoint, read_state
 from train.artifacts.classifier_folder import read_metadata, read_report
 from train.artifacts.huggingface import PARTS
@@ -28,15 +36,26 @@ from train.artifacts.huggingface_tokenizer import (
     TOKENIZER_CONFIG,
     save_tokenizer,
 )
+from train.artifacts.onnx_folder import (
+    ENCODER,
+    METADATA,
+    MODEL,
+    write_classifier_graph,
+    write_onnx_metadata,
+    write_run_graphs,
+)
 from train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from train.artifacts.pretrained import kind_of
 from train.artifacts.run import SUMMARY, load_run
-from train.finetuning.classifier import load_classifier
+from train.artifacts.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
+from train.finetuning.classifier import Classifier, load_classifier
 from train.model_card import classifier_card, run_card
 
+Format = Literal["transformers", "onnx", "sentence-transformers"]
+
 CARD = "README.md"
-# Two exports of the same model agree in these files; the card may have been edited since.
-MODEL_FILES = (CONFIG, SAFETENSORS, TOKENIZER_JSON, VOCAB_TXT, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)
+TOKENIZER_FILES = (TOKENIZER_JSON, VOCAB_TXT, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)
+FILES = (CONFIG, METADATA, MODULES, SAFETENSORS, ENCODER, MODEL, LENGTH, f"{POOLING}/*", CARD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,15 +63,27 @@ class Exported:
     """Result of `export`."""
 
     is_new: bool  # False: an identical export was already there
-    architecture: str
-    parameters: int
-    left_out: tuple[str, ...]  # parts of the model that the architecture does not have
+    description: str  # architecture and size; for ONNX also the comparison with torch
 
 
-def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
-    """Write the latest weights of a run, or a classifier, in the layout of `transformers`.
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """What is exported."""
 
-    Raises InputError if `source` is neither, if `transformers` cannot express the model, and if
+    config: BertConfig
+    tokenizer: Tokenizer
+    max_seq_length: int
+    pooling: Pooling
+    model: BertForPretraining | Classifier
+    card: str
+
+
+def export(
+    source: Path, *, out: Path, form: Format = "transformers", overwrite: bool = False
+) -> Exported:
+    """Write the latest weights of a run, or a classifier, in the layout of another library.
+
+    Raises InputError if `source` is neither, if the library cannot express the model, and if
     `out` holds anything but an export.
     """
     kind = kind_of(source)
@@ -60,72 +91,138 @@ def export(source: Path, *, out: Path, overwrite: bool = False) -> Exported:
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
     out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
     _check_folder(out, overwrite=overwrite)
+    read = _read_run if kind == "run" else _read_classifier
+    found = read(source, folder=out.name)
+    if form != "onnx":
+        _check_expressible(source, found, form)
     with locked_folder(out), partial_folder(out) as partial:
-        write = _write_run if kind == "run" else _write_classifier
-        saved = write(source, partial, folder=out.name)
+        has_segments = found.config.type_vocab_size > 0
+        save_tokenizer(
+            partial,
+            found.tokenizer,
+            max_seq_length=found.max_seq_length,
+            has_segments=has_segments,
+        )
+        write = {
+            "transformers": _write_transformers,
+            "onnx": _write_onnx,
+            "sentence-transformers": _write_sentence_transformers,
+        }[form]
+        description = write(found, partial)
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
             _check_overwrite(out, overwrite=overwrite)
             replace_folder(partial, out)
-    return Exported(
-        is_new=is_new,
-        architecture=saved.architecture,
-        parameters=saved.parameters,
-        left_out=tuple(PARTS[part] for part in saved.left_out),
-    )
+    return Exported(is_new=is_new, description=description)
 
 
-def _write_run(run: Path, partial: Path, *, folder: str) -> SavedModel:
+def _read_run(run: Path, *, folder: str) -> _Source:
     config, tokenizer, weights = load_run(run)
-    longest = min(config.data.max_seq_length, config.model.max_position_embeddings)
-    _check_expressible(run, config.model)
-    has_segments = config.model.type_vocab_size > 0
-    save_tokenizer(partial, tokenizer, max_seq_length=longest, has_segments=has_segments)
-    saved = save_huggingface(
-        partial, config.model, weights, pooling="mean", pad_id=tokenizer.pad_id
-    )
+    model = BertForPretraining(config.model).eval()
+    model.load_state_dict(weights)
     checkpoint = latest_checkpoint(run)
     assert checkpoint is not None  # `load_run` has just read its weights
     state = read_state(checkpoint)
-    card = run_card(config, state, _heldout(run, state.step), folder=folder)
-    (partial / CARD).write_text(card, "utf-8")
-    return saved
+    return _Source(
+        config=config.model,
+        tokenizer=tokenizer,
+        max_seq_length=min(config.data.max_seq_length, config.model.max_position_embeddings),
+        pooling="mean",
+        model=model,
+        card=run_card(config, state, _heldout(run, state.step), folder=folder),
+    )
 
 
-def _write_classifier(source: Path, partial: Path, *, folder: str) -> SavedModel:
+def _read_classifier(source: Path, *, folder: str) -> _Source:
     metadata, report = read_metadata(source), read_report(source)
     classifier = load_classifier(source)
-    config, tokenizer = classifier.model.config, classifier.tokenizer
-    has_segments = config.type_vocab_size > 0
-    _check_expressible(source, replace(config, pooler=has_segments))
-    if has_segments and classifier.model.pooling != "cls":
+    return _Source(
+        config=classifier.model.config,
+        tokenizer=classifier.tokenizer,
+        max_seq_length=classifier.max_seq_length,
+        pooling=classifier.model.pooling,
+        model=classifier,
+        card=classifier_card(metadata, report, folder=folder),
+    )
+
+
+def _check_expressible(source: Path, found: _Source, form: Format) -> None:
+    """Raises InputError, with the format that remains, where there is no such architecture."""
+    has_segments = found.config.type_vocab_size > 0
+    instead = "export it with --format onnx"
+    try:
+        model_type_of(replace(found.config, pooler=has_segments))
+    except ValueError as error:
+        raise InputError(
+            f"{source} cannot be exported for transformers, which has no such model; {instead}."
+        ) from error
+    is_classifier = isinstance(found.model, Classifier)
+    if form == "transformers" and is_classifier and has_segments and found.pooling != "cls":
         raise InputError(
             f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
-            "[CLS] only; fine-tune with --pooling cls."
+            f"[CLS] only; fine-tune with --pooling cls, or {instead}."
         )
-    save_tokenizer(
-        partial, tokenizer, max_seq_length=classifier.max_seq_length, has_segments=has_segments
-    )
-    weights = classifier.model.state_dict()
-    for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
-        weights[name] = weights[name] / classifier.temperature
+
+
+def _write_transformers(found: _Source, partial: Path) -> str:
+    weights = _weights(found)
+    if isinstance(found.model, Classifier):
+        for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
+            weights[name] = weights[name] / found.model.temperature
     saved = save_huggingface(
         partial,
-        config,
+        found.config,
         weights,
-        labels=classifier.names,
-        pooling=classifier.model.pooling,
-        pad_id=tokenizer.pad_id,
+        labels=found.model.names if isinstance(found.model, Classifier) else (),
+        pooling=found.pooling,
+        pad_id=found.tokenizer.pad_id,
     )
-    (partial / CARD).write_text(classifier_card(metadata, report, folder=folder), "utf-8")
-    return saved
+    (partial / CARD).write_text(found.card, "utf-8")
+    parts = [PARTS[part] for part in saved.left_out]
+    without = f" without the {' and the '.join(parts)}" if parts else ""
+    return f"{saved.architecture} of {saved.parameters:,} parameters{without}"
 
 
-def _check_expressible(source: Path, config: BertConfig) -> None:
-    try:
-        model_type_of(config)
-    except ValueError as error:
-        raise InputError(f"{source} cannot be exported: {error}") from error
+def _write_sentence_transformers(found: _Source, partial: Path) -> str:
+    saved = save_huggingface(
+        partial,
+        found.config,
+        _weights(found),
+        architecture="BertModel" if found.config.type_vocab_size else "ModernBertModel",
+        pooling=found.pooling,
+        pad_id=found.tokenizer.pad_id,
+    )
+    write_modules(
+        partial,
+        hidden_size=found.config.hidden_size,
+        max_seq_length=found.max_seq_length,
+        pooling=found.pooling,
+    )
+    return f"{saved.architecture} of {saved.parameters:,} parameters, {found.pooling} pooling"
+
+
+def _write_onnx(found: _Source, partial: Path) -> str:
+    values: dict[str, object] = {"max_seq_length": found.max_seq_length}
+    if isinstance(found.model, Classifier):
+        classifier, model = found.model, found.model.model
+        compared = write_classifier_graph(partial, model, classifier.temperature)
+        values |= {"names": list(classifier.names), "pooling": found.pooling}
+        values |= {"text": classifier.text, "text_pair": classifier.text_pair}
+        parameters = count_parameters(model)
+    else:
+        compared = write_run_graphs(partial, found.model)
+        parameters = count_parameters(found.model)
+    write_onnx_metadata(partial, values)
+    return (
+        f"ONNX graph of {parameters:,} parameters, within {compared.difference:.0e} of torch, "
+        f"{compared.onnx_speed:,.0f} tokens per second in onnxruntime, "
+        f"{compared.torch_speed:,.0f} in torch"
+    )
+
+
+def _weights(found: _Source) -> dict[str, Tensor]:
+    model = found.model.model if isinstance(found.model, Classifier) else found.model
+    return dict(model.state_dict())
 
 
 def _heldout(run: Path, step: int) -> dict[str, float] | None:
@@ -142,16 +239,21 @@ def _heldout(run: Path, step: int) -> dict[str, float] | None:
 def _check_folder(out: Path, *, overwrite: bool) -> None:
     """Raise InputError if writing `out` would delete files that are not part of an export."""
     restore_folder(out)
-    is_export = (out / CONFIG).exists()
+    is_export = any((out / name).exists() for name in (CONFIG, METADATA))
     check_kind(out, "an export", is_own=is_export)
     if overwrite or not is_export:
-        check_replaceable(out, "an export", own=(*MODEL_FILES, CARD))
+        check_replaceable(out, "an export", own=(*FILES, *TOKENIZER_FILES))
 
 
 def _is_same(partial: Path, out: Path) -> bool:
-    return all(
-        (out / name).is_file() and filecmp.cmp(partial / name, out / name, shallow=False)
-        for name in MODEL_FILES
+    """Whether two exports are of the same model; the card may have been edited since."""
+    apart = {Path(CARD), Path(LOCK)}
+    new, old = (
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} - apart
+        for folder in (partial, out)
+    )
+    return new == old and all(
+        filecmp.cmp(partial / name, out / name, shallow=False) for name in new
     )
 
 

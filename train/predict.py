@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,10 +18,14 @@ from pipeline.common.errors import InputError
 from pipeline.sources.documents import fix_unicode
 from pipeline.sources.files import bare_name, compression_by_name, damage, find_files, open_unpacked
 from pipeline.sources.formats import has_scheme
+from train.artifacts.onnx_folder import METADATA
 from train.artifacts.pretrained import kind_of
 from train.engine.distributed import join_world
 from train.finetuning.classifier import Classifier, load_classifier, load_huggingface_classifier
+from train.finetuning.onnx_classifier import OnnxClassifier, load_onnx_classifier
 from train.labelled.rows import Texts, read_texts
+
+Engine = Literal["torch", "onnx"]
 
 STANDARD_INPUT = "-"
 TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file is read line by line
@@ -43,11 +48,12 @@ def predict(
     text: str | None = None,
     text_pair: str | None = None,
     batch_size: int = 32,
+    engine: Engine = "torch",
 ) -> Iterator[Prediction]:
     """Predict the class of each text, then of each row of each file, in order.
 
     `folder` comes from `clozeline finetune`, or is a Hugging Face classifier, which reads pairs
-    if `text_pair` is given.
+    if `text_pair` is given; with `engine` "onnx" it is an exported ONNX folder.
 
     A file is a table if its name says so (Parquet, .jsonl, .csv, .tsv; `hf://`, `sample:reviews`);
     its columns default to those used in training. Any other file has one text per line; "-" is
@@ -55,8 +61,12 @@ def predict(
     InputError immediately if `folder` is not a classifier, and during iteration if a file cannot
     be read.
     """
-    with join_world() as world:
-        classifier = _load(folder, text_pair, device=world.device)
+    classifier: Classifier | OnnxClassifier
+    if engine == "onnx":
+        classifier = load_onnx_classifier(folder)
+    else:
+        with join_world() as world:
+            classifier = _load(folder, text_pair, device=world.device)
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
     if text_pair and not classifier.text_pair:
         raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
@@ -69,6 +79,8 @@ def predict(
 
 
 def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:
+    if (folder / METADATA).exists():
+        raise InputError(f"{folder} is an ONNX folder; add `--engine onnx`.")
     kind = kind_of(folder)
     if kind == "run":
         raise InputError(
@@ -80,7 +92,9 @@ def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Class
     return load_classifier(folder, device=device)
 
 
-def _predictions(classifier: Classifier, batches: Iterable[Texts]) -> Iterator[Prediction]:
+def _predictions(
+    classifier: Classifier | OnnxClassifier, batches: Iterable[Texts]
+) -> Iterator[Prediction]:
     for texts in batches:
         probabilities = classifier.classify(texts)
         best = probabilities.argmax(1)

@@ -1,0 +1,127 @@
+"""Exported ONNX graphs, in onnxruntime, against the model in torch; by whole commands."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from click.testing import CliRunner
+
+from model.heads import BertForPretraining
+from tests.support.small import small_tokenizer
+from tests.support.small_models import VOCAB, narrow, shaken
+from tests.support.small_runs import write_small_run
+from train.artifacts.onnx_folder import write_run_graphs
+from train.cli import main
+
+TOKENIZER = small_tokenizer()
+#: Every way in which presets differ that is in a graph: positions, windows, segments, heads.
+KINDS = ("bert-tiny", "nano", "bert-pytorch-base", "d2l", "modern-mini")
+TEXTS = ("the cat sat", "dog", "it ran to the river")
+
+
+def output_of(*words: object, code: int = 0) -> str:
+    """All output of a command."""
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return done.output
+
+
+def assert_equal_in_onnxruntime(model: BertForPretraining, folder: Path) -> None:
+    """Rows of other numbers and lengths than those that the graph was traced with."""
+    encoder, fill = (
+        onnxruntime.InferenceSession(folder / name) for name in ("encoder.onnx", "model.onnx")
+    )
+    has_segments = model.config.type_vocab_size > 0
+    names = ["input_ids", "attention_mask", *(["token_type_ids"] if has_segments else [])]
+    assert [node.name for node in fill.get_inputs()] == names
+    draws = torch.Generator().manual_seed(0)
+    for rows, length in ((1, 1), (1, 32), (5, 9)):
+        lengths = (length - 2 * torch.arange(rows)[:, None]).clamp(min=1)
+        mask = torch.arange(length) < lengths
+        ids = torch.randint(0, VOCAB, (rows, length), generator=draws)
+        types = (mask & (torch.arange(length) > length // 2)).long()
+        batch = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}
+        feeds = {name: batch[name].numpy() for name in names}
+        everywhere = torch.arange(length).expand(rows, -1)
+        with torch.no_grad():
+            hidden, pooled = model.encoder(ids, types, mask)
+            logits, _ = model(ids, types, mask, everywhere)
+        found_hidden, found_pooled = encoder.run(None, feeds)
+        (found_logits,) = fill.run(None, feeds)
+        close = {"atol": 1e-4, "rtol": 0}
+        np.testing.assert_allclose(found_hidden[mask.numpy()], hidden[mask].numpy(), **close)
+        np.testing.assert_allclose(found_pooled, pooled.numpy(), **close)
+        wanted = logits[..., :VOCAB][mask].numpy()
+        np.testing.assert_allclose(found_logits[mask.numpy()], wanted, **close)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "modern-mini" else pytest.param(name, marks=pytest.mark.slow)
+        for name in KINDS
+    ],
+)
+def test_the_graphs_of_a_model_give_its_outputs_for_any_batch(name: str, tmp_path: Path) -> None:
+    model = shaken(narrow(name)).eval()
+    assert write_run_graphs(tmp_path, model).difference <= 1e-4
+    assert_equal_in_onnxruntime(model, tmp_path)
+    assert b"/model/bert.py" not in (tmp_path / "model.onnx").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fine-tuned from a `nano`, which no architecture of `transformers` expresses."""
+    folder = tmp_path_factory.mktemp("onnx")
+    config = replace(narrow("nano"), vocab_size=TOKENIZER.vocab_size)
+    model = BertForPretraining(config, seed=7)
+    write_small_run(folder / "run", model, TOKENIZER, max_seq_length=12)
+    words = (f"the {'cat' if i % 2 else 'dog'} sat,{'yes' if i % 2 else 'no'}" for i in range(40))
+    (folder / "rows.csv").write_text("\n".join(["text,label", *words]) + "\n")
+    output_of("finetune", folder / "run", folder / "rows.csv", "--out", folder / "classifier",
+              "--no-baseline", "--epochs", 1)  # fmt: skip
+    return folder / "classifier"
+
+
+def test_an_exported_classifier_predicts_the_same(classifier: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    printed = output_of("export", classifier, "--format", "onnx", "--out", out)
+    assert "tokens per second in onnxruntime, " in printed
+    assert {path.name for path in out.iterdir()} == {
+        *("model.onnx", "onnx.json", "tokenizer.json", "vocab.txt"),
+        *("tokenizer_config.json", "special_tokens_map.json"),
+    }
+    wanted = [line.split("\t") for line in output_of("predict", classifier, *TEXTS).splitlines()]
+    found = output_of("predict", out, *TEXTS, "--engine", "onnx").splitlines()
+    for line, (label, probability, text) in zip(found, wanted, strict=True):
+        assert line.split("\t")[::2] == [label, text]
+        assert float(line.split("\t")[1]) == pytest.approx(float(probability), abs=2e-4)
+    assert "add `--engine onnx`" in output_of("predict", out, "the cat", code=2)
+    assert "not part of an export (kept.txt)" in refused_with_a_file_more(classifier, out)
+
+    (out / "kept.txt").unlink()
+    values = json.loads((out / "onnx.json").read_bytes())
+    (out / "onnx.json").write_text(json.dumps({"max_seq_length": values["max_seq_length"]}))
+    said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)
+    assert "is an exported run, not a classifier" in said
+    (out / "model.onnx").write_bytes(b"no graph")
+    (out / "onnx.json").write_text(json.dumps(values))
+    said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)
+    assert said.count("\n") == 1
+    assert "model.onnx cannot be read" in said
+
+
+def refused_with_a_file_more(classifier: Path, out: Path) -> str:
+    (out / "kept.txt").write_text("years of work")
+    words = ("export", classifier, "--format", "onnx", "--out", out, "--overwrite")
+    return output_of(*words, code=2)
+
+
+def test_other_folders_have_no_graph_to_run(classifier: Path) -> None:
+    said = output_of("predict", classifier, "the cat", "--engine", "onnx", code=2)
+    assert "is not an ONNX folder" in said
+    assert "export CLASSIFIER --format onnx" in said

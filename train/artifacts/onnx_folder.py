@@ -1,0 +1,241 @@
+"""ONNX folders: graphs of any model, which onnxruntime runs without torch.
+
+    encoder.onnx    last_hidden_state float32 [B, S, H], pooled float32 [B, H]; of a run
+    model.onnx      logits float32, [B, S, V] of every token, or [B, C] of the classes
+    onnx.json       task, inputs, maximum length; classes and columns of a classifier
+
+Inputs are int64 [B, S]: input_ids, attention_mask (1 at tokens), and token_type_ids if the model
+has segments. B and S are free; S is at most the number of the model's positions.
+"""
+
+import importlib
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from model.config import BertConfig
+from model.heads import BertForClassification, BertForPretraining
+from pipeline.common.errors import InputError
+
+ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
+NAMES = ("input_ids", "attention_mask", "token_type_ids")
+TOLERANCE = 1e-4  # largest difference from torch
+CHECKED = ((1, 5), (3, 16), (2, 10_000))  # rows and tokens, at most those that the model reads
+TIMED_BATCH, TIMED_SECONDS = (8, 64), 1.0
+
+Arrays = list[NDArray[Any]]
+
+
+class Comparison(NamedTuple):
+    """A graph in onnxruntime, compared with the same model in torch, on the CPU."""
+
+    difference: float  # largest of all outputs at tokens
+    onnx_speed: float  # tokens per second, padding included
+    torch_speed: float
+
+
+class OnnxGraph:
+    """A graph in onnxruntime, on the CPU, with as many threads as torch."""
+
+    def __init__(self, path: Path) -> None:
+        onnxruntime = _package("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        try:
+            self._session = onnxruntime.InferenceSession(
+                path, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exceptions have no common base
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"{path} cannot be read ({reason}); export it again.") from error
+        self.inputs = [node.name for node in self._session.get_inputs()]
+
+    def run(self, batch: dict[str, Tensor]) -> Arrays:
+        """The outputs of a batch, whose tensors are int64 [B, S], by input name."""
+        feeds = {name: batch[name].numpy() for name in self.inputs}
+        outputs: Arrays = self._session.run(None, feeds)
+        return outputs
+
+
+def write_run_graphs(folder: Path, model: BertForPretraining) -> Comparison:
+    """Write encoder.onnx and model.onnx; the comparison is that of model.onnx.
+
+    Raises InputError where a package is missing, or where a graph differs from the model.
+    """
+    _write_graph(folder / ENCODER, _EncoderGraph(model), ["last_hidden_state", "pooled"])
+    return _write_graph(folder / MODEL, _MaskedLMGraph(model), ["logits"])
+
+
+def write_classifier_graph(
+    folder: Path, model: BertForClassification, temperature: float
+) -> Comparison:
+    """Write model.onnx, whose logits are divided by the temperature. Raises as above."""
+    return _write_graph(folder / MODEL, _ClassifierGraph(model, temperature), ["logits"])
+
+
+def write_onnx_metadata(folder: Path, values: dict[str, Any]) -> None:
+    """Write onnx.json."""
+    (folder / METADATA).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+
+
+def read_onnx_metadata(folder: Path) -> dict[str, Any]:
+    """The content of onnx.json. Raises InputError where it is missing or damaged."""
+    try:
+        values: dict[str, Any] = json.loads((folder / METADATA).read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{folder} is not an ONNX folder ({METADATA} cannot be read); make one with "
+            "`clozeline export CLASSIFIER --format onnx --out DIR`."
+        ) from error
+    return values
+
+
+class _EncoderGraph(nn.Module):
+    def __init__(self, model: BertForPretraining | BertForClassification) -> None:
+        super().__init__()
+        self.model = model
+
+    def inputs(
+        self, ids: Tensor, mask: Tensor, types: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return ids, torch.zeros_like(ids) if types is None else types, mask.bool()
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Any:
+        return self.model.encoder(*self.inputs(input_ids, attention_mask, token_type_ids))
+
+
+class _MaskedLMGraph(_EncoderGraph):
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Any:
+        model = self.model
+        assert isinstance(model, BertForPretraining)
+        hidden, _ = model.encoder(*self.inputs(input_ids, attention_mask, token_type_ids))
+        logits = model.mlm_head(hidden, model.encoder.embeddings.word_embeddings.weight)
+        return logits[..., : model.config.vocab_size]
+
+
+class _ClassifierGraph(_EncoderGraph):
+    def __init__(self, model: BertForClassification, temperature: float) -> None:
+        super().__init__(model)
+        self.temperature = temperature
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> Any:
+        logits = self.model(*self.inputs(input_ids, attention_mask, token_type_ids))
+        return logits / self.temperature
+
+
+def _write_graph(path: Path, graph: _EncoderGraph, outputs: list[str]) -> Comparison:
+    onnx = _package("onnx")
+    _package("onnxscript")
+    graph.eval()
+    config = graph.model.config
+    example = _batch(config, rows=2, length=min(16, config.max_position_embeddings))
+    axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    with warnings.catch_warnings(), _quiet_logs():
+        warnings.simplefilter("ignore")  # of the exporter, about itself
+        program = torch.onnx.export(
+            graph,
+            kwargs=example,
+            input_names=list(example),
+            output_names=outputs,
+            dynamic_shapes=dict.fromkeys(example, axes),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    proto = program.model_proto
+    for node in proto.graph.node:  # the lines of code, with paths of this machine
+        del node.metadata_props[:]
+    del proto.graph.metadata_props[:]
+    onnx.save(proto, path)
+    return _compare(OnnxGraph(path), graph, path)
+
+
+def _compare(found: OnnxGraph, graph: _EncoderGraph, path: Path) -> Comparison:
+    """Raises InputError where the outputs differ by more than the tolerance."""
+    config, largest = graph.model.config, 0.0
+    for rows, length in CHECKED:
+        batch = _batch(config, rows=rows, length=min(length, config.max_position_embeddings))
+        wanted = _run_torch(graph, batch)
+        is_token = batch["attention_mask"].bool()
+        for ours, theirs in zip(found.run(batch), wanted, strict=True):
+            per_token = ours.shape[:2] == is_token.shape and ours.ndim == 3
+            difference = np.abs(ours - theirs.numpy())
+            difference = difference[is_token.numpy()] if per_token else difference
+            largest = max(largest, float(difference.max()))
+    if not largest <= TOLERANCE:
+        raise InputError(
+            f"{path.name} differs from the model by {largest:.1e} in onnxruntime; export with "
+            "other versions of torch and onnxruntime."
+        )
+    rows, length = TIMED_BATCH
+    batch = _batch(config, rows=rows, length=min(length, config.max_position_embeddings))
+    tokens = batch["input_ids"].numel()
+    return Comparison(
+        largest,
+        _per_second(lambda: found.run(batch)) * tokens,
+        _per_second(lambda: _run_torch(graph, batch)) * tokens,
+    )
+
+
+@torch.no_grad()
+def _run_torch(graph: nn.Module, batch: dict[str, Tensor]) -> list[Tensor]:
+    outputs = graph(**batch)
+    return [outputs] if isinstance(outputs, Tensor) else list(outputs)
+
+
+def _batch(config: BertConfig, *, rows: int, length: int) -> dict[str, Tensor]:
+    """Random tokens; each row is a little shorter than the one before it."""
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, config.vocab_size, (rows, length), generator=generator)
+    lengths = (length - torch.arange(rows)[:, None]).clamp(min=1)
+    mask = (torch.arange(length) < lengths).long()
+    batch = {"input_ids": ids, "attention_mask": mask}
+    if config.type_vocab_size:
+        batch["token_type_ids"] = mask * (torch.arange(length) >= length // 2)
+    return batch
+
+
+def _per_second(call: Callable[[], object]) -> float:
+    call()  # the first one allocates
+    start, calls = time.perf_counter(), 0
+    while time.perf_counter() - start < TIMED_SECONDS:
+        call()
+        calls += 1
+    return calls / (time.perf_counter() - start)
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Without the exporter's warnings that torchvision is not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+def _package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(
+            f"the ONNX format needs {name}, which is not installed; run "
+            "`pip install 'clozeline[onnx]'`."
+        ) from error
