@@ -40,7 +40,7 @@ EXPORTED   := $(RUN)-huggingface
 .DEFAULT_GOAL := help
 
 .PHONY: help
-help:  ## this list
+help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 # --- set-up ---------------------------------------------------------------------------------------
@@ -62,12 +62,12 @@ $(MINIMA)/ready: requirements-min.lock pyproject.toml
 	@touch $@
 
 .PHONY: setup
-setup: $(READY)  ## a virtual environment in .venv with everything pinned in requirements.lock
+setup: $(READY)  ## install everything pinned in requirements.lock into .venv
 
 # --- the demo -------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(READY)  ## text to a sentiment classifier on the built-in sample, offline, a few minutes
+demo: $(READY)  ## train a sentiment classifier from the built-in sample, offline, in a few minutes
 	@$(BIN)/python -m train.demo $(WORK)/demo
 
 # --- one stage each -------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ $(TOKENIZER)/tokenizer.json: $(call if_changed,$(TOKENIZER),SOURCE VOCAB) | $(RE
 	$(BIN)/clozeline tokenizer $(SOURCE) --vocab-size $(VOCAB) --out $(@D) $(replace)
 	$(record)
 
-shards: $(SHARDS)/manifest.json  ## SOURCE to shards of LENGTH tokens, on WORKERS or RUNNER
+shards: $(SHARDS)/manifest.json  ## build shards of LENGTH tokens from SOURCE, with WORKERS processes or a Beam RUNNER
 OF_SHARDS := SOURCE LENGTH SHARDS_OPTIONS
 $(SHARDS)/manifest.json: export VALUES = $(call values,$(OF_SHARDS))
 $(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS),$(OF_SHARDS))
@@ -101,7 +101,7 @@ $(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS)
 	    --max-seq-length $(LENGTH) --workers $(WORKERS) $(SHARDS_OPTIONS) $(if $(RUNNER),-- $(RUNNER))
 	$(record)
 
-pretrain: $(RUN)/summary.json  ## PRESET for STEPS steps, or HOURS, in RUN; resumes where it stopped
+pretrain: $(RUN)/summary.json  ## pretrain PRESET for STEPS steps or HOURS hours into RUN; resumes where it stopped
 OF_RUN := PRESET $(if $(HOURS),HOURS,STEPS) PRETRAIN_OPTIONS
 $(RUN)/summary.json: export VALUES = $(call values,$(OF_RUN))
 $(RUN)/summary.json: $(SHARDS)/manifest.json $(call if_changed,$(RUN),$(OF_RUN))
@@ -109,7 +109,7 @@ $(RUN)/summary.json: $(SHARDS)/manifest.json $(call if_changed,$(RUN),$(OF_RUN))
 	    --preset $(PRESET) $(if $(HOURS),--for $(HOURS)h,--max-steps $(STEPS)) $(PRETRAIN_OPTIONS)
 	$(record)
 
-finetune: $(CLASSIFIER)/report.json  ## RUN to a classifier of the texts in TRAIN, scored on TEST
+finetune: $(CLASSIFIER)/report.json  ## fine-tune RUN on TRAIN into a classifier and score it on TEST
 OF_CLASSIFIER := TRAIN TEST TEXT FINETUNE_OPTIONS
 $(CLASSIFIER)/report.json: export VALUES = $(call values,$(OF_CLASSIFIER))
 $(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),$(OF_CLASSIFIER))
@@ -117,12 +117,12 @@ $(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),$
 	    $(FINETUNE_OPTIONS)
 	$(record)
 
-evaluate: $(RUN)/summary.json  ## RUN on the held-out examples
+evaluate: $(RUN)/summary.json  ## evaluate RUN on the held-out examples
 	$(BIN)/clozeline evaluate $(RUN) $(SHARDS)
 
 # Known before hours of training: transformers has no other model.
 EXPORTABLE := bert-tiny bert-mini bert-small bert-medium bert-base bert-large modern-nano modern-mini modern-small modern-base
-export: $(if $(filter $(PRESET),$(EXPORTABLE)),$(EXPORTED)/config.json,not-exportable)  ## RUN to a folder that transformers reads (PRESET bert-* or modern-*)
+export: $(if $(filter $(PRESET),$(EXPORTABLE)),$(EXPORTED)/config.json,not-exportable)  ## export RUN to a folder that transformers loads (PRESET bert-* or modern-*)
 $(EXPORTED)/config.json: $(RUN)/summary.json
 	$(BIN)/clozeline export $(RUN) --out $(@D) $(replace)
 	@touch $@
@@ -131,7 +131,7 @@ not-exportable:
 	@echo "transformers has no model like $(PRESET); train one of $(EXPORTABLE):" \
 	    "make export PRESET=bert-mini RUN=$(WORK)/bert-mini" >&2; exit 2
 
-wikipedia: $(READY)  ## shards of the English Wikipedia (downloads it)
+wikipedia: $(READY)  ## download the English Wikipedia and build shards from it
 	$(MAKE) shards WORK=$(WORK)/wikipedia VOCAB=30522 LENGTH=128 \
 	    SOURCE='"hf://wikimedia/wikipedia?name=20231101.en"'
 
@@ -196,26 +196,26 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
 .PHONY: test test-all test-minima lint types check bench clean distclean
-test: $(READY)  ## the tests, without the slow ones
+test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
-test-all: $(READY)  ## all tests
+test-all: $(READY)  ## run all tests
 	$(BIN)/python $(PYTEST)
 
-test-minima: $(MINIMA)/ready  ## the tests with the oldest dependencies that pyproject.toml allows; slow
+test-minima: $(MINIMA)/ready  ## run the tests with the oldest dependencies that pyproject.toml allows; slow
 	$(MINIMA)/bin/python $(PYTEST) -m "not slow and not gpu"
 
-lint: $(READY)  ## code style
+lint: $(READY)  ## check the code style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY)  ## type checks
+types: $(READY)  ## check the types
 	$(BIN)/mypy
 
-check: lint types test  ## lint, types and tests: what CI runs
+check: lint types test  ## run lint, types and test, as CI does
 	@echo "lint, types and tests passed"
 
-bench: $(READY)  ## speed, as ratios to the usual libraries
+bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 
 clean:  ## remove caches; shards, runs and models stay

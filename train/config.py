@@ -88,7 +88,7 @@ class PretrainConfig:
     log_every: int = option(10, "Log metrics every N steps.")
     eval_every: int | None = option(
         None,
-        "Evaluate every N steps; defaults to before each checkpoint, 0 evaluates only at the end.",
+        "Evaluate every N steps; by default before each checkpoint; 0 evaluates only at the end.",
     )
     eval_examples: int = option(2048, "Maximum validation examples per evaluation; 0 uses all.")
     save_every: int = option(500, "Save a checkpoint every N steps; 0 saves only at the end.")

@@ -104,7 +104,7 @@ def _checked(where: str, table: pa.Table) -> pa.Table:
         column = table.column(name)
         if column.null_count:
             row = pc.index(pc.is_null(column), True).as_py() + 1
-            raise InputError(f"{where}: row {row} has no '{name}'")
+            raise InputError(f"{where}: row {row} has no '{name}'; fill it in or remove the row")
         if is_string(column.type) and not _is_valid(column):
             values = [fix_unicode(value) for value in strings(column) if value is not None]
             table = table.set_column(position, name, pa.array(values, pa.large_string()))

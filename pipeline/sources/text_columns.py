@@ -15,16 +15,18 @@ CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
 
 
 def check_columns(
-    source: str, found: Sequence[str], columns: Sequence[str], *, advice: str = ""
+    source: str,
+    found: Sequence[str],
+    columns: Sequence[str],
+    *,
+    advice: str = "; name one of them",
 ) -> None:
     """Raises InputError where a column is missing or there are several of its name."""
     for name in columns:
         if found.count(name) != 1:
             problem = "more than one" if name in found else "no"
-            names = ", ".join(found) or "none"
-            raise InputError(
-                f"{source} has {problem} column '{name}'; its columns are {names}{advice}"
-            )
+            names = ", ".join(found) + advice if found else "none"
+            raise InputError(f"{source} has {problem} column '{name}'; its columns are {names}")
 
 
 def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -> None:

@@ -141,8 +141,7 @@ def read_run(run: Path) -> RunConfig:
         return RunConfig.from_dict(json.loads((run / RUN).read_bytes()))
     except FileNotFoundError as error:
         raise InputError(
-            f"{run} is not a run (it has no {RUN}); make one with `clozeline pretrain SHARDS --out "
-            f"{run}`."
+            f"{run} is not a run (it has no {RUN}); give a folder written by `clozeline pretrain`."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{run / RUN} cannot be read ({error}).") from error

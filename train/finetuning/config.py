@@ -57,7 +57,7 @@ class FinetuneConfig:
         "Peak learning rate; `auto` tries three on rows held out of the training rows.",
     )
     layer_decay: float = option(
-        1.0, "Factor of the learning rate from each layer to the one below; 1 disables it."
+        1.0, "Multiplies the learning rate once more for each layer further down; 1 disables it."
     )
     warmup: float = option(
         0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
