@@ -217,11 +217,8 @@ def _bert_pytorch(layers: int, hidden: int) -> BertConfig:
     the random pairs there; here both classes count. Its norm divided by (deviation + eps), and each
     layer had one more dropout at its output; here both are as in the other presets.
     """
-    return BertConfig(
-        num_hidden_layers=layers,
-        hidden_size=hidden,
-        num_attention_heads=hidden // 64,
-        intermediate_size=4 * hidden,
+    return replace(
+        _miniature(layers, hidden),
         type_vocab_size=3,
         padding_segment=True,
         hidden_act="gelu-tanh",
