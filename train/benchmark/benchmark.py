@@ -61,8 +61,14 @@ def benchmark(
 ) -> list[Result]:
     """Fine-tune and score the model on every task; write DIR/benchmark.json.
 
-    Raises InputError as `finetune` does.
+    Raises InputError as `finetune` does, and under torchrun.
     """
+    with join_world() as world:
+        if world.size > 1:
+            raise InputError(
+                "a benchmark runs in one process; start it without torchrun, or fine-tune on each "
+                "task with `clozeline finetune`."
+            )
     started = any((out / task.name).is_dir() for task in tasks)
     check_kind(out, "a benchmark", is_own=started or (out / RESULTS).exists())
     results: list[Result] = []

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -72,10 +73,11 @@ class World:
 
 
 @contextmanager
-def join_world() -> Iterator[World]:
+def join_world(*, patience: timedelta | None = None) -> Iterator[World]:
     """The world that torchrun's environment variables describe.
 
-    A process group that this creates is destroyed at the end of the block.
+    A process group that this creates is destroyed at the end of the block; its processes wait for
+    each other for up to `patience`, by default some minutes.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -84,7 +86,7 @@ def join_world() -> Iterator[World]:
         return
     is_created = not dist.is_initialized()
     if is_created:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=patience)
     try:
         yield World(dist.get_rank(), size, device)
     finally:

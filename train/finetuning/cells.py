@@ -118,6 +118,16 @@ class CellStore:
             return None
         return Cell.from_dict(self._read(path))
 
+    def read_other(self, key: CellKey) -> Cell:
+        """A cell that another process has finished. Raises InputError where it is not found."""
+        cell = self.read(key, with_weights=False)
+        if cell is None:
+            raise InputError(
+                f"{self._path(key, 'json')} of another process is not found; give an --out that "
+                "all processes share."
+            )
+        return cell
+
     def write(self, cell: Cell, weights: dict[str, Tensor] | None = None) -> None:
         """Store a finished cell. Raises InputError where the disk is full."""
         self._folder.mkdir(parents=True, exist_ok=True)

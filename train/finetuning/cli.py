@@ -39,9 +39,11 @@ def finetune(
 
     HF_DIR is a BERT in Hugging Face format, with its tokenizer. TRAIN and --test are Parquet, JSON
     lines, CSV or TSV files, hf://DATASET or sample:reviews. Test rows are only scored; whatever is
-    chosen is chosen on training rows.
+    chosen is chosen on training rows. Under torchrun, each process trains some of the models that
+    are compared.
     """
     config = config_or_usage_error(FinetuneConfig, options)
+    from train.engine.distributed import is_main_process
     from train.finetuning.finetune import finetune as run_finetuning
 
     report = run_finetuning(
@@ -54,6 +56,8 @@ def finetune(
         resume=resume,
         overwrite=overwrite,
     )
+    if not is_main_process():
+        return
     for line in report.lines():
         click.echo(line)
     done = "" if report.is_new else "already complete: "

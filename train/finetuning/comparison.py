@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 from model.heads import BertForClassification
 from train.artifacts.pretrained import Pretrained
+from train.engine.distributed import World
 from train.finetuning.cells import Cell, CellKey, CellStore, Start
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.fitting import Fitted, Fitter
@@ -145,32 +146,51 @@ class ComparedModels:
         return {name: self._encoder.truncate(test.texts) for name, test in self._tests.items()}
 
 
-def train_all(compared: ComparedModels, store: CellStore) -> tuple[list[Cell], Cell, Weights]:
+def train_all(
+    compared: ComparedModels, store: CellStore, world: World
+) -> tuple[list[Cell], Cell, Weights | None]:
     """Train what is not stored yet. Returns all results, the best candidate's, and its weights.
 
-    The best candidate has the lowest loss on held-out training rows.
+    The best candidate has the lowest loss on held-out training rows; its weights are None where
+    they are in the store. Of several processes each trains some of the models, and finds the
+    others in the store.
     """
     keys = compared.keys()
-    candidates = [key for key in keys if compared.is_candidate(key)]
-    is_resumable = sum(key.start != "bag_of_words" for key in keys) > 1
+    is_resumable = sum(key.start != "bag_of_words" for key in keys) > 1 or world.size > 1
     cells: dict[CellKey, Cell] = {}
-    weights: Weights = {}
-    for key in keys:
-        is_candidate = key in candidates
-        cell = store.read(key, with_weights=is_candidate)
-        if cell is None:
-            first = cells.get(replace(key, seed=keys[0].seed))
-            cell, fitted = compared.train(key, first)
-            if fitted and is_candidate:
-                weights = {k: v.cpu().contiguous() for k, v in fitted.model.state_dict().items()}
-            if is_resumable and key != keys[-1]:
-                store.write(cell, weights if is_candidate else None)
-            tqdm.write(cell.line(), file=sys.stderr)
-        cells[key] = cell
-    best = min((cells[key] for key in candidates), key=_held_out_loss)
-    if best.key != keys[-1]:
-        weights = store.read_weights(best.key)
-    return list(cells.values()), best, weights
+    last: tuple[CellKey, Weights] | None = None  # kept in memory
+    for part in _parts(keys) if world.size > 1 else [keys]:
+        for key in share_of(part, world):
+            is_candidate = compared.is_candidate(key)
+            cell = store.read(key, with_weights=is_candidate)
+            if cell is None:
+                cell, fitted = compared.train(key, cells.get(replace(key, seed=keys[0].seed)))
+                weights = _weights(fitted) if fitted and is_candidate else None
+                last = (key, weights) if weights else None
+                if is_resumable and (key != keys[-1] or world.size > 1):
+                    store.write(cell, weights)
+                tqdm.write(cell.line(), file=sys.stderr)
+            cells[key] = cell
+        world.wait()
+        cells |= {key: store.read_other(key) for key in part if key not in cells}
+    best = min((cells[key] for key in keys if compared.is_candidate(key)), key=_held_out_loss)
+    kept = last[1] if last and last[0] == best.key else None
+    return [cells[key] for key in keys], best, kept
+
+
+def _parts(keys: list[CellKey]) -> list[list[CellKey]]:
+    """The models of the first seed, whose selections the models of the other seeds need."""
+    first = keys[0].seed
+    return [[k for k in keys if k.seed == first], [k for k in keys if k.seed != first]]
+
+
+def share_of(keys: list[CellKey], world: World) -> list[CellKey]:
+    """This process's part of the models: the largest are dealt first and trained last."""
+    return keys[::-1][world.rank :: world.size][::-1]
+
+
+def _weights(fitted: Fitted) -> Weights:
+    return {name: value.cpu().contiguous() for name, value in fitted.model.state_dict().items()}
 
 
 def _held_out_loss(cell: Cell) -> float:

@@ -8,8 +8,10 @@ training rows. What pretraining was worth is the difference. Test rows are used 
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from pipeline.common.folder_lock import locked_folder
 from train.artifacts.classifier_folder import check_room, is_classifier, read_metadata, read_report
 from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.artifacts.run import with_dropout
-from train.engine.distributed import join_world
+from train.engine.distributed import World, is_restart, join_world
 from train.engine.malloc import disable_malloc_trim
 from train.finetuning.cells import CellStore
 from train.finetuning.classifier import Classifier, save_classifier
@@ -40,6 +42,8 @@ from train.labelled.rows import (
     split_columns,
 )
 
+#: A process that has nothing left to train waits for the others.
+PATIENCE = timedelta(days=30)
 NO_SKLEARN = (
     "bag-of-words was not measured: scikit-learn is not installed; "
     "`pip install 'clozeline[baseline]'`"
@@ -61,13 +65,23 @@ def finetune(
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
-    unfinished one continues. Raises InputError for whatever the user can fix.
+    unfinished one continues. Under torchrun each process trains some of the compared models; all
+    of them return the report. Raises InputError for whatever the user can fix.
     """
     out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
-    check_room(out, overwrite=overwrite)
     sources = (run, train_source, test_source, also_test)
+    with join_world(patience=PATIENCE) as world, ExitStack() as stack:
+        if world.any(is_restart()):
+            resume, overwrite = True, False
+        world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out, overwrite)))
+        return _finetune_into(out, *sources, config, world, resume=resume, overwrite=overwrite)
+
+
+@contextmanager
+def _own_folder(out: Path, overwrite: bool) -> Iterator[None]:
+    check_room(out, overwrite=overwrite)
     with locked_folder(out):
-        return _finetune_into(out, *sources, config, resume=resume, overwrite=overwrite)
+        yield
 
 
 def _finetune_into(
@@ -77,6 +91,7 @@ def _finetune_into(
     test_source: str | None,
     also_test: Sequence[str],
     config: FinetuneConfig,
+    world: World,
     *,
     resume: bool,
     overwrite: bool,
@@ -87,18 +102,19 @@ def _finetune_into(
     tests = {TEST: test, **{source: read_other(source, config) for source in also_test}}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
-    if is_classifier(out) and not overwrite:
-        return _finished(out, job)
-    store = CellStore(out, job, resume=resume, overwrite=overwrite)
+    if world.broadcast_from_main(lambda: is_classifier(out) and not overwrite):
+        return world.broadcast_from_main(lambda: _finished(out, job))
+    store = world.broadcast_from_main(
+        lambda: CellStore(out, job, resume=resume, overwrite=overwrite)
+    )
     disable_malloc_trim()
-    with join_world() as world:
-        if world.size > 1:
-            raise InputError("fine-tuning runs in one process; start it without torchrun.")
-        compared = ComparedModels(start, train, tests, names, config, world.device)
-        cells, best, weights = train_all(compared, store)
+    compared = ComparedModels(start, train, tests, names, config, world.device)
+    cells, best, weights = train_all(compared, store, world)
+
+    def write() -> FinetuneReport:
         assert best.selection is not None  # it is fine-tuned
         classifier = Classifier(
-            model=compared.model_of(weights),
+            model=compared.model_of(weights or store.read_weights(best.key)),
             tokenizer=start.tokenizer,
             names=names,
             text=config.text,
@@ -115,8 +131,10 @@ def _finetune_into(
             notes=_notes(run, start, config),
             sources={"run": str(run), "train": train_source, "test": test_source},
         )
-    save_classifier(out, classifier, job=job, report=report.to_dict(), files=report.figures())
-    return report
+        save_classifier(out, classifier, job=job, report=report.to_dict(), files=report.figures())
+        return report
+
+    return world.broadcast_from_main(write)
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:

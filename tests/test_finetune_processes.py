@@ -1,0 +1,58 @@
+"""Fine-tuning under torchrun: two processes share the compared models and agree with one."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from model.heads import BertForPretraining
+from tests.support.small_runs import write_small_run
+from tests.support.two_processes import ROOT, TORCHRUN
+from tests.test_finetune import MODEL, TOKENIZER, contents, one_thread, write_rows
+from train.cli import main
+from train.engine.distributed import World
+from train.finetuning.cells import CellKey
+from train.finetuning.comparison import share_of
+
+__all__ = ["one_thread"]  # a fixture
+#: The first seed searches the learning rate for both.
+OPTIONS = (
+    *("--label-efficiency", "16,40", "--max-examples", "40", "--seeds", "2"),
+    *("--epochs", "1", "--batch-size", "16", "--precision", "fp32"),
+)
+
+
+def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+    model = BertForPretraining(MODEL, seed=7)
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=12)
+    train = write_rows(tmp_path / "train.parquet", 60, seed=0)
+    test = write_rows(tmp_path / "test.parquet", 50, seed=1)
+    line = ["finetune", str(run), train, "--test", test, *OPTIONS, "--out"]
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    alone = CliRunner().invoke(main, [*line, str(one)])
+    assert alone.exit_code == 0, alone.output
+    both = subprocess.run(
+        [*TORCHRUN, "-m", "train", *line, str(two)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert both.returncode == 0, both.stderr
+    assert contents(two) == contents(one)  # weights, report, figure
+    assert both.stdout == alone.stdout.replace(str(one), str(two))  # only one of them prints
+    trained = re.findall(r"([-a-z ]+), (\d+) rows, seed (\d): accuracy", both.stderr)
+    assert len(trained) == len(set(trained)) == 2 * 2 * 2 + 2 + 1  # bag-of-words has one of 40
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_each_model_has_one_process_and_the_largest_have_different_ones(size: int) -> None:
+    keys = [
+        CellKey(start=start, examples=examples, seed=0)
+        for examples in (100, 1000, 10000)
+        for start in ("bag_of_words", "from_scratch", "pretrained")
+    ]
+    shares = [share_of(keys, World(rank, size, torch.device("cpu"))) for rank in range(size)]
+    assert sorted((key for share in shares for key in share), key=keys.index) == keys
+    assert all(share == sorted(share, key=keys.index) for share in shares)
+    assert {share[-1] for share in shares} == set(keys[-size:])
