@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +77,7 @@ def test_the_file_has_one_field_per_line_and_is_reproducible(tmp_path):
         "dataset_digest",
         "dropped",
         "schema_version",
+        "sha256",
         "sources_digest",
         "token_counts",
         "tokenizer_digest",
@@ -146,8 +148,11 @@ def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
 
 
 def facts_of(tmp_path):
+    """Without the digest of all of them, as earlier versions wrote it."""
     write_manifest(tmp_path, SMALL)
-    return json.loads((tmp_path / MANIFEST).read_text())
+    facts = json.loads((tmp_path / MANIFEST).read_text())
+    del facts["sha256"]
+    return facts
 
 
 @pytest.mark.parametrize(
@@ -177,7 +182,25 @@ def test_a_manifest_that_was_changed_is_refused_with_its_path(tmp_path, spoil, m
         read_manifest(tmp_path)
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff\xfe", b"null"])
+def test_the_manifest_of_an_earlier_version_is_read(tmp_path):
+    facts = facts_of(tmp_path)
+    for shard in facts["shards"]:
+        del shard["checksum"]
+    (tmp_path / MANIFEST).write_text(json.dumps(facts))
+    assert read_manifest(tmp_path) == SMALL
+
+
+def test_no_wrong_byte_gives_another_manifest(tmp_path):
+    write_manifest(tmp_path, SMALL)
+    whole = (tmp_path / MANIFEST).read_bytes()
+    for i in range(len(whole)):
+        changed = whole[:i] + bytes([whole[i] ^ (1 + i % 7)]) + whole[i + 1 :]
+        (tmp_path / MANIFEST).write_bytes(changed)
+        with suppress(InputError):
+            assert read_manifest(tmp_path) == SMALL, changed[max(i - 20, 0) : i + 20]
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[1]", b"\xff\xfe", b"null", b"[" * 200_000])
 def test_a_file_that_is_not_a_manifest_is_refused_with_its_path(tmp_path, data):
     (tmp_path / MANIFEST).write_bytes(data)
     with pytest.raises(InputError, match=rf"{tmp_path}/manifest\.json cannot be read"):

@@ -2,7 +2,7 @@
 
 It depends only on the sources, the tokenizer and the config: building a data set again gives the
 same file; runner, times and paths go to job.json. It is written last: a folder without a manifest
-is not a finished data set.
+is not a finished data set. One of its values is a digest of all others.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pipeline.common.config_checks import check_field_names
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, whole_file
+from pipeline.common.sealed import SHA256, check_seal, sealed
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import SCHEMA_VERSION
 
@@ -38,6 +39,8 @@ class ShardEntry:
     bytes: int
     sha256: str
     rows_sha256: str
+    #: See `shards.checksum`; None: written by a version that had none.
+    checksum: int | None = None
     #: Rows by length: at index i those of 16 * i + 1 to 16 * (i + 1) tokens.
     length_histogram: list[int]
 
@@ -93,6 +96,7 @@ def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
     """Write manifest.json with one line per field and one line per shard."""
     values = {**asdict(manifest), "config": manifest.config.to_dict()}
     values["dataset_digest"] = manifest.dataset_digest
+    values = sealed(values)
     shards = values.pop("shards")
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(values.items())]
     rows = ",\n".join(json.dumps(shard) for shard in shards)
@@ -117,7 +121,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
         )
     try:
         return _manifest_of(json.loads(path.read_bytes()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read ({error}); build the shards again, with --overwrite."
         ) from error
@@ -127,7 +131,9 @@ def _manifest_of(stored: Mapping[str, Any]) -> Manifest:
     found = stored["schema_version"]
     if found != SCHEMA_VERSION:
         raise ValueError(f"schema version {found}, this code reads {SCHEMA_VERSION}")
-    values = dict(stored)
+    if SHA256 in stored:  # earlier versions wrote none
+        check_seal(stored)
+    values = {name: value for name, value in stored.items() if name != SHA256}
     recorded = values.pop("dataset_digest")
     check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])

@@ -82,10 +82,10 @@ def shard_digests(folder: Path) -> dict[str, str]:
 
 
 def without_sources(manifest: Path) -> bytes:
-    """The manifest without the line that names the source files."""
+    """The manifest without the lines that depend on the names and times of the source files."""
     lines = manifest.read_bytes().splitlines(keepends=True)
-    rest = [line for line in lines if not line.startswith(b'"sources_digest": "')]
-    assert len(rest) == len(lines) - 1
+    rest = [line for line in lines if not line.startswith((b'"sources_digest": "', b'"sha256": "'))]
+    assert len(rest) == len(lines) - 2
     return b"".join(rest)
 
 

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pipeline.common.errors import DivergedError, InputError
+from pipeline.common.sealed import SHA256, check_seal, sealed
 from train.artifacts.partial_folder import partial_folder, replace_folder
 from train.artifacts.snapshot import Snapshot
 
@@ -57,7 +58,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
             save_file(snapshot.weights, partial / MODEL)
             save_file(snapshot.moments, partial / OPTIMIZER)
             sums = {name: _sha256(partial / name) for name in (MODEL, OPTIMIZER)}
-            values = _sealed({**asdict(state), "files": sums})
+            values = sealed({**asdict(state), "files": sums})
             (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
             replace_folder(partial, folder)
         except (OSError, SafetensorError) as error:
@@ -157,9 +158,8 @@ def _heldout_loss(folder: Path) -> float | None:
 def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
     try:
         values = json.loads((folder / STATE).read_text())
-        if _sealed(values) != values:
-            raise ValueError("its content has changed")
-        values.pop("sha256")
+        check_seal(values)
+        values.pop(SHA256)
         sums = values.pop("files")
         return TrainState(**_upgraded(values)), sums
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -198,13 +198,6 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
     loader = {"version": 1, "order_version": 1, "pool_rows": 65_536, "split": "train"}
     loader |= {"length_bins": 0, "batch_size": None} | {name: values.pop(name) for name in names}
     return {**values, "loader": loader}
-
-
-def _sealed(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with the sha256 of all of them."""
-    bare = {name: value for name, value in values.items() if name != "sha256"}
-    written = json.dumps(bare, sort_keys=True).encode()
-    return {**bare, "sha256": hashlib.sha256(written).hexdigest()}
 
 
 def _sha256(path: Path) -> str:

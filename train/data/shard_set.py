@@ -14,7 +14,7 @@ from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath, path_of
 from pipeline.common.ragged import Ragged, slice_indices
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.dataset.schema import Examples, concatenate_examples
+from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, concatenate_examples
 from pipeline.dataset.shards import file_sha256, read_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import load_tokenizer
@@ -24,9 +24,9 @@ from train.data.order import Pool
 class ShardSet:
     """One split of a finished data set.
 
-    A shard is checked whenever it is opened: size, footer, number of rows, ranges of values; with
-    `check_shards` also its sha256, the first time. With `skip_bad_shards` all shards are opened at
-    once, and bad ones count as empty: see `skipped`.
+    A shard is checked whenever it is opened: size, checksum, footer, number of rows, ranges of
+    values; with `check_shards` also its sha256, the first time. With `skip_bad_shards` all shards
+    are opened at once, and bad ones count as empty: see `skipped`.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
     the manifest names, the split has no examples, or a shard file is missing.
@@ -107,7 +107,7 @@ class ShardSet:
             )
         self._check_bytes(path, entry)
         try:
-            examples = read_shard(path)
+            examples = read_shard(path, expected=entry.checksum)
         except InputError:
             raise
         except (ValueError, LookupError) as error:  # columns that do not match the schema
@@ -120,6 +120,8 @@ class ShardSet:
         for what, highest, limit in self._limits(examples):
             if highest > limit:
                 raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
+        if wrong := _wrong_rows(examples):
+            raise self._damaged(path, wrong)
         return examples
 
     def _check_bytes(self, path: AnyPath, entry: ShardEntry) -> None:
@@ -178,6 +180,26 @@ class ShardSet:
 
 def _has_valid_offsets(column: Ragged) -> bool:
     return bool((column.lengths >= 0).all()) and column.offsets[-1] == len(column.values)
+
+
+def _wrong_rows(examples: Examples) -> str | None:
+    """What no row may have, if one has it; values are below their limits already."""
+    lengths, labels = examples.input_ids.lengths, examples.next_sentence_label
+    positions = examples.masked_lm_positions
+    if ((examples.length_a < 2) | (examples.length_a > lengths)).any():
+        return "a length_a that does not fit its row"
+    if ((labels < NO_PAIR) | (labels > B_IS_RANDOM)).any():
+        return "a next_sentence_label that is not -1, 0 or 1"
+    if (positions.lengths != examples.masked_lm_labels.lengths).any():
+        return "a row with more or fewer labels than masked positions"
+    is_rising = positions.values[1:] > positions.values[:-1]
+    starts = positions.offsets[1:-1]
+    is_rising[starts[(starts > 0) & (starts < len(positions.values))] - 1] = True
+    last = positions.offsets[1:][positions.lengths > 0] - 1
+    is_inside = positions.values[last] < lengths[positions.lengths > 0]
+    if not (is_rising.all() and is_inside.all()):
+        return "masked positions that are not ascending, or beyond their row"
+    return None
 
 
 def _highest(values: NDArray[Any]) -> int:
