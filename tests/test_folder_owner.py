@@ -42,9 +42,14 @@ def folders(small_folder, tmp_path_factory):
     (folder / "corpus.txt").write_text(TEXT)
     (folder / "a thesis").mkdir()
     (folder / "a thesis" / "thesis.tex").write_text("years of work")
-    rows = {"text": ["w1 w2", "w3 w4"] * 20, "label": [0, 1] * 20}
-    pq.write_table(pa.table(rows), folder / "rows.parquet")
+    write_rows(folder / "rows.parquet")
     return folder
+
+
+def write_rows(path):
+    rows = {"text": ["w1 w2", "w3 w4"] * 20, "label": [0, 1] * 20}
+    pq.write_table(pa.table(rows), path)
+    return str(path)
 
 
 def write_classifier(out):

@@ -4,7 +4,7 @@
     sentence-transformers    the same of a bare encoder, modules.json, 1_Pooling/
     onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
 
-    all of them              tokenizer.json, vocab.txt, tokenizer_config.json ...
+    all of them              tokenizer.json, vocab.txt, tokenizer_config.json ...; SHA256SUMS
 
 `transformers` gets a model card, README.md.
 
@@ -29,6 +29,7 @@ from pipeline.common.folder_lock import LOCK, locked_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
 from train.artifacts.checkpoint import latest_checkpoint, read_state
+from train.artifacts.checksums import SUMS, write_sums
 from train.artifacts.classifier_folder import read_metadata, read_report
 from train.artifacts.huggingface import PARTS
 from train.artifacts.huggingface_tokenizer import (
@@ -109,6 +110,7 @@ def export(
             "sentence-transformers": _write_sentence_transformers,
         }[form]
         description = write(found, partial)
+        write_sums(partial, [path.name for path in partial.iterdir() if path.name != CARD])
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
             _check_overwrite(out, overwrite=overwrite)
@@ -242,12 +244,12 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
     is_export = any((out / name).exists() for name in (CONFIG, METADATA))
     check_kind(out, "an export", is_own=is_export)
     if overwrite or not is_export:
-        check_replaceable(out, "an export", own=(*FILES, *TOKENIZER_FILES))
+        check_replaceable(out, "an export", own=(*FILES, *TOKENIZER_FILES, SUMS))
 
 
 def _is_same(partial: Path, out: Path) -> bool:
     """Whether two exports are of the same model; the card may have been edited since."""
-    apart = {Path(CARD), Path(LOCK)}
+    apart = {Path(CARD), Path(LOCK), Path(SUMS)}  # earlier versions wrote no sums
     new, old = (
         {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} - apart
         for folder in (partial, out)

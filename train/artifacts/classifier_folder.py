@@ -4,6 +4,7 @@
     DIR/model.safetensors   weights by name
     DIR/tokenizer/          a copy
     DIR/report.json         scores on held-out rows, and what they are compared with
+    DIR/SHA256SUMS          of these files
 
 The folder is whole or absent, except for DIR/cells/, the results of an unfinished comparison.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.tokenization.tokenizer import TOKENIZER_FILES
+from train.artifacts.checksums import SUMS, check_sums
 from train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT, TOKENIZER = (
@@ -27,7 +29,7 @@ CLASSIFIER, MODEL, REPORT, TOKENIZER = (
 CELLS, JOB = "cells", "job.json"
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
-    *(CLASSIFIER, MODEL, REPORT, "report.html", "label_efficiency.*"),
+    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*"),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
     f"{CELLS}/*",
 )
@@ -73,8 +75,11 @@ def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]
             f"{folder} is not a classifier (it has no {name}); make one with `clozeline finetune "
             f"RUN TRAIN --out {folder}`."
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / name} cannot be read ({error}).") from error
+    check_sums(folder, [name])
+    if not isinstance(values, dict):
+        raise InputError(f"{folder / name} cannot be read (it is not a JSON object).")
     if missing := [key for key in keys if key not in values]:
         raise InputError(
             f"{folder / name} lacks {', '.join(missing)}; make it again with `clozeline finetune`."

@@ -15,6 +15,7 @@ from model.huggingface.convert import HuggingFaceModel, load_huggingface
 from model.huggingface.weight_files import has_weights
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer
+from train.artifacts.checksums import check_sums
 from train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
 
 PARTS = {
@@ -42,6 +43,7 @@ def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     Raises InputError if it is neither BERT nor ModernBERT, and for files that are missing, damaged
     or do not belong together.
     """
+    check_sums(folder)
     with _as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
         vocab_size = _with_vocabulary_of(tokenizer, config, folder).vocab_size

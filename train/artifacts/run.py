@@ -143,7 +143,7 @@ def read_run(run: Path) -> RunConfig:
         raise InputError(
             f"{run} is not a run (it has no {RUN}); give a folder written by `clozeline pretrain`."
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{run / RUN} cannot be read ({error}).") from error
 
 

@@ -14,6 +14,7 @@ from model.heads import BertForClassification
 from model.huggingface.config import CLASSIFICATION
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from train.artifacts.checksums import check_sums, write_sums
 from train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,
@@ -84,6 +85,7 @@ def save_classifier(
         for name, content in files.items():
             (partial / name).write_bytes(content)
         write_json(partial / CLASSIFIER, metadata)
+        write_sums(partial, (CLASSIFIER, MODEL, REPORT, TOKENIZER))
         replace_folder(partial, folder)
 
 
@@ -100,6 +102,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
             f"{folder / TOKENIZER} has the digest {tokenizer.digest[:12]}, but the model was "
             f"trained with {metadata['tokenizer_digest'][:12]}; restore the original tokenizer."
         )
+    check_sums(folder)
     try:
         model = BertForClassification(
             BertConfig.from_dict(metadata["model"]),

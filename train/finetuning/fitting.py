@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
 from model.heads import BertForClassification, load_encoder
+from pipeline.common.errors import DivergedError
 from train.artifacts.pretrained import Pretrained
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.selection import (
@@ -24,7 +26,14 @@ from train.finetuning.selection import (
     held_out_results,
     select_plan,
 )
-from train.finetuning.training import Labels, Logits, Plan, predict_logits, train_classifier
+from train.finetuning.training import (
+    EVALUATION_BATCH,
+    Labels,
+    Logits,
+    Plan,
+    predict_logits,
+    train_classifier,
+)
 from train.labelled.encoding import Encoded
 from train.labelled.rows import Rows
 
@@ -92,6 +101,7 @@ class Fitter:
         )
         if not len(held):
             train()
+            self._check_finite(model, rows, plan)
             return Fitted(model=model, selection=chosen)
         held_rows, best, weights = rows.take(held), chosen, model.state_dict()
 
@@ -105,7 +115,18 @@ class Fitter:
 
         train(after_epoch=keep_the_best)
         model.load_state_dict(weights)
+        self._check_finite(model, rows, plan)
         return Fitted(model=model, selection=best)
+
+    def _check_finite(self, model: BertForClassification, rows: Encoded, plan: Plan) -> None:
+        """Raises DivergedError where weights, or what they give for the first rows, are NaN."""
+        logits = self._logits(model, rows.take(np.arange(min(len(rows), EVALUATION_BATCH))))
+        is_finite = all(weight.isfinite().all() for weight in model.state_dict().values())
+        if not (is_finite and np.isfinite(logits).all()):
+            raise DivergedError(
+                f"fine-tuning diverged at a learning rate of {plan.learning_rate:g}: its weights "
+                "are not finite, so there is no classifier. Give a smaller --learning-rate."
+            )
 
     def _held_out_logits(
         self,

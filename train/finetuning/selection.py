@@ -57,7 +57,9 @@ class HeldOut:
 
     @classmethod
     def of(cls, logits: Logits, labels: Labels) -> Self:
-        """From the logits [N, C] and labels [N] of the rows."""
+        """From the logits [N, C] and labels [N] of the rows; of a diverged model the worst."""
+        if not np.isfinite(logits).all():
+            return cls(rows=len(labels), accuracy=0.0, loss=math.inf, temperature=1.0)
         if labels.dtype.kind == "f":
             predicted = logits[:, 0]
             squared = float(((predicted - labels) ** 2).mean())

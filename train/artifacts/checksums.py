@@ -1,0 +1,51 @@
+"""The sha256 of each file of a folder, in a file that `sha256sum --check SHA256SUMS` reads, too.
+
+DIR/SHA256SUMS    5e884898da28...  model.safetensors
+                  8d969eef6eca...  tokenizer/vocab.txt
+"""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from pipeline.common.errors import InputError
+from pipeline.dataset.shards import file_sha256
+
+SUMS = "SHA256SUMS"
+LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def write_sums(folder: Path, names: Collection[str]) -> None:
+    """Write the sums of these files, as far as they exist, and of those in these folders."""
+    found = [path for name in names for path in (folder / name, *(folder / name).glob("*"))]
+    files = sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())
+    lines = [f"{file_sha256(folder / name)}  {name}\n" for name in files]
+    (folder / SUMS).write_text("".join(lines), "utf-8")
+
+
+def check_sums(folder: Path, names: Collection[str] | None = None) -> None:
+    """Raises InputError where a file is not what was written; a folder without sums is accepted.
+
+    Checks all files that have a sum, or those of `names`.
+    """
+    if not (folder / SUMS).exists():  # written by an earlier version, or not by us
+        return
+    sums = _read_sums(folder)
+    for name in sums if names is None else names:
+        try:
+            is_same = file_sha256(folder / name) == sums.get(name)
+        except OSError as error:
+            raise InputError(f"{folder / name} cannot be read ({error.strerror}).") from error
+        if not is_same:
+            raise InputError(
+                f"{folder / name} cannot be read (its content is not that of {SUMS}); restore it, "
+                f"or delete {folder / SUMS} if you changed it yourself."
+            )
+
+
+def _read_sums(folder: Path) -> dict[str, str]:
+    text = (folder / SUMS).read_bytes().decode("utf-8", "replace")
+    lines = [LINE.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
+    if not text or None in lines:
+        raise InputError(f"{folder / SUMS} cannot be read (it is damaged); make {folder} again.")
+    return {line[2]: line[1] for line in lines if line}
