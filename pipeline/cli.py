@@ -100,6 +100,7 @@ def shards(
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
     from pipeline.job.job import build_shards, plan_shards
+    from pipeline.report.dropped import dropped_lines
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
@@ -114,6 +115,12 @@ def shards(
     rejected = manifest.counts.get("rejected", 0)
     if rejected:
         click.echo(f"warning: {rejected:,} rejected; see {out / 'rejected.jsonl'}", err=True)
+    if truncated := manifest.counts.get("truncated", 0):
+        ends = "source ends" if truncated == 1 else "sources end"
+        click.echo(f"warning: {truncated:,} {ends} early; the rest is missing", err=True)
+    if is_new:
+        for line in dropped_lines(manifest):
+            click.echo(line, err=True)
     done = "" if is_new else "already complete: "
     number = len(manifest.of_split("train"))
     click.echo(

@@ -50,6 +50,9 @@ class DataConfig:
     text_columns: tuple[str, ...] = option(
         ("text",), "Columns (or JSON keys) of the text; several are joined, one per line."
     )
+    max_document_bytes: int = option(
+        64_000_000, "Reject documents of more bytes, so that a single one cannot take all memory."
+    )
     max_rejected: float = option(
         0.01, "Fail the job when more than this fraction of the documents is rejected."
     )
@@ -75,6 +78,7 @@ class DataConfig:
             )
         check_between("dupe_factor", self.dupe_factor, 1, 1000)
         check_between("min_characters", self.min_characters, 0, 1 << 30)
+        check_between("max_document_bytes", self.max_document_bytes, 1, 1 << 31)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         if self.num_shards is not None:
             check_between("num_shards", self.num_shards, 1, 100_000)
@@ -107,5 +111,6 @@ class DataConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`. Raises ValueError for a dict with other fields."""
+        values = {"max_document_bytes": cls.max_document_bytes, **values}  # it came later
         check_field_names(cls, values)
         return cls(**{**values, "text_columns": tuple(values["text_columns"])})

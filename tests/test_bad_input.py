@@ -71,7 +71,8 @@ def build(source: Path, out: Path, *options: object) -> tuple[Manifest, str]:
     """The data set of one source, and what was said of it on standard error."""
     result = run(*shards_line(source, out, *options))
     assert result.exit_code == 0, (result.output, result.exception)
-    return read_manifest(out), result.stderr
+    said = [line for line in result.stderr.splitlines(True) if not line.startswith("dropped ")]
+    return read_manifest(out), "".join(said)
 
 
 def rejected(out: Path) -> list[dict[str, str]]:
@@ -167,17 +168,24 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(
 
 
 @pytest.mark.parametrize("ending", ["bz2", "xz"])
-def test_of_a_truncated_dump_what_was_read_is_kept(
+def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(
     ending: str, folder: Path, tmp_path: Path
 ) -> None:
     whole = dump(articles(250))
     packed = bz2.compress(whole, compresslevel=1) if ending == "bz2" else lzma.compress(whole)
     source = folder / f"cut.xml.{ending}"
     source.write_bytes(packed[: len(packed) * 2 // 3])
-    manifest, said = build(source, tmp_path / "out")
+    line = refused(*shards_line(source, tmp_path / "out"), exit_code=1)
+    assert line.startswith(f"{source} is not whole: truncated or corrupt {ending}: ")
+    assert line.endswith("Get the whole file, or add --allow-truncated to use what is there.")
+    assert leftovers(tmp_path) == []
+    manifest, said = build(source, tmp_path / "out", "--allow-truncated")
     assert 50 < manifest.counts["documents"] < 200
-    assert manifest.counts["rejected"] == 1
-    assert said == f"warning: 1 rejected; see {tmp_path / 'out' / REJECTED}\n"
+    assert (manifest.counts["rejected"], manifest.counts["truncated"]) == (1, 1)
+    assert said == (
+        f"warning: 1 rejected; see {tmp_path / 'out' / REJECTED}\n"
+        "warning: 1 source ends early; the rest is missing\n"
+    )
     (only,) = rejected(tmp_path / "out")
     assert only["where"] == str(source)
     assert only["reason"].startswith(f"truncated or corrupt {ending}")
@@ -187,7 +195,10 @@ def test_of_a_truncated_dump_what_was_read_is_kept(
 def test_the_truncated_greek_dump_is_one_rejection(folder: Path, tmp_path: Path) -> None:
     source = Path(str(DATA)) / "dumps" / "elwiki-truncated-100k.xml.xz"
     tokenizer = ("--tokenizer", folder / "tokenizer", "--out", tmp_path / "out")
-    result = run("shards", source, *tokenizer, "--workers=1")
+    assert "truncated after 933 pages" in refused(
+        "shards", source, *tokenizer, "--workers=1", exit_code=1
+    )
+    result = run("shards", source, *tokenizer, "--workers=1", "--allow-truncated")
     assert result.exit_code == 0
     assert "warning: 1 rejected" in result.stderr
     assert read_manifest(tmp_path / "out").counts["documents"] > 10

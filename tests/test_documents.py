@@ -63,6 +63,7 @@ def test_sentences_stay_in_their_paragraphs_and_documents(written):
     assert +counts.dropped == {}
     assert +counts.read == +type(counts.read)(
         documents=len(written),
+        paragraphs=sum(map(len, written)),
         sentences=sum(len(paragraph) for document in written for paragraph in document),
         tokens=len(documents.input_ids.values),
         characters=sum(len(text.replace("\n", "")) for text in texts),

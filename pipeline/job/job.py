@@ -55,6 +55,9 @@ class JobOptions:
         None,
         "Keep tokenized blocks here for other data sets. Default: OUT/.cache, removed on success.",
     )
+    allow_truncated: bool = option(
+        False, "Use what can be read of sources that end early, instead of failing the job."
+    )
     overwrite: bool = option(
         False, "Replace a finished data set that has another config or other sources."
     )
@@ -81,7 +84,7 @@ def build_shards(
     What is finished by then stays, and the same call continues from there.
     """
     started = time.time()
-    blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
+    blocks = _list_blocks(sources, config, options)
     tokenizer = load_tokenizer(tokenizer_dir)
     context = job_context(blocks, tokenizer, out_dir, config, options)
     check_folder(context)
@@ -111,7 +114,7 @@ def plan_shards(
     """Lines that say what `build_shards` would do. Raises InputError as it does."""
     from pipeline.job.dry_run import dry_run
 
-    blocks = list_blocks(sources, block_bytes=options.block_bytes, text_columns=config.text_columns)
+    blocks = _list_blocks(sources, config, options)
     tokenizer = load_tokenizer(tokenizer_dir)
     context = job_context(blocks, tokenizer, out_dir, config, options)
     check_folder(context)
@@ -119,6 +122,15 @@ def plan_shards(
         yield f"nothing to do: {out_dir} is already complete"
         return
     yield from dry_run(blocks, context, tokenizer, workers=options.workers or os.cpu_count() or 1)
+
+
+def _list_blocks(sources: Sequence[str], config: DataConfig, options: JobOptions) -> list[Block]:
+    return list_blocks(
+        sources,
+        block_bytes=options.block_bytes,
+        text_columns=config.text_columns,
+        max_document_bytes=config.max_document_bytes,
+    )
 
 
 def job_context(
@@ -137,6 +149,7 @@ def job_context(
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
         sources_digest=sources_digest(blocks),
+        allow_truncated=options.allow_truncated,
     )
 
 

@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 
 from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.paths import AnyPath, whole_file
 from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
@@ -43,7 +43,7 @@ from pipeline.job.token_cache import (
     write_cache_file,
 )
 from pipeline.sources.block import Block
-from pipeline.sources.documents import Documents
+from pipeline.sources.documents import TRUNCATED, Documents
 from pipeline.sources.formats import read_block
 from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
@@ -51,11 +51,12 @@ from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.sentences import SentenceSplitter
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-# Increase it when the same documents would give another shard: pairs, masks, the shard's layout.
-EXAMPLES_VERSION = 1
+# Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
+# another record of it.
+EXAMPLES_VERSION = 2
 
 # Counted, but kept and not dropped.
-KEPT = ("invalid_utf8", "nul")
+KEPT = ("invalid_utf8", "nul", TRUNCATED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,7 @@ class JobContext:
     tokenizer_digest: str
     vocab_size: int
     sources_digest: str
+    allow_truncated: bool = False
 
     def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""
@@ -77,6 +79,7 @@ class JobContext:
             self.tokenizer_digest,
             self.buckets,
             self.config.min_characters,
+            self.config.max_document_bytes,
             block.text_columns,
         )
         return self.cache_dir / name
@@ -139,11 +142,14 @@ class Steps:
         """Write the block's token cache file unless it exists; yield its slice of each bucket.
 
         Every block yields a slice for bucket 0, which adds up the blocks' counts, and block 0 one
-        for every bucket, since every bucket becomes a shard, even an empty one.
+        for every bucket, since every bucket becomes a shard, even an empty one. Raises
+        JobFailedError if the source is truncated, unless that is allowed.
         """
         path = self.context.cache_path(block)
         if not path.exists():
             self.cache_tokens(path, read_block(block))
+        if not self.context.allow_truncated:
+            _check_whole(block, read_counts(path))
         slices = list_slices(path, repeat=block.repeat)
         nothing = CacheSlice(path.name, ())
         required = range(len(self.context.buckets)) if block.index == 0 else range(1)
@@ -273,8 +279,18 @@ def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) ->
             tokenizer_digest=tokenizer.digest,
             vocab_size=tokenizer.vocab_size,
             sources_digest="",
+            allow_truncated=True,
         )
         yield Steps(context)
+
+
+def _check_whole(block: Block, counts: Counts) -> None:
+    if counts.read[TRUNCATED]:
+        *_, reason = (entry["reason"] for entry in counts.rejected if entry["where"] == block.path)
+        raise JobFailedError(
+            f"{block.path} is not whole: {reason}. Get the whole file, or add --allow-truncated to "
+            "use what is there."
+        )
 
 
 def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:

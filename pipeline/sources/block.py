@@ -31,13 +31,14 @@ class Block:
     text_bytes: int = 0  #: an estimate
     version: str  #: changes when the file does
     text_columns: tuple[str, ...] = ("text",)  #: joined by line ends, where the format has columns
+    max_document_bytes: int = 64_000_000  #: longer documents are rejected
     documents: int | None = None  #: only the first documents of the block
     repeat: int = 1  #: how many times as many examples its documents make
     query: str = ""  #: the options of its source that every source has, such as "repeat=2"
 
     @property
     def identity(self) -> str:
-        """Everything that the documents of the block depend on, except the text columns."""
+        """All that the documents depend on, except text columns and `max_document_bytes`."""
         span = f"{self.start}-{self.stop}"
         parts = [self.path, self.format, self.compression or "", span, self.version]
         return "|".join(parts if self.documents is None else [*parts, str(self.documents)])

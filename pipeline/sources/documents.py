@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
+TRUNCATED = "truncated"  # sources that end early
 NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand for no byte
 
 
@@ -25,7 +26,7 @@ class Documents:
 
     `texts` are valid Unicode without NUL, and their lines end with "\\n". `counts` are documents by
     reason: "invalid_utf8" and "nul" were cleaned and kept; "empty", "redirect" and
-    "other_namespace" were left out.
+    "other_namespace" were left out. "truncated" counts sources that end early.
     """
 
     texts: list[str] = field(default_factory=list)
@@ -55,6 +56,11 @@ class Documents:
         """Record a document that is left out, and why."""
         self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason)))
         self._events.append((len(self.texts), self.rejected[-1]))
+
+    def reject_rest(self, where: str, reason: str) -> None:
+        """Record that the source ends early: what was read is kept, the rest is missing."""
+        self.reject(where, reason)
+        self.count(TRUNCATED)
 
     def count(self, reason: str) -> None:
         """Count a document that is left out, or one that was cleaned."""

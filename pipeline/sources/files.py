@@ -9,6 +9,7 @@ since what was read before is worth keeping.
 """
 
 import bz2
+import codecs
 import gzip
 import io
 import lzma
@@ -29,6 +30,20 @@ CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at onc
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
+ENCODINGS = ("UTF-32", "UTF-16")
+#: What a file that is named as text must not begin with; UTF-32 has the longer mark.
+NOT_UTF8 = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+    b"PAR1": "Parquet",
+    b"ARROW1": "an Arrow file",
+    b"PK\3\4": "a zip archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"%PDF": "a PDF file",
+}
 #: Bytes of text per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 # Where the different stores keep what changes with the content; the first one found counts.
@@ -113,6 +128,17 @@ def bare_name(path: str) -> str:
 def compression_by_magic(head: bytes) -> str | None:
     """The same by the first bytes of a file."""
     return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
+
+
+def check_utf8(path: str, head: bytes) -> None:
+    """Raises InputError where the unpacked first bytes show that a text file is none in UTF-8."""
+    found = next((name for mark, name in NOT_UTF8.items() if head.startswith(mark)), None)
+    if found is None and len(head) >= 64 and head.count(0) * 3 > len(head):
+        found = "UTF-16 without a byte-order mark, or binary data"
+    if found in ENCODINGS:
+        raise InputError(f"{path} is {found}; convert it: iconv -f {found} -t UTF-8 {path} > FILE")
+    if found:
+        raise InputError(f"{path} is {found}, not text in UTF-8; convert it, or rename it.")
 
 
 def estimate_unpacked(size: int, compression: str | None, *, text_percent: int = 100) -> int:

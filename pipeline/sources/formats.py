@@ -25,6 +25,7 @@ from pipeline.sources.files import (
     COMPRESSIONS,
     File,
     bare_name,
+    check_utf8,
     compression_by_magic,
     compression_by_name,
     find_files,
@@ -51,6 +52,7 @@ class Format:
     read_table: Callable[[Block, Sequence[str]], pa.Table] | None = None
     has_columns: bool = False  #: whether `?text=` may name columns
     scheme: str | None = None  #: the beginning of a source that is not a file
+    is_utf8: bool = False  #: the whole file
     file_name: str | None = None  #: a pattern for names, without the extension of a compression
     matches: Callable[[str, bytes], bool] | None = None  #: the same for (name, first bytes)
 
@@ -84,6 +86,7 @@ FORMATS = (
         read_block=text_files.read_json_lines,
         read_table=text_files.read_json_table,
         has_columns=True,
+        is_utf8=True,
         file_name=text_files.JSON_LINES_NAME,
         matches=text_files.is_json_lines,
     ),
@@ -91,6 +94,7 @@ FORMATS = (
         name="text",
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_plain_text,
+        is_utf8=True,
         file_name=text_files.PLAIN_TEXT_NAME,
         matches=text_files.is_plain_text,
     ),
@@ -118,6 +122,7 @@ def list_blocks(
     *,
     block_bytes: int = BLOCK_BYTES,
     text_columns: tuple[str, ...] = ("text",),
+    max_document_bytes: int = Block.max_document_bytes,
 ) -> list[Block]:
     """The blocks of all sources, in the order of the sources, about `block_bytes` of text each.
 
@@ -131,7 +136,12 @@ def list_blocks(
     seen: set[Block] = set()  # two globs may name the same file
     for source in sources:
         name, options = split_options(source, is_url=has_scheme(source) is not None)
-        wholes = [_with_options(whole, options, text_columns) for whole in find_sources(name)]
+        wholes = [
+            replace(
+                _with_options(whole, options, text_columns), max_document_bytes=max_document_bytes
+            )
+            for whole in find_sources(name)
+        ]
         new = [whole for whole in wholes if whole not in seen]
         seen.update(new)
         found = _cut(new, block_bytes)
@@ -181,12 +191,34 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
     """The documents of a block, chunk by chunk, in the order of the file.
 
     One bad document is rejected and named, and never ends the job; a truncated or corrupt file ends
-    early, with one rejection. Raises InputError where a file cannot be read.
+    early, with one rejection that is counted as "truncated". Raises InputError where a file cannot
+    be read, or is not the one that was listed.
     """
-    read = BY_NAME[block.format].read_block
-    if block.documents is None:
-        return read(block, chunk_bytes)
-    return _up_to(block.documents, read(block, chunk_bytes))
+    chunks = BY_NAME[block.format].read_block(block, chunk_bytes)
+    if block.documents is not None:
+        chunks = _up_to(block.documents, chunks)
+    try:
+        yield from chunks
+    except InputError:
+        _check_unchanged(block)  # then this is the cause
+        raise
+    _check_unchanged(block)
+
+
+def _check_unchanged(block: Block) -> None:
+    """Raises InputError where the file was replaced, or written to, since it was listed."""
+    if has_scheme(block.path):
+        return
+    try:
+        is_same = [file.version for file in find_files([block.path])] == [block.version]
+    except InputError as error:
+        raise InputError(
+            f"{block.path} was removed while it was read; restore it and run the command again."
+        ) from error
+    if not is_same:
+        raise InputError(
+            f"{block.path} changed while it was read; run the command again when it is complete."
+        )
 
 
 def _up_to(limit: int, chunks: Iterator[Documents]) -> Iterator[Documents]:
@@ -225,16 +257,20 @@ def whole_file(file: File) -> Block:
 
 
 def recognize(file: File) -> tuple[Format, str | None]:
-    """Format and compression, by the name, else by the first bytes. Raises InputError."""
-    name, compression = bare_name(file.path), compression_by_name(file.path)
-    for format in FORMATS:
-        if format.file_name and re.search(format.file_name, name, re.IGNORECASE):
-            return format, compression
-    if not compression:
-        with open_file(file.path, buffer_bytes=HEAD_BYTES) as stream:
-            compression = compression_by_magic(stream.read(8))
+    """The format by name, else by the first bytes; the compression by these, else by name.
+
+    Raises InputError for an unknown format, and for text that is not UTF-8 or only named so.
+    """
+    name = bare_name(file.path)
+    with open_file(file.path, buffer_bytes=HEAD_BYTES) as stream:
+        compression = compression_by_magic(stream.read(8)) or compression_by_name(file.path)
     with open_unpacked(file.path, compression) as stream:
         head = stream.read(HEAD_BYTES)
+    for format in FORMATS:
+        if format.file_name and re.search(format.file_name, name, re.IGNORECASE):
+            if format.is_utf8:
+                check_utf8(file.path, head)
+            return format, compression
     for format in FORMATS:
         if format.matches and format.matches(name, head):
             return format, compression

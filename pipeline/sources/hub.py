@@ -39,7 +39,8 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     rows = rows_per_chunk(block, block.stop - block.start, chunk_bytes)
     for row in range(block.start, block.stop, rows):
         table = dataset[row : min(row + rows, block.stop)]
-        yield documents_of_rows([table.column(name) for name in columns], row, block.path)
+        texts = [table.column(name) for name in columns]
+        yield documents_of_rows(texts, row, block.path, longest=block.max_document_bytes)
 
 
 def read_hub_table(whole: Block, columns: Sequence[str]) -> pa.Table:

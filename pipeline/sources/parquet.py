@@ -3,6 +3,7 @@
 a.parquet, 10 row groups  ->  Block(start=0, stop=4), Block(start=4, stop=7), ...
 """
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -50,7 +51,7 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The rows of a block. Raises InputError where the file is corrupt."""
     row, columns = None, list(block.text_columns)
     try:
-        with open_file(block.path) as stream, pq.ParquetFile(stream) as table:
+        with open_file(block.path) as stream, _open_checked(stream) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
             row = sum(groups[: block.start])
             for batch in table.iter_batches(
@@ -58,7 +59,8 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                 row_groups=list(range(block.start, block.stop)),
                 columns=columns,
             ):
-                yield documents_of_rows([batch.column(name) for name in columns], row, block.path)
+                texts = [batch.column(name) for name in columns]
+                yield documents_of_rows(texts, row, block.path, longest=block.max_document_bytes)
                 row += len(batch)
     except (pa.ArrowException, OSError) as error:
         where = f"near row {row + 1}" if row is not None else "at its end"
@@ -68,11 +70,16 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError."""
     try:
-        with open_file(whole.path) as stream, pq.ParquetFile(stream) as table:
+        with open_file(whole.path) as stream, _open_checked(stream) as table:
             check_columns(whole.path, table.schema_arrow.names, columns)
             return table.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(whole.path, error) from error
+
+
+def _open_checked(stream: io.BufferedReader) -> pq.ParquetFile:
+    """Pages that have a checksum are compared with it."""
+    return pq.ParquetFile(stream, page_checksum_verification=True)
 
 
 def _unreadable(path: str, error: Exception) -> InputError:

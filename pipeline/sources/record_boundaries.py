@@ -10,16 +10,24 @@ and no block has to be read from the beginning of its file.
 A `boundary` is a pattern for what separates two documents: it begins with a line end and includes
 all whitespace that follows. To find the starts at or after p it is enough to search from where the
 whitespace before p begins.
+
+A document that is longer than a limit is skipped, and never in memory as a whole.
 """
 
 import io
 import re
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 WHITESPACE = b" \t\r\n"
 LOOKAHEAD = 16  #: bytes after a start that a boundary may inspect ("<doc "), at most
 STEP = 1 << 16  #: bytes read beyond a target, doubled as long as there is no boundary in them
+SKIP_STEP = 1 << 20  #: bytes of a document that is skipped, read at once
+
+
+class TooLong(bytes):
+    """Stands for a document that is over the limit: only its line ends."""
 
 
 def cut_chunks(
@@ -29,21 +37,47 @@ def cut_chunks(
     start: int = 0,
     stop: int = sys.maxsize,
     chunk_bytes: int,
+    longest: int = sys.maxsize,
 ) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of chunks of whole documents: those that start in [start, stop).
 
-    A chunk is at least `chunk_bytes` long, except the last one, and ends where a document does.
+    A chunk is at least `chunk_bytes` long, except the last one, and ends where a document does; a
+    document of more than `longest` bytes, without the whitespace after it, is a `TooLong` instead.
     `stream` is at byte 0; it must be seekable only where `start` is not 0.
     """
     window = _Window(stream, boundary, _whitespace_before(stream, start) if start else 0)
     if start:
-        window.drop(window.next_start(start, limit=stop))
+        first = window.next_start(start, limit=stop)
+        assert first is not None  # nothing is too long yet
+        window.drop(first)
     while window.offset < stop:
         target = min(window.offset + chunk_bytes, stop)
-        offset, data = window.offset, window.drop(window.next_start(target))
-        if not data:  # the end of the stream
+        end = window.next_start(target, longest=longest)
+        is_too_long = end is None
+        offset, data = window.offset, window.drop(window.last_start(target) if end is None else end)
+        if data:
+            yield from _without_long_ones(offset, data, boundary, longest)
+        elif not is_too_long:  # the end of the stream
             return
-        yield offset, data
+        if is_too_long:
+            yield window.offset, window.skip_document(longest)
+
+
+def _without_long_ones(
+    offset: int, data: bytes, boundary: re.Pattern[bytes], longest: int
+) -> Iterator[tuple[int, bytes]]:
+    """The data, cut around documents that are too long by themselves."""
+    begin = 0
+    if len(data) > longest:
+        ends = [found.end() for found in boundary.finditer(data)]
+        for start, stop in pairwise([0, *ends, len(data)]):
+            if len(data[start:stop].rstrip(WHITESPACE)) > longest:
+                if start > begin:
+                    yield offset + begin, data[begin:start]
+                yield offset + start, TooLong(b"\n" * data.count(b"\n", start, stop))
+                begin = stop
+    if begin < len(data):
+        yield offset + begin, data[begin:] if begin else data
 
 
 def _whitespace_before(stream: io.BufferedIOBase, position: int) -> int:
@@ -68,10 +102,13 @@ class _Window:
         self._data = b""
         self._ended = False
 
-    def next_start(self, position: int, *, limit: int = sys.maxsize) -> int:
+    def next_start(
+        self, position: int, *, limit: int = sys.maxsize, longest: int = sys.maxsize
+    ) -> int | None:
         """The first start at or after `position`, or where the stream ends, or `limit` if nearer.
 
-        With the limit a block in the middle of a huge document does not read to its end.
+        With the limit a block in the middle of a huge document does not read to its end. None if
+        the document before `position` is longer than `longest`.
         """
         self._read(position + STEP - self._end)
         step = STEP
@@ -80,9 +117,32 @@ class _Window:
                 return self._end
             if self._end > limit + LOOKAHEAD:
                 return limit
+            if self._end - position > longest and self._is_longer(position, longest):
+                return None
             self._read(step)
             step *= 2
         return found
+
+    def last_start(self, position: int) -> int:
+        """The last start before `position`, or the first byte kept."""
+        last = 0
+        for found in self._boundary.finditer(self._data):
+            if self.offset + found.end() >= position:
+                break
+            last = found.end()
+        return self.offset + last
+
+    def skip_document(self, longest: int) -> TooLong:
+        """Drop the document that begins at the first byte kept, and read on to the next one."""
+        lines = 0
+        while (found := self._search(self.offset + 1)) is None and not self._ended:
+            # A boundary may have begun in the whitespace at the end, or be cut in what it inspects.
+            kept = len(self._data[:-LOOKAHEAD].rstrip(WHITESPACE))
+            kept = max(kept, len(self._data) - longest - 4 * LOOKAHEAD)  # gigabytes of whitespace
+            lines += self.drop(self.offset + kept).count(b"\n")
+            self._read(SKIP_STEP)
+        end = self._end if found is None else found
+        return TooLong(b"\n" * (lines + self.drop(end).count(b"\n")))
 
     def drop(self, position: int) -> bytes:
         """Returns the bytes up to `position` and forgets them."""
@@ -94,6 +154,11 @@ class _Window:
     @property
     def _end(self) -> int:
         return self.offset + len(self._data)
+
+    def _is_longer(self, position: int, longest: int) -> bool:
+        # What a boundary may still inspect does not belong to the document yet.
+        document = self._data[self.last_start(position) - self.offset : -LOOKAHEAD]
+        return len(document.rstrip(WHITESPACE)) > longest or len(document) > 2 * longest
 
     def _search(self, position: int) -> int | None:
         size = position - self.offset

@@ -38,16 +38,24 @@ def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -
             raise InputError(f"{source}: column '{name}' holds {type}, not text{CHOOSE}")
 
 
-def documents_of_rows(columns: Sequence[pa.Array], first_row: int, path: str) -> Documents:
-    """Rows of text columns as documents; `first_row` counts from 0, row names from 1."""
+def documents_of_rows(
+    columns: Sequence[pa.Array], first_row: int, path: str, *, longest: int
+) -> Documents:
+    """Rows of text columns as documents; `first_row` counts from 0, row names from 1.
+
+    Those of more than `longest` bytes are rejected.
+    """
     documents = Documents()
     rows = zip(*map(strings, columns), strict=True)
     for number, parts in enumerate(rows, start=first_row + 1):
         texts = [part for part in parts if part is not None]
         if len(texts) < len(parts):
             documents.reject(f"{path}: row {number}", "null text")
+        elif _is_longer(text := "\n".join(texts), longest):
+            reason = f"longer than --max-document-bytes {longest:,}"
+            documents.reject(f"{path}: row {number}", reason)
         else:
-            documents.keep("\n".join(texts))
+            documents.keep(text)
     return documents
 
 
@@ -69,6 +77,11 @@ def strings(column: pa.Array) -> list[str | None]:
             pass
     values = column.cast(pa.large_binary()).to_pylist()
     return [None if value is None else decode_utf8(value) for value in values]
+
+
+def _is_longer(text: str, longest: int) -> bool:
+    """In bytes of UTF-8, which a character has up to four of."""
+    return len(text) * 4 > longest and len(text.encode(errors="surrogatepass")) > longest
 
 
 def _value_type(type: pa.DataType) -> pa.DataType:

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from pipeline.common.errors import InputError
 from pipeline.sources.block import Block, cut_evenly
-from pipeline.sources.documents import Documents, Rejected, decode_utf8, fix_unicode
+from pipeline.sources.documents import Documents, decode_utf8, fix_unicode
 from pipeline.sources.files import (
     BUFFER,
     damage,
@@ -32,7 +32,7 @@ from pipeline.sources.files import (
     open_unpacked,
     read_unpacked,
 )
-from pipeline.sources.record_boundaries import cut_chunks
+from pipeline.sources.record_boundaries import TooLong, cut_chunks
 from pipeline.sources.text_columns import check_columns
 
 JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
@@ -98,16 +98,28 @@ def list_byte_ranges(whole: Block, block_bytes: int) -> list[Block]:
 def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Documents]]:
     """Offset and bytes of whole documents, and where they go; damage of the file is rejected."""
     stop = sys.maxsize if block.compression else block.stop
-    boundary = BOUNDARIES[block.format]
+    end, longest = 0, block.max_document_bytes
     with open_unpacked(block.path, block.compression) as stream:
         for offset, data in cut_chunks(
-            stream, boundary, start=block.start, stop=stop, chunk_bytes=chunk_bytes
+            stream,
+            BOUNDARIES[block.format],
+            start=block.start,
+            stop=stop,
+            chunk_bytes=chunk_bytes,
+            longest=longest,
         ):
-            if damage(stream):
+            documents = Documents()
+            if isinstance(data, TooLong):
+                where = f"{block.path}: byte {offset:,}"
+                documents.reject(where, f"longer than --max-document-bytes {longest:,}")
+            elif damage(stream):
                 data = _whole(data, DOCUMENT_ENDS[block.format])
-            yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), Documents()
+            end = offset + len(data)
+            yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
         if reason := damage(stream):
-            yield 0, b"", Documents(rejected=[Rejected(block.path, reason)])
+            documents = Documents()
+            documents.reject_rest(block.path, f"{reason}; the text after byte {end:,} is missing")
+            yield 0, b"", documents
 
 
 def _whole(data: bytes, end: bytes) -> bytes:

@@ -82,7 +82,9 @@ def tokenize_documents(
     )
     keep = np.flatnonzero(np.diff(sentence_offsets))
     counts.dropped["no_tokens"] += len(documents) - len(keep)
-    counts.read.update(documents=len(keep), sentences=len(tokens_in), tokens=len(ids))
+    counts.read.update(
+        documents=len(keep), paragraphs=len(paragraphs), sentences=len(tokens_in), tokens=len(ids)
+    )
     return documents.take(keep), counts
 
 

@@ -56,6 +56,8 @@ class Rebuild:
             recorded, found = (getattr(m, field_name) for m in (self.manifest, rebuilt))
             for name in sorted({*recorded, *found}):
                 one, two = recorded.get(name, 0), found.get(name, 0)
+                if name == "paragraphs" and name not in recorded:
+                    continue  # earlier versions did not count them
                 if one != two:
                     yield f"{field_name} {name} is {one:,}, the sources give {two:,}"
 
@@ -122,7 +124,11 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
     Raises InputError if a source cannot be read.
     """
     config = replace(manifest.config, format="arrow", compression="none")
-    blocks = list_blocks(sources, text_columns=config.text_columns)
+    blocks = list_blocks(
+        sources,
+        text_columns=config.text_columns,
+        max_document_bytes=config.max_document_bytes,
+    )
     buckets = Buckets(
         num_train=len(manifest.of_split(TRAIN)),
         num_validation=len(manifest.of_split(VALIDATION)),

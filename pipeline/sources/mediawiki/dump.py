@@ -19,9 +19,10 @@ import html
 import io
 import lzma
 import re
+import sys
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import IO
 
@@ -30,6 +31,7 @@ from pipeline.sources.files import unpack_streams
 from pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
 
 CHUNK_BYTES = 1 << 20
+HEAD_BYTES = 1 << 16  #: of a page that is too long, which hold its title
 #: What a decompressor raises for truncated or damaged data.
 TRUNCATED = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
@@ -68,6 +70,7 @@ class Page:
     redirect: bool
     text: str
     page_id: int
+    is_too_long: bool = False  # then the text is not whole
 
 
 class TruncatedDump(InputError):
@@ -81,15 +84,16 @@ class TruncatedDump(InputError):
         self.pages = pages
 
 
-def read_pages(stream: IO[bytes]) -> Iterator[Page]:
+def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Page]:
     """The pages of a decompressed dump, or of any part of it that begins and ends between pages.
 
     UTF-8, or UTF-16 with a byte-order mark; invalid bytes become U+FFFD. A page without an end tag
-    before the next page is still a page, without the text that is missing. Raises TruncatedDump,
+    before the next page is still a page, without the text that is missing; a page of more than
+    `longest` bytes is read past, and only its title is whole. Raises TruncatedDump,
     after the last whole page, if the data end inside a page or, where there was a header, without a
     footer, or if decompression fails.
     """
-    return _pages(_elements(_utf8_chunks(stream), footer=True))
+    return _pages(_elements(_utf8_chunks(stream), footer=True, longest=longest))
 
 
 def hidden_names(stream: IO[bytes]) -> frozenset[str]:
@@ -106,12 +110,14 @@ def hidden_names(stream: IO[bytes]) -> frozenset[str]:
     return frozenset(name for name, key in _namespaces(text).items() if key in HIDDEN_KEYS)
 
 
-def _pages(elements: Iterator[bytearray]) -> Iterator[Page]:
+def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
     pages = 0
     try:
-        namespaces = NAMESPACES | _namespaces(next(elements, b"").decode("utf-8", "replace"))
-        for element in elements:
-            yield _page(element.decode("utf-8", "replace"), namespaces)
+        header, _ = next(elements, (bytearray(), False))
+        namespaces = NAMESPACES | _namespaces(header.decode("utf-8", "replace"))
+        for element, is_too_long in elements:
+            page = _page(element.decode("utf-8", "replace"), namespaces)
+            yield replace(page, text="", is_too_long=True) if is_too_long else page
             pages += 1
     except TRUNCATED as error:
         raise TruncatedDump(pages, str(error)) from error
@@ -132,10 +138,15 @@ def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
         chunk = read(CHUNK_BYTES)
 
 
-def _elements(chunks: Iterator[bytes], *, footer: bool) -> Iterator[bytearray]:
-    """What precedes the first page (at most its last CHUNK_BYTES), then every page's bytes."""
+def _elements(
+    chunks: Iterator[bytes], *, footer: bool, longest: int
+) -> Iterator[tuple[bytearray, bool]]:
+    """What precedes the first page (at most its last CHUNK_BYTES), then every page's bytes.
+
+    With True, a page is too long, and this is its beginning and its end.
+    """
     buffer, scanned, inside, first = bytearray(), 0, False, True
-    unended = False
+    unended = is_cut = False
     for chunk in chunks:
         buffer += chunk
         while tag := PAGE_TAG.search(buffer, scanned):
@@ -143,12 +154,15 @@ def _elements(chunks: Iterator[bytes], *, footer: bool) -> Iterator[bytearray]:
             stop = tag.start() if begins else tag.end()
             if inside or (begins and first):
                 unended |= first and footer and ROOT in buffer[:stop]
-                yield buffer[:stop]
-                first = False
+                yield buffer[:stop], is_cut or (not first and stop > longest)
+                first = is_cut = False
             del buffer[:stop]
             scanned, inside = len(PAGE) if begins else 0, begins
         if not inside:
             del buffer[:-CHUNK_BYTES]
+        elif len(buffer) > max(longest, 2 * HEAD_BYTES):
+            del buffer[HEAD_BYTES : -len(PAGE_END)]
+            is_cut, scanned = True, 0
         scanned = max(len(buffer) - len(PAGE_END) + 1, scanned)
     if inside:
         raise EOFError("the XML ends inside a page")
@@ -230,8 +244,10 @@ def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
     return list(pairwise([0, *offsets[1:], size]))
 
 
-def read_range(dump: IO[bytes], start: int, stop: int) -> Iterator[Page]:
+def read_range(
+    dump: IO[bytes], start: int, stop: int, *, longest: int = sys.maxsize
+) -> Iterator[Page]:
     """The pages of the bz2 streams in [start, stop) of a multistream dump, as `read_pages` does."""
     dump.seek(start)
     streams = unpack_streams(io.BytesIO(dump.read(stop - start)), bz2.BZ2Decompressor)
-    return _pages(_elements(streams, footer=False))
+    return _pages(_elements(streams, footer=False, longest=longest))

@@ -83,10 +83,18 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         is_whole = (block.start, block.stop) == (0, file.seek(0, io.SEEK_END))
         file.seek(0)
         stream = unpack(file, block.compression)
-        pages = read_pages(stream) if is_whole else read_range(file, block.start, block.stop)
+        longest = block.max_document_bytes
+        if is_whole:
+            pages = read_pages(stream, longest=longest)
+        else:
+            pages = read_range(file, block.start, block.stop, longest=longest)
         try:
             for page in pages:
-                _keep_article(page, documents, block.path, links)
+                if page.is_too_long:
+                    where = f"{block.path}: {page.title}"
+                    documents.reject(where, f"longer than --max-document-bytes {longest:,}")
+                else:
+                    _keep_article(page, documents, block.path, links)
                 size += len(page.text)
                 if size >= chunk_bytes:
                     yield documents
@@ -94,7 +102,7 @@ def read_articles(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         except TruncatedDump as error:
             truncated = str(error)
         if reason := damage(stream) or truncated:
-            documents.reject(block.path, reason)
+            documents.reject_rest(block.path, reason)
     yield documents
 
 

@@ -1,0 +1,306 @@
+"""Sources that are cut, rewritten, of another encoding or endless are named, not taken silently."""
+
+import gzip
+import io
+import json
+import lzma
+import os
+import re
+import tracemalloc
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pipeline.common.errors import InputError
+from pipeline.config import DataConfig
+from pipeline.dataset.manifest import Manifest, ShardEntry
+from pipeline.report.dropped import REASONS, dropped_lines
+from pipeline.sources.formats import find_sources, list_blocks, read_block
+from pipeline.sources.record_boundaries import TooLong, cut_chunks
+from pipeline.sources.text_files import BOUNDARIES
+
+PIPELINE = Path(__file__).parents[1] / "pipeline"
+
+
+def read(source, *, longest=64_000_000, block_bytes=1 << 20, chunk_bytes=1 << 20):
+    """Texts, rejections by the names of their files, and counts."""
+    texts, rejected, counts = [], [], {}
+    blocks = list_blocks([str(source)], block_bytes=block_bytes, max_document_bytes=longest)
+    for block in blocks:
+        for chunk in read_block(block, chunk_bytes=chunk_bytes):
+            texts += chunk.texts
+            rejected += [(Path(bad.where).name, bad.reason) for bad in chunk.rejected]
+            counts |= chunk.counts
+    return texts, rejected, counts
+
+
+# --- cut ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("pack", "ending"), [(gzip.compress, "gz"), (lzma.compress, "xz")])
+def test_a_cut_archive_is_counted_and_says_where_it_ends(pack, ending, tmp_path):
+    text = "".join(f"Sentence {i}.\n\n" for i in range(20_000)).encode()
+    packed = pack(text)
+    source = tmp_path / f"a.txt.{ending}"
+    source.write_bytes(packed[: len(packed) // 4])
+    texts, [(name, reason)], counts = read(source)
+    assert counts == {"truncated": 1}
+    assert name == source.name
+    end = int(reason.split("byte ")[1].split(" ")[0].replace(",", ""))
+    assert reason.endswith(f"the text after byte {end:,} is missing")
+    assert [part.strip() for part in text[:end].decode().split("\n\n") if part] == texts
+
+
+# --- rewritten ------------------------------------------------------------------------------------
+
+
+def rewrite(path):
+    stamp = path.stat()
+    path.write_bytes(b"New.\n\n" * (stamp.st_size // 6))
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (rewrite, "a.txt changed while it was read; run the command again"),
+        (lambda path: path.write_bytes(b""), "a.txt changed while it was read"),
+        (Path.unlink, "a.txt was removed while it was read; restore it"),
+    ],
+)
+def test_a_source_that_changes_while_it_is_read_is_an_error(change, message, tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_bytes(b"Old.\n\n" * 10_000)
+    for block in list_blocks([str(source)], block_bytes=10_000):
+        chunks = read_block(block, chunk_bytes=1000)
+        next(chunks)
+        if block.index == 2:
+            change(source)
+            with pytest.raises(InputError, match=message):
+                list(chunks)
+            return
+        list(chunks)
+
+
+def test_a_parquet_file_that_is_replaced_is_not_called_corrupt(tmp_path):
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a", "b"]}), source)
+    [block] = list_blocks([str(source)])
+    source.write_bytes(b"PAR1 is being written")
+    with pytest.raises(InputError, match=r"a\.parquet changed while it was read"):
+        list(read_block(block))
+
+
+# --- another encoding or format -------------------------------------------------------------------
+
+TEXT = "Ein Satz über Oslo. Noch einer.\n\n" * 20
+ZIP = b"PK\3\4" + bytes(200)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (TEXT.encode("utf-16"), r"is UTF-16; convert it: iconv -f UTF-16 -t UTF-8"),
+        (b"\xfe\xff" + TEXT.encode("utf-16-be"), "is UTF-16; convert it"),
+        (TEXT.encode("utf-32"), "is UTF-32; convert it"),
+        (b"\0\0\xfe\xff" + TEXT.encode("utf-32-be"), "is UTF-32; convert it"),
+        (TEXT.encode("utf-16-le"), "is UTF-16 without a byte-order mark, or binary data, not"),
+        (ZIP, "is a zip archive, not text in UTF-8; convert it, or rename it"),
+        (b"PAR1" + bytes(9), "is Parquet, not text"),
+        (b"%PDF-1.4", "is a PDF file, not text"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_text_that_is_none_is_refused_by_its_first_bytes(name, data, message, ending, tmp_path):
+    source = tmp_path / (name + ending)
+    source.write_bytes(gzip.compress(data) if ending else data)
+    with pytest.raises(InputError, match=message):
+        find_sources(str(source))
+
+
+def test_utf8_with_a_mark_and_text_with_a_nul_are_text(tmp_path):
+    for name, data in (("a.txt", b"\xef\xbb\xbfOne."), ("b.txt", b"\0Two\0\0."), ("c.txt", b"\0")):
+        (tmp_path / name).write_bytes(data)
+    assert read(tmp_path / "*.txt")[0] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.txt", b"One.\n\nTwo."), ("a.jsonl", b'{"text": "One."}\n{"text": "Two."}')],
+)
+def test_a_packed_file_is_unpacked_whatever_its_name(name, data, tmp_path):
+    (tmp_path / name).write_bytes(gzip.compress(data))
+    assert read(tmp_path / name)[0] == ["One.", "Two."]
+
+
+def test_a_parquet_page_is_compared_with_its_checksum(tmp_path):
+    source = tmp_path / "a.parquet"
+    table = pa.table({"text": ["Ein Satz, der lang genug ist."] * 50})
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    pq.write_table(table, source, **options)
+    data = bytearray(source.read_bytes())
+    data[data.rindex(b"Satz", 0, len(data) // 2)] ^= 1
+    source.write_bytes(data)
+    with pytest.raises(InputError, match=r"a\.parquet is corrupt near row 1: .*checksum"):
+        read(source)
+
+
+# --- endless --------------------------------------------------------------------------------------
+
+PARTS = [b"a", b"bcd", b" ", b"\n", b"\r\n", b"\n\n", b"<doc ", b"x" * 9, b"y" * 30]
+FILES = st.lists(st.sampled_from(PARTS), max_size=30).map(b"".join)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    FILES, st.sampled_from(sorted(BOUNDARIES)), st.integers(1, 60), st.integers(1, 40),
+    st.integers(1, 9), st.integers(1, 25),
+)  # fmt: skip
+def test_documents_that_are_too_long_are_the_same_in_blocks_and_chunks_of_any_size(
+    data, format, block_bytes, chunk_bytes, step, longest
+):
+    boundary = BOUNDARIES[format]
+    ends = [0, *(found.end() for found in boundary.finditer(data)), len(data)]
+    documents = {start: data[start:end] for start, end in pairwise(ends)}
+    too_long = {start for start, part in documents.items() if len(part.rstrip()) > longest}
+    found, kept = set(), b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.sources.record_boundaries.STEP", step)
+        patch.setattr("pipeline.sources.record_boundaries.SKIP_STEP", step)
+        for start in range(0, len(data), block_bytes):
+            stop = min(start + block_bytes, len(data))
+            sizes = {"start": start, "stop": stop, "chunk_bytes": chunk_bytes}
+            for offset, chunk in cut_chunks(io.BytesIO(data), boundary, longest=longest, **sizes):
+                assert start <= offset < stop
+                if isinstance(chunk, TooLong):
+                    found.add(offset)
+                    assert len(chunk) == documents[offset].count(b"\n")
+                else:
+                    assert data.startswith(chunk, offset)
+                    kept += chunk
+    whitespace = {at for at in found - too_long if len(documents[at]) > longest}
+    assert found - whitespace == too_long  # whitespace without end may count as a document
+    assert kept == b"".join(part for at, part in documents.items() if at not in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "where"),
+    [
+        ("a.txt", b"One.\n\n" + b"long " * 40 + b"\n\nTwo.", "a.txt: byte 6"),
+        (
+            "a.jsonl",
+            b'{"text": "One."}\n{"text": "' + b"long " * 40 + b'"}\n{"text": "Two."}\n',
+            "a.jsonl: byte 17",
+        ),
+        (
+            "wiki_00",
+            b'<doc title="">\nOne.\n</doc>\n<doc title="">\n' + b"long " * 40 + b"\n</doc>\n"
+            b'<doc title="">\nTwo.\n</doc>\n',
+            "wiki_00: byte 27",
+        ),
+        (
+            "a.xml",
+            b"<mediawiki><page><title>A</title><revision><text>One.</text></revision></page>"
+            b"<page><title>L</title><revision><text>" + b"long " * 40 + b"</text></revision></page>"
+            b"<page><title>B</title><revision><text>Two.</text></revision></page></mediawiki>",
+            "a.xml: L",
+        ),
+        ("a.parquet", ["One.", "long " * 40, "Two."], "a.parquet: row 2"),
+    ],
+)
+def test_a_document_over_the_limit_is_rejected_and_named(name, data, where, tmp_path):
+    source = tmp_path / name
+    if isinstance(data, list):
+        pq.write_table(pa.table({"text": data}), source)
+    else:
+        source.write_bytes(data)
+    for size in (7, 50, 1 << 20):
+        texts, rejected, _ = read(source, longest=150, block_bytes=size, chunk_bytes=size)
+        assert rejected == [(where, "longer than --max-document-bytes 150")]
+        assert texts == ["One.", "Two."]
+    assert len(read(source, longest=400)[0]) == 3
+
+
+def test_lines_are_counted_past_a_document_that_is_too_long(tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(b'{"text": "' + b"long " * 40 + b'"}\n\n{"text": 5}\n')
+    for size in (20, 1 << 20):
+        rejected = read(source, longest=100, chunk_bytes=size)[1]
+        assert [where for where, _ in rejected] == ["a.jsonl: byte 0", "a.jsonl:3"]
+
+
+@pytest.mark.parametrize("name", ["a.txt.xz", "a.jsonl.xz", "a.xml.xz"])
+def test_memory_does_not_follow_a_document_without_end(name, tmp_path):
+    begin = b"<mediawiki><page><title>L</title><revision><text>" if "xml" in name else b"{"
+    end = b"</text></revision></page></mediawiki>" if "xml" in name else b""
+    (tmp_path / name).write_bytes(lzma.compress(begin + b"x" * 60_000_000 + end, preset=0))
+    tracemalloc.start()
+    texts, [(_, reason)], _ = read(tmp_path / name, longest=2_000_000, chunk_bytes=1_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert reason == "longer than --max-document-bytes 2,000,000"
+    assert texts == []
+    assert peak < 20_000_000
+
+
+def test_the_limit_is_part_of_the_config_and_older_configs_have_its_default():
+    values = DataConfig().to_dict()
+    assert values.pop("max_document_bytes") == 64_000_000
+    assert DataConfig.from_dict(values) == DataConfig()
+    with pytest.raises(ValueError, match="max_document_bytes is 0; it must be 1 to"):
+        DataConfig(max_document_bytes=0)
+
+
+# --- what is left out -----------------------------------------------------------------------------
+
+
+def manifest(*, dropped, **counts):
+    entry = ShardEntry(
+        name="", split="train", rows=90, bytes=0, sha256="", rows_sha256="", length_histogram=[]
+    )
+    return Manifest(
+        config=DataConfig(),
+        tokenizer_digest="",
+        vocab_size=5,
+        shards=[entry],
+        counts=counts,
+        dropped=dropped,
+    )
+
+
+def test_what_is_dropped_is_told_in_words_above_one_percent():
+    found = manifest(
+        documents=100,
+        paragraphs=198,
+        tokens=1000,
+        dropped={
+            "duplicate_document": 3,
+            "short_paragraph": 2,
+            "surplus_random_pair": 10,
+            "cut_tokens": 10,
+        },
+    )
+    assert list(dropped_lines(found)) == [
+        "dropped 3 of 100 documents (3.0%): the same text as another document",
+        "dropped 10 of 100 pairs (10.0%): more random pairs than following ones; see --pairs",
+    ]
+    assert list(dropped_lines(manifest(dropped={}))) == []
+
+
+def test_every_reason_has_its_words():
+    source = "".join(path.read_text() for path in PIPELINE.rglob("*.py"))
+    reasons = set(re.findall(r'dropped\["(\w+)"\]', source))
+    reasons |= set(re.findall(r'Counter\(\{"(\w+)": \w+, "(\w+)"', source)[0])
+    reasons |= set(re.findall(r'\.count\("(\w+)"\)', source)) - {"invalid_utf8", "nul"}
+    assert reasons == set(REASONS)
+
+
+def test_json_of_one_line_stays_what_it_is(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"text": "One.\n\nTwo."}))
+    assert read(tmp_path / "a.json")[0] == ["One.\n\nTwo."]
