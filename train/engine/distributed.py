@@ -86,7 +86,10 @@ def join_world(*, patience: timedelta | None = None) -> Iterator[World]:
         return
     is_created = not dist.is_initialized()
     if is_created:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=patience)
+        if device.type == "cuda":  # with the device, NCCL connects now and not in the first step
+            dist.init_process_group("nccl", device_id=device, timeout=patience)
+        else:
+            dist.init_process_group("gloo", timeout=patience)
     try:
         yield World(dist.get_rank(), size, device)
     finally:
@@ -162,4 +165,6 @@ def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
+    # Its gradients can be NaN with a mask where the length modulo 128 is 64 (pytorch #196678).
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device("cuda", local_rank)
