@@ -231,11 +231,11 @@ def _heldout(run: Path, step: int) -> dict[str, float] | None:
     """The run's held-out evaluation at this step, if there is one."""
     try:
         summary = json.loads((run / SUMMARY).read_bytes())
+        return summary["heldout"] if summary["step"] == step else None
     except FileNotFoundError:
         return None  # the run has not finished
-    except ValueError as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise InputError(f"{run / SUMMARY} cannot be read ({error}).") from error
-    return summary["heldout"] if summary["step"] == step else None
 
 
 def _check_folder(out: Path, *, overwrite: bool) -> None:

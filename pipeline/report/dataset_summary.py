@@ -84,7 +84,7 @@ def read_job(folder: AnyPath) -> dict[str, Any]:
         return {}
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} cannot be read ({error}); delete it.") from error
 
 
