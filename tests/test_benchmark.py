@@ -90,6 +90,13 @@ def done(run, glue, tmp_path_factory):
     return out, tasks, config, benchmark(run, tasks, out=out, config=config)
 
 
+def test_tables_are_not_written_into_a_folder_of_other_files(glue, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(InputError, match=r"not empty and not a benchmark \(thesis\.tex\)"):
+        read_tasks([glue], out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_every_task_is_learned_and_scored_by_its_metrics(done):
     *_, results = done
     names = [(result.task, result.rows, result.metric) for result in results]

@@ -23,7 +23,7 @@ from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind
 from pipeline.common.paths import whole_file
-from train.benchmark.tasks import CLASSIFICATION, REGRESSION, Task
+from train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
 from train.engine.distributed import join_world
 from train.finetuning.cells import SHOWN, Start
 from train.finetuning.config import FinetuneConfig
@@ -33,7 +33,7 @@ from train.labelled.baseline import has_sklearn
 from train.labelled.correlations import Correlations
 from train.labelled.scores import Scores
 
-RESULTS, REGRESSION_RESULTS = "benchmark.json", "regression.json"
+REGRESSION_RESULTS = "regression.json"
 
 Score = TypeVar("Score", Scores, Correlations)
 #: The scores of each compared model on each test table, by seed.
@@ -70,7 +70,7 @@ def benchmark(
                 "task with `clozeline finetune`."
             )
     started = any((out / task.name).is_dir() for task in tasks)
-    check_kind(out, "a benchmark", is_own=started or (out / RESULTS).exists())
+    check_kind(out, "a benchmark", is_own=started or is_benchmark(out))
     results: list[Result] = []
     for task in tasks:
         print(f"{task.name}: {task.train}", file=sys.stderr)

@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.common.errors import InputError
+from pipeline.common.folder_owner import check_kind
 from train.benchmark.glue import GLUE, glue_task, read_glue
 from train.labelled.correlations import Correlations
 from train.labelled.scores import Scores
@@ -34,7 +35,7 @@ REGRESSION: dict[str, Callable[[Correlations], float]] = {
     "pearson": lambda scores: scores.pearson,
     "spearman": lambda scores: scores.spearman,
 }
-TABLES = "tables"
+TABLES, RESULTS = "tables", "benchmark.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,10 @@ def read_tasks(paths: Sequence[Path], *, out: Path) -> list[Task]:
     """The tasks of .toml files and of GLUE folders, or of a folder of such folders.
 
     GLUE's tables are rewritten below `out`, with columns named as in training. Raises InputError
-    for what is neither, and if two tasks have the same name.
+    for what is neither, if two tasks have the same name, and for a folder of other files as `out`.
     """
+    if any(path.suffix != ".toml" for path in paths):
+        check_kind(out, "a benchmark", is_own=is_benchmark(out))
     tasks: list[Task] = []
     for path in paths:
         if path.suffix == ".toml":
@@ -80,6 +83,11 @@ def read_tasks(paths: Sequence[Path], *, out: Path) -> list[Task]:
     if repeated := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two tasks are named {repeated[0]}; rename one.")
     return tasks
+
+
+def is_benchmark(out: Path) -> bool:
+    """Whether the folder holds results, or tables of GLUE for some that are to come."""
+    return (out / RESULTS).exists() or (out / TABLES).is_dir()
 
 
 def _toml_tasks(path: Path) -> Iterator[Task]:
