@@ -93,7 +93,7 @@ def test_an_exported_classifier_predicts_the_same(classifier: Path, tmp_path: Pa
     assert "tokens per second in onnxruntime, " in printed
     assert {path.name for path in out.iterdir()} == {
         *("model.onnx", "onnx.json", "tokenizer.json", "vocab.txt"),
-        *("tokenizer_config.json", "special_tokens_map.json"),
+        *("tokenizer_config.json", "special_tokens_map.json", "SHA256SUMS"),
     }
     wanted = [line.split("\t") for line in output_of("predict", classifier, *TEXTS).splitlines()]
     found = output_of("predict", out, *TEXTS, "--engine", "onnx").splitlines()
