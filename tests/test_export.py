@@ -455,6 +455,7 @@ def test_embedding_rows_beyond_the_tokenizer_are_ignored(
 ) -> None:
     """Some models round the vocabulary size up in the config itself."""
     folder = shutil.copytree(exported, tmp_path / "round")
+    (folder / "SHA256SUMS").unlink()
     config = BertConfig(**{**TINY.to_dict(), "vocab_size": 64})
     weights = load_weights(newest(run))
     weights["mlm_head.bias"] = torch.nn.functional.pad(
@@ -523,6 +524,7 @@ def test_shards_longer_than_the_model_reads_are_refused(
     small_folder: Path, exported: Path, tmp_path: Path
 ) -> None:
     short = shutil.copytree(exported, tmp_path / "short")
+    (short / "SHA256SUMS").unlink()
     config = BertConfig(**{**TINY.to_dict(), "max_position_embeddings": 12})
     weights = BertForPretraining(config).state_dict()
     save_huggingface(short, config, weights)
@@ -545,6 +547,7 @@ def test_a_tokenizer_other_than_berts_is_refused(
     exported: Path, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     folder = shutil.copytree(exported, tmp_path / "folder")
+    (folder / "SHA256SUMS").unlink()
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | values))
     assert message in refused("fill", folder, "[MASK]")

@@ -250,6 +250,7 @@ def test_overwrite_replaces_the_folder(
     shutil.copytree(classifier, out)
     assert finetune(run, rows[0], out=out, config=QUICK, overwrite=True).is_new
     assert sorted(contents(out)) == [
+        "SHA256SUMS",
         "classifier.json",
         "model.safetensors",
         "report.json",
@@ -307,6 +308,7 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     assert metadata["model"]["hidden_dropout_prob"] == 0.0
     # Classifiers of earlier versions do not name their pooling; it was [CLS].
     del metadata["pooling"]
+    (tmp_path / "out" / "SHA256SUMS").unlink()
     (tmp_path / "out" / "classifier.json").write_text(json.dumps(metadata))
     assert load_classifier(tmp_path / "out").model.pooling == "cls"
 
