@@ -51,8 +51,8 @@ def draw_label_efficiency(points: Sequence[Measured], *, kind: str) -> bytes:
             for point in line if start == "pretrained" else ():
                 axes.annotate(
                     f"{100 * point.mean:.1f}",
-                    (point.examples, 100 * point.mean),
-                    (0, 7),
+                    (point.examples, 100 * (point.mean + point.deviation)),
+                    (0, 5),
                     textcoords="offset points",
                     ha="center",
                 )
