@@ -43,7 +43,7 @@ Commands:
   benchmark  Fine-tune a pretrained model on several tasks, such as GLUE's.
   predict    Classify texts, files or standard input.
   fill       Fill in each [MASK] of a text.
-  export     Convert a run or a classifier to Hugging Face format.
+  export     Convert a run or a classifier for other libraries.
 """
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 # Slow to import, or not needed on a machine that only trains.

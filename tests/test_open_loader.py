@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from torch.nn.modules.module import register_module_forward_hook
 
 from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
+from pipeline.common.errors import CorruptDataError, InputError
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import (
     STILL,
@@ -151,8 +151,9 @@ def harmed(tmp_path):
     return harmed
 
 
-def test_a_shard_that_changed_ends_training_by_name_when_it_is_checked(harmed, tmp_path):
-    train(harmed, tmp_path / "unseen", max_steps=6)
+def test_a_shard_that_changed_ends_training_by_name(harmed, tmp_path):
+    with pytest.raises(CorruptDataError, match=r"train-00001-of-00003.arrow is damaged"):
+        train(harmed, tmp_path / "unchecked", max_steps=6)
     line = command_line(harmed, tmp_path / "run", "--check-shards", max_steps=6)
     refused = CliRunner().invoke(main, line)
     assert refused.exit_code == 2

@@ -9,6 +9,7 @@ import pytest
 
 from pipeline.common.errors import InputError
 from pipeline.common.ragged import Ragged
+from pipeline.common.sealed import sealed
 from pipeline.dataset.manifest import LENGTH_BIN, MANIFEST, TOKENIZER, read_manifest, write_manifest
 from pipeline.dataset.schema import Examples, concatenate_examples, example_schema
 from pipeline.dataset.shards import read_shard, shard_name, write_shard
@@ -179,8 +180,15 @@ def test_a_manifest_that_is_not_what_was_written(data_set, spoil, message):
     path = data_set / MANIFEST
     facts = json.loads(path.read_text())
     spoil(facts)
-    path.write_text(json.dumps(facts))
+    path.write_text(json.dumps(sealed(facts)))
     with pytest.raises(InputError, match=f"manifest.json cannot be read .*{message}"):
+        list(verify(data_set))
+
+
+def test_a_value_that_changed_in_the_manifest(data_set):
+    path = data_set / MANIFEST
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(InputError, match=r"manifest.json cannot be read .*has changed since"):
         list(verify(data_set))
 
 

@@ -18,7 +18,7 @@ from model.heads import (
     BertForPretraining,
 )
 from model.huggingface.convert import load_huggingface
-from model.huggingface.weight_files import WORD_EMBEDDINGS, weights_sha256
+from model.huggingface.weight_files import weights_sha256
 from tests.support.small_huggingface import (
     SMALL,
     assert_equal_models,
@@ -30,6 +30,8 @@ from tests.support.small_huggingface import (
     shaken,
 )
 from tests.support.small_models import VOCAB
+
+WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -126,7 +128,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "roberta": (
         lambda f: change(f, model_type="roberta", architectures=["RobertaForMaskedLM"]),
         r"model_type 'roberta', architecture 'RobertaForMaskedLM'\); supported are model_type "
-        "'bert' and BertForPreTraining, BertForMaskedLM",
+        "'bert' and 'modernbert' with BertForPreTraining, BertForMaskedLM",
     ),
     "another head": (
         lambda f: change(f, architectures=["BertForTokenClassification"]),

@@ -188,7 +188,7 @@ def fill(run: Path, text: str, top: int) -> None:
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing export.")
 def export(folder: Path, out: Path, **options: Any) -> None:
-    """Convert a run or a classifier for transformers, sentence-transformers or onnxruntime.
+    """Convert a run or a classifier for other libraries.
 
     An ONNX graph is compared with the model in torch, and the speed of both is printed.
     """
