@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from model.config import BertConfig
@@ -24,6 +25,7 @@ from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Token
 from tests.support.small_runs import write_small_run
 from tests.test_checkpoint import no_file_longer_than
 from train.artifacts.classifier_folder import read_report
+from train.cli import main
 from train.finetuning.cells import Cell
 from train.finetuning.classifier import load_classifier
 from train.finetuning.config import FinetuneConfig
@@ -636,6 +638,13 @@ def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:
     assert line.text == table.text == "w1 w2\tgood w3"
     assert line.probability == pytest.approx(table.probability, abs=1e-6)
     assert alone.probability != line.probability
+
+
+def test_a_text_of_several_lines_is_one_line_of_output(classifier: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text('text\n"w1 good\nw2"\nw3 bad\n')
+    command = ["predict", str(classifier), "--file", str(tmp_path / "x.csv")]
+    lines = CliRunner().invoke(main, command).stdout.splitlines()
+    assert [line.split("\t")[0::2] for line in lines] == [["1", "w1 good w2"], ["0", "w3 bad"]]
 
 
 def test_what_cannot_be_predicted_is_an_error(classifier: Path, tmp_path: Path) -> None:

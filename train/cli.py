@@ -149,15 +149,16 @@ for command in (pretrain, evaluate, finetune, baseline, benchmark):
 def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files or standard input.
 
-    Prints one line per text: class, probability and text, separated by tabs. HF_DIR is a
-    BertForSequenceClassification; with --text-pair it reads pairs.
+    Prints one line per text: class, probability and text, separated by tabs; line ends in a text
+    are shown as spaces. HF_DIR is a BertForSequenceClassification; with --text-pair it reads pairs.
     """
     from train.predict import predict as run_prediction
 
     if not texts and not options["files"]:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
     for prediction in run_prediction(folder, texts, **options):
-        click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{prediction.text}")
+        text = " ".join(prediction.text.splitlines())
+        click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{text}")
 
 
 @main.command()
