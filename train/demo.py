@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
         "--max-steps", "1000", "--batch-size", "64", "--learning-rate", "2e-3",
-        "--precision", "fp32", "--resume",
+        "--resume",
     )  # fmt: skip
     command("evaluate", run, shards)
     command(
