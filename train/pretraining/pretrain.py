@@ -73,14 +73,8 @@ def pretrain(
         loader = open_loader(shards, training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
-
-        def write_folder() -> None:
-            if overwrite:  # only now: a new run that is refused leaves the old one alone
-                remove_run(out)
-            started = replace(config, started_from=start.started_from)
-            write_run(out, started, load_tokenizer(shards / TOKENIZER))
-
-        world.broadcast_from_main(write_folder)
+        started = replace(config, started_from=start.started_from)
+        world.broadcast_from_main(lambda: _write_folder(out, started, shards, replaces=overwrite))
         if note and world.is_main:
             print(note, file=sys.stderr)
         return Trainer(shards, out, config, world, loader=loader, start=start).train()
@@ -92,6 +86,13 @@ def _own_folder(out: Path) -> Iterator[None]:
     check_run_folder(out)
     with locked_folder(out):
         yield
+
+
+def _write_folder(out: Path, config: RunConfig, shards: Path, *, replaces: bool) -> None:
+    """Called last: a new run that is refused leaves the old one alone."""
+    if replaces:
+        remove_run(out)
+    write_run(out, config, load_tokenizer(shards / TOKENIZER))
 
 
 def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:
