@@ -11,6 +11,11 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+# Its functions take the default group of the moment as their default argument. An optimizer's first
+# step imports it, and from then on it would keep the group and its threads alive until the
+# interpreter ends; gloo's thread, needing the interpreter for a last time, then aborts the process.
+import torch.distributed.nn.functional
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
