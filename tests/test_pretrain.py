@@ -63,7 +63,8 @@ def steps(run):
 
 
 def test_a_run_writes_its_configs_checkpoints_metrics_and_summary(finished):
-    names = ["checkpoints", "metrics.jsonl", "run.json", "summary.json", "tensorboard", "tokenizer"]
+    files = ["learning.jsonl", "metrics.jsonl", "run.json", "summary.json"]
+    names = ["checkpoints", *files, "tensorboard", "tokenizer"]
     assert sorted(path.name for path in finished.iterdir()) == names
     assert steps(finished) == [4, 8, 12]
     config, tokenizer, _ = load_run(finished)

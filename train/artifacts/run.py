@@ -25,6 +25,7 @@ from train.config import PretrainConfig
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
+LEARNING = "learning.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / TOKENIZER, TOKENIZER_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, "metrics.jsonl", RUN):
+    for name in (SUMMARY, LEARNING, "metrics.jsonl", RUN):
         (run / name).unlink(missing_ok=True)
 
 

@@ -28,9 +28,11 @@ from train.engine.optim import build_optimizer, set_learning_rate
 from train.engine.precision import seed_dropout
 from train.engine.schedule import batch_size_at, is_over, learning_rate_at
 from train.monitoring.health import Health
+from train.monitoring.learning import ROWS, LearningLog
 from train.monitoring.metrics import MetricsLog
 from train.monitoring.running_metrics import RunningMetrics
 from train.pretraining.evaluate import Evaluation, evaluate
+from train.pretraining.guesses import guess, held_out_rows
 from train.pretraining.initial_weights import load_initial
 from train.pretraining.more_positions import grown_moments, grown_weights
 from train.pretraining.resume import ResumePoint
@@ -94,6 +96,7 @@ class Trainer:
             writes=world.is_main,
             health=Health(total_steps=total_steps),
         )
+        self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
 
     def train(self) -> Outcome:
         """Train until the last step, the end of the time budget, or a stop request."""
@@ -203,7 +206,7 @@ class Trainer:
         if not self.manifest.num_examples("validation"):
             return
         training, world = self.training, self.world
-        rows = training.micro_batch_size or training.batch_size // world.size  # these fit in memory
+        rows = self._rows_in_memory()
         batches = evaluation_batches(
             self.shards,
             batch_size=rows * world.size,
@@ -219,6 +222,8 @@ class Trainer:
                 world=world,
                 precision=training.precision,
             )
+            if not self.control.is_stopped:
+                self._record_guesses()
         except InputError:  # a bad validation shard: keep what was trained
             self._save()
             raise
@@ -227,6 +232,19 @@ class Trainer:
         self.heldout = heldout
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         self.log.write(self.step, values)
+
+    def _record_guesses(self) -> None:
+        """Write the answers for the first held-out rows; every process computes them (FSDP)."""
+        rows = min(self._rows_in_memory(), ROWS)
+        held_out = evaluation_batches(self.shards, batch_size=rows, limit=ROWS)
+        batches = [loaded.batch for loaded in held_out]
+        guesses = guess(self.model, batches, precision=self.training.precision)
+        if self.learning:
+            self.learning.write(self.step, held_out_rows(batches), guesses)
+
+    def _rows_in_memory(self) -> int:
+        """Rows of a forward pass of training."""
+        return self.training.micro_batch_size or self.training.batch_size // self.world.size
 
     def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:
         """The batches until a stop request; all processes stop at the same batch."""

@@ -1,0 +1,142 @@
+"""The held-out rows that a run answers at every evaluation, in RUN/learning.jsonl."""
+
+import math
+import shutil
+
+import pytest
+import torch
+
+from model.heads import BertForPretraining
+from pipeline.common.errors import InputError
+from pipeline.dataset.shards import read_shard
+from tests.support.small_data import write_data_set
+from tests.support.small_training import TINY, assert_same_run, go_back, numbers, train, weights
+from train.artifacts.run import LEARNING, remove_run
+from train.data.loader import evaluation_batches
+from train.monitoring.learning import ROWS, Guesses, Learning, LearningLog
+from train.pretraining.guesses import guess, held_out_rows
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    return write_data_set(
+        tmp_path_factory.mktemp("data") / "shards", train=(60,), validation=(20, 30)
+    )
+
+
+@pytest.fixture(scope="module")
+def run(shards, tmp_path_factory):
+    """A run of 12 steps, evaluated at 4, 8 and 12."""
+    out = tmp_path_factory.mktemp("run") / "run"
+    train(shards, out, eval_every=4)
+    return out
+
+
+def test_the_rows_are_the_first_held_out_ones_as_they_are_stored(run, shards):
+    learning = Learning.of(run)
+    assert len(learning.rows) == ROWS
+    examples = read_shard(shards / "validation-00000-of-00002.arrow")
+    for row, shown in enumerate(learning.rows[: len(examples)]):
+        of_row = examples.slice(row, row + 1)
+        assert shown.input_ids == of_row.input_ids.values.tolist()
+        assert shown.positions == of_row.masked_lm_positions.values.tolist()
+        assert shown.answers == of_row.masked_lm_labels.values.tolist()
+        assert shown.length_a == of_row.length_a[0]
+        assert shown.next_sentence_label == of_row.next_sentence_label[0]
+
+
+def test_each_evaluation_has_an_answer_for_every_mask(run):
+    learning = Learning.of(run)
+    assert list(learning.guesses) == [4, 8, 12]
+    for guesses in learning.guesses.values():
+        for row, tokens, best, of_answers, label_1 in zip(
+            learning.rows,
+            guesses.guesses,
+            guesses.probabilities,
+            guesses.of_answers,
+            guesses.label_1,
+            strict=True,
+        ):
+            assert len(tokens) == len(best) == len(of_answers) == len(row.positions)
+            assert (label_1 is None) == (row.next_sentence_label < 0)
+            for token, answer, p, of_answer in zip(
+                tokens, row.answers, best, of_answers, strict=True
+            ):
+                assert 0 <= of_answer <= p <= 1
+                assert token != answer or of_answer == p
+
+
+def test_answers_are_those_of_the_models_softmax(shards):
+    model = BertForPretraining(TINY, seed=1)
+    batches = [loaded.batch for loaded in evaluation_batches(shards, batch_size=8, limit=12)]
+    found = guess(model, batches, precision="fp32")
+    assert len(found.guesses) == len(held_out_rows(batches)) == 12
+    assert model.training
+    model.eval()
+    first = batches[0]
+    with torch.no_grad():
+        mlm, nsp = model(
+            first.input_ids, first.token_type_ids, first.attention_mask, first.masked_lm_positions
+        )
+    best, tokens = mlm.softmax(-1).max(-1)
+    for row in range(8):
+        number = int(first.masked_lm_weights[row].sum())
+        assert found.guesses[row] == tokens[row, :number].tolist()
+        assert found.probabilities[row] == pytest.approx(best[row, :number].tolist())
+        losses = torch.nn.functional.cross_entropy(
+            mlm[row, :number], first.masked_lm_labels[row, :number], reduction="none"
+        )
+        assert [-math.log(p) for p in found.of_answers[row]] == pytest.approx(
+            losses.tolist(), rel=1e-4
+        )
+        if found.label_1[row] is not None:
+            assert found.label_1[row] == pytest.approx(nsp.softmax(-1)[row, 1].item())
+
+
+def test_recording_changes_no_number_of_the_run(run, shards, tmp_path):
+    """With dropout: an evaluation draws nothing and leaves the weights alone."""
+    train(shards, tmp_path / "run", eval_every=0)
+    assert list(Learning.of(tmp_path / "run").guesses) == [12]
+    often, once = numbers(run), numbers(tmp_path / "run")
+    assert [line for line in often if "mlm_loss" in line] == once[:12]
+    assert weights(run) == weights(tmp_path / "run")
+
+
+def test_without_held_out_rows_there_is_no_file(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(60,))
+    train(shards, tmp_path / "run", max_steps=2)
+    assert not (tmp_path / "run" / LEARNING).exists()
+
+
+def test_a_resumed_run_has_the_same_lines(run, shards, tmp_path):
+    """Lines after the checkpoint, and a line that was cut, are written again."""
+    killed = go_back(shutil.copytree(run, tmp_path / "run"), 4)
+    (killed / "summary.json").unlink()
+    with (killed / LEARNING).open("a") as file:
+        file.write('{"step": 99, "gue')
+    train(shards, killed, eval_every=4, resume=True)
+    assert (killed / LEARNING).read_bytes() == (run / LEARNING).read_bytes()
+    assert_same_run(killed, run)
+
+
+def test_a_run_that_begins_again_begins_with_its_rows(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    LearningLog(copy, start_step=0)
+    assert not (copy / LEARNING).exists()
+    assert Learning.of(copy) is None
+    remove_run(shutil.copytree(run, tmp_path / "removed"))
+    assert not (tmp_path / "removed" / LEARNING).exists()
+
+
+def test_a_file_that_is_not_ours_is_named(tmp_path):
+    for text in ("[]\n", "{}\n", '{"rows": []}\n{}\n', '{"rows": [1]}\n', '{"rows": []}\nx\n'):
+        (tmp_path / LEARNING).write_text(text)
+        with pytest.raises(InputError, match=r"line \d of .*learning.jsonl cannot be read"):
+            Learning.of(tmp_path)
+
+
+def test_the_file_has_four_decimals():
+    found = Guesses(
+        guesses=[[1]], probabilities=[[0.123456]], of_answers=[[1e-9]], label_1=[None]
+    ).rounded()
+    assert (found.probabilities, found.of_answers, found.label_1) == ([[0.1235]], [[0.0]], [None])

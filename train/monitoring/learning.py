@@ -1,0 +1,126 @@
+"""RUN/learning.jsonl: what the model answers on the same held-out rows at every evaluation.
+
+    {"rows": [{"input_ids": [2, 7, 4, 3], "positions": [2], "answers": [11], "length_a": 4, ...}]}
+    {"step": 100, "guesses": [[15]], "probabilities": [[0.31]], "of_answers": [[0.02]], ...}
+    {"step": 200, "guesses": [[11]], "probabilities": [[0.44]], "of_answers": [[0.44]], ...}
+
+The first line has the rows, each other line one evaluation. Nothing reads the file in training.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import whole_file
+from train.artifacts.run import LEARNING
+
+ROWS = 32  # held-out rows, the first ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOutRow:
+    """A row as it is shown to the model, and the answers."""
+
+    input_ids: list[int]  # masked, with [CLS] and [SEP]
+    positions: list[int]
+    answers: list[int]  # original ids at the positions
+    length_a: int
+    next_sentence_label: int  # as in the shards
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """What a model answers for some rows: a list for each row, a value for each mask."""
+
+    guesses: list[list[int]]  # most probable ids
+    probabilities: list[list[float]]  # of the guesses
+    of_answers: list[list[float]]  # probabilities of the right ids
+    label_1: list[float | None]  # probability of next_sentence_label 1; None: there is no B
+
+    def rounded(self) -> "Guesses":
+        """With four decimals, as the file has them."""
+        return Guesses(
+            guesses=self.guesses,
+            probabilities=[[round(p, 4) for p in row] for row in self.probabilities],
+            of_answers=[[round(p, 4) for p in row] for row in self.of_answers],
+            label_1=[None if p is None else round(p, 4) for p in self.label_1],
+        )
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The rows of a run, and its guesses by step."""
+
+    rows: list[HeldOutRow]
+    guesses: dict[int, Guesses]
+
+    @classmethod
+    def of(cls, run: Path) -> Self | None:
+        """None where the run has not been evaluated, or was made by a version without the file.
+
+        A line that a killed process did not finish is left out. Raises InputError for a file that
+        cannot be read.
+        """
+        path = run / LEARNING
+        if not path.exists():
+            return None
+        found: list[HeldOutRow] = []
+        guesses = {}
+        for number, (values, _) in enumerate(_lines(path)):
+            try:
+                if number == 0:
+                    found = [HeldOutRow(**row) for row in values["rows"]]
+                    continue
+                step = int(values.pop("step"))
+                guesses[step] = Guesses(**values)
+            except (LookupError, TypeError, ValueError) as error:
+                raise InputError(
+                    f"line {number + 1} of {path} cannot be read ({error}); remove the file."
+                ) from error
+        return cls(found, guesses) if guesses else None
+
+
+class LearningLog:
+    """Writes the file of one run; one process of it does.
+
+    Lines after `start_step` were written by a process that died before it saved; they are removed.
+    """
+
+    def __init__(self, run: Path, *, start_step: int) -> None:
+        self._path = run / LEARNING
+        if self._path.exists():
+            _keep_until(self._path, start_step)
+
+    def write(self, step: int, rows: list[HeldOutRow], guesses: Guesses) -> None:
+        """One evaluation; the first one writes the rows, too."""
+        lines = [] if self._path.exists() else [{"rows": [asdict(row) for row in rows]}]
+        with self._path.open("a", encoding="utf-8") as file:
+            for values in (*lines, {"step": step, **asdict(guesses.rounded())}):
+                file.write(json.dumps(values, separators=(",", ":")) + "\n")
+
+
+def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            values = json.loads(line)
+        except ValueError:
+            values = None
+        if not isinstance(values, dict) or ("rows" if number == 1 else "step") not in values:
+            raise InputError(
+                f"line {number} of {path} cannot be read; remove the file and run again."
+            )
+        yield values, line
+
+
+def _keep_until(path: Path, step: int) -> None:
+    kept = [line for values, line in _lines(path) if values.get("step", 0) <= step]
+    if len(kept) < 2:  # rows without an evaluation
+        path.unlink()
+        return
+    with whole_file(path) as file:
+        file.write(b"".join(kept))

@@ -1,0 +1,75 @@
+"""The answers of a model on masked rows: its best token for each mask, and the NSP label.
+
+[CLS] the [MASK] sat [SEP] it slept [SEP]  ->  dog 0.31, "cat" (the answer) 0.02; label 1: 0.48
+"""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from model.heads import BertForPretraining
+from train.data.batch import Batch
+from train.engine.precision import autocast
+from train.monitoring.learning import Guesses, HeldOutRow
+
+
+@torch.no_grad()
+def guess(model: BertForPretraining, batches: Iterable[Batch], *, precision: str) -> Guesses:
+    """The answers for each real row of the batches, in order; padding rows are left out."""
+    device = model.nsp_head.weight.device
+    was_training = model.training
+    model.eval()
+    found = Guesses(guesses=[], probabilities=[], of_answers=[], label_1=[])
+    for batch in batches:
+        on_device = batch.to(device)
+        with autocast(precision, device):
+            mlm_logits, nsp_logits = model(
+                on_device.input_ids,
+                on_device.token_type_ids,
+                on_device.attention_mask,
+                on_device.masked_lm_positions,
+            )
+        _add(found, batch, mlm_logits[..., : model.config.vocab_size], nsp_logits)
+    model.train(was_training)
+    return found
+
+
+def _add(found: Guesses, batch: Batch, mlm_logits: Tensor, nsp_logits: Tensor) -> None:
+    probabilities = mlm_logits.float().softmax(-1).cpu()  # [B, P, V]
+    best, tokens = probabilities.max(-1)
+    of_answers = probabilities.gather(-1, batch.masked_lm_labels[..., None])[..., 0]
+    label_1 = nsp_logits.float().softmax(-1)[:, 1].tolist()
+    for row, number in _real_rows(batch):
+        found.guesses.append(tokens[row, :number].tolist())
+        found.probabilities.append(best[row, :number].tolist())
+        found.of_answers.append(of_answers[row, :number].tolist())
+        has_b = int(batch.next_sentence_labels[row]) >= 0
+        found.label_1.append(label_1[row] if has_b else None)
+
+
+def held_out_rows(batches: Iterable[Batch]) -> list[HeldOutRow]:
+    """The real rows of the batches, without padding."""
+    found = []
+    for batch in batches:
+        for row, number in _real_rows(batch):
+            length = int(batch.attention_mask[row].sum())
+            length_b = int(batch.token_type_ids[row].sum())
+            found.append(
+                HeldOutRow(
+                    input_ids=batch.input_ids[row, :length].tolist(),
+                    positions=batch.masked_lm_positions[row, :number].tolist(),
+                    answers=batch.masked_lm_labels[row, :number].tolist(),
+                    length_a=length - length_b,
+                    next_sentence_label=int(batch.next_sentence_labels[row]),
+                )
+            )
+    return found
+
+
+def _real_rows(batch: Batch) -> Iterator[tuple[int, int]]:
+    """Index and number of masks of each row that is not padding."""
+    numbers = batch.masked_lm_weights.sum(1).int().tolist()
+    for row, weight in enumerate(batch.example_weights.tolist()):
+        if weight:
+            yield row, numbers[row]
