@@ -12,6 +12,7 @@ from itertools import islice, permutations
 import pytest
 import torch
 
+from model.heads import BertForPretraining
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
 from tests.support.two_processes import MODEL, run_jobs
@@ -23,13 +24,21 @@ from train.artifacts.checkpoint import (
     read_state,
 )
 from train.data.loader import Loader
-from train.engine.distributed import World, is_main_process, is_restart, join_world
+from train.engine.distributed import (
+    World,
+    is_main_process,
+    is_restart,
+    join_world,
+    parallelize,
+)
 from train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
 #: Batches of like length without padding, over two borders of epochs.
 FORMS = {"max_steps": 16, "length_bins": 3, "unpadded": True, "micro_batch_size": 2}
+#: A sharded model converts its weights itself; an untied decoder is a shard of its own.
+BF16, UNTIED = {"max_steps": 16, "precision": "bf16"}, {"tie_word_embeddings": False}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
 #: A run that begins as the first of these and goes on as the second, after step 40.
 CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
@@ -49,6 +58,7 @@ def runs(folder, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     train(folder, runs / "one", model=MODEL, **OPTIONS)
     train(folder, runs / "forms-one", model=MODEL, **FORMS)
+    train(folder, runs / "bf16-one", model=replace(MODEL, **UNTIED), **BF16)
     jobs = [
         {"out": runs / kind, "changes": {**OPTIONS, "parallel": kind}} for kind in ("ddp", "fsdp")
     ]
@@ -64,6 +74,7 @@ def runs(folder, tmp_path_factory):
     ]
     jobs.append({"out": runs / "ddp", "changes": {**OPTIONS, "max_steps": 3}})
     jobs.append({"out": runs / "forms", "changes": FORMS})
+    jobs.append({"out": runs / "bf16", "model": UNTIED, "changes": {**BF16, "parallel": "fsdp"}})
     for rank in (0, 1):
         shutil.copytree(folder, runs / f"shards-{rank}")
     (runs / "shards-1" / "train-00001-of-00005.arrow").unlink()
@@ -109,6 +120,51 @@ def test_two_processes_train_as_one_does(kind, runs):
 
 def test_two_processes_train_as_one_does_on_unpadded_batches_of_like_length(runs):
     assert_same_training(numbers(runs / "forms"), numbers(runs / "forms-one"))
+
+
+def test_a_sharded_model_in_bf16_trains_as_autocast_does(runs):
+    """Its norms and the sums between its layers are in bfloat16, too, so it is not the same."""
+    found, wanted = numbers(runs / "bf16"), numbers(runs / "bf16-one")
+    assert [line["data_digest"] for line in found[:16]] == [
+        line["data_digest"] for line in wanted[:16]
+    ]
+    for ours, theirs in zip(found, wanted, strict=True):
+        for name in {"mlm_loss", "nsp_loss", "heldout/mlm_loss"} & theirs.keys():
+            assert ours[name] == pytest.approx(theirs[name], rel=0.02)
+    weights = load_weights(latest_checkpoint(runs / "bf16"))
+    assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+def test_layers_of_a_sharded_model_are_gathered_in_bf16():
+    """Its parts outside of the layers are in one group, but for an untied decoder."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=store)
+    try:
+        model = parallelize(
+            BertForPretraining(replace(MODEL, **UNTIED)),
+            World(0, 2, torch.device("cpu")),
+            parallel="fsdp",
+            precision="bf16",
+            compile=False,
+        )
+        seen = {}
+        for name, module in model.named_modules():
+            module.register_forward_hook(
+                lambda module, _, out, name=name: seen.update(
+                    {f"{name}.{key}": p.dtype for key, p in module.named_parameters(recurse=False)}
+                )
+            )
+        ids = torch.ones(2, 8, dtype=torch.long)
+        mlm_logits, _ = model(ids, ids, None, ids[:, :2])
+        assert mlm_logits.dtype == torch.bfloat16
+        assert set(seen.values()) == {torch.bfloat16}
+        assert {"encoder.layers.1.attention.qkv.weight", "nsp_head.weight"} <= seen.keys()
+        layers = model.encoder.layers.parameters()  # shards again
+        assert {p.dtype for p in layers} == {torch.float32}
+        shards = {name for name, module in model.named_modules() if hasattr(module, "unshard")}
+        assert shards == {"", "encoder.layers.0", "encoder.layers.1", "mlm_head"}
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_ranks_that_would_skip_different_shards_all_refuse(runs):

@@ -96,8 +96,8 @@ def test_the_utilization_is_that_of_all_devices():
 
 
 def test_an_unknown_device_has_no_peak_and_no_utilization():
-    assert peak_flops(torch.device("cpu")) is None
-    assert peak_of("NVIDIA GeForce GTX 1080") is None
+    assert peak_flops(torch.device("cpu"), "bf16") is None
+    assert peak_of("NVIDIA GeForce GTX 1080", "fp32") is None
     assert mfu(4e12, seconds=2.0, peak=None) is None
 
 
@@ -113,4 +113,10 @@ def test_an_unknown_device_has_no_peak_and_no_utilization():
     ],
 )
 def test_devices_are_recognized_by_their_names(name, known):
-    assert peak_of(name) == PEAKS[known]
+    assert peak_of(name, "bf16") == PEAKS[known]
+
+
+def test_float32_has_the_peak_of_tf32():
+    """494.7, 156 teraflops in the data sheets."""
+    assert peak_of("NVIDIA H100 80GB HBM3", "fp32") == pytest.approx(494.7e12, rel=1e-3)
+    assert peak_of("NVIDIA A100-SXM4-80GB", "fp32") == 156e12

@@ -1,5 +1,7 @@
 """Muon updates the matrices of the layers, AdamW the rest, both with one learning rate."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from model.heads import BertForPretraining
 from tests.support.small_training import STILL, TINY, assert_same_run, go_back, train
 from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import latest_checkpoint, load_moments
-from train.engine.muon import is_hidden_matrix
+from train.engine.muon import MOMENTUM, is_hidden_matrix
 from train.engine.optim import build_optimizer, set_learning_rate
 
 MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
@@ -67,6 +69,28 @@ def test_one_learning_rate_is_set_for_both():
     set_learning_rate(optimizer, 0.0)
     optimizer.step()
     assert all(torch.equal(p, q) for p, q in zip(parameters, at, strict=True))
+
+
+def test_matrices_of_one_shape_are_updated_together_as_torchs_muon_updates_each():
+    """Two layers; torch's Muon takes one matrix at a time."""
+    config = replace(TINY, num_hidden_layers=2)
+    ours, theirs = BertForPretraining(config), BertForPretraining(config)
+    hidden = [p for name, p in theirs.named_parameters() if is_hidden_matrix(name, p)]
+    reference = torch.optim.Muon(
+        hidden, lr=0.5, weight_decay=0.1, momentum=MOMENTUM, adjust_lr_fn="match_rms_adamw"
+    )
+    optimizer = build_optimizer(ours, MUON)
+    draw = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+            p.grad = torch.randn(p.shape, generator=draw)
+            q.grad = p.grad.clone()
+        optimizer.step()
+        reference.step()
+    named = dict(ours.named_parameters())
+    for name, parameter in theirs.named_parameters():
+        if is_hidden_matrix(name, parameter):  # steps of 0.5, rounded to bfloat16
+            torch.testing.assert_close(named[name], parameter, atol=2e-2, rtol=0, msg=name)
 
 
 def test_it_resumes_bit_for_bit(small_folder, tmp_path):

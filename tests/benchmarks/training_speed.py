@@ -10,14 +10,17 @@ one thing that makes our step fast; the last row gives `transformers` those that
 
 On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
 the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
-pre-norm and no untied head: `nano` is compared with a BERT of the same sizes.
+pre-norm and no untied head: `nano` is compared with a BERT of the same sizes, on fewer examples,
+because its logits are of all positions. Ids are of the whole vocabulary. A row that fails, for lack
+of memory or of `transformers`, is printed with the reason, and the next one follows.
 """
 
 import argparse
+import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -29,6 +32,7 @@ import torch
 from model.config import BertConfig, preset
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.training_configs import training_config
 from train.data.batch import Batch, LoadedBatch
@@ -41,9 +45,11 @@ from train.engine.precision import autocast
 from train.monitoring.running_metrics import StepTimer
 from train.pretraining.step import train_step
 
+VOCABULARY = 30_522  # of the presets
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CPU_CASES = {"bert-mini": (128, 32), "bert-base": (128, 8)}  # tokens, examples
 CUDA_CASES = {"bert-base": (128, 512), "bert-large": (512, 64), "nano": (64, 4096)}
+THEIR_LOGITS = 2**31  # at most; 17 GB in bfloat16 and float32 with their gradients
 Step = Callable[[], Any]
 
 
@@ -150,6 +156,7 @@ def compare(
         ours, theirs = context.Pipe()
         arguments = (theirs, name, preset_name, batch)
         context.Process(target=serve, args=arguments, daemon=True).start()
+        theirs.close()  # the process has it now, so its end is seen here
         ends.append(ours)
     for _ in range(rounds + 2):
         for end, found in zip(ends, seconds, strict=True):
@@ -161,7 +168,13 @@ def compare(
 
 
 def data_set(folder: Path, tokens: int, examples: int) -> Path:
-    return write_data_set(folder, train=(examples,), config=DataConfig(max_seq_length=tokens))
+    """Random ids of a vocabulary of BERT's size: with a small one, embeddings stay in a cache."""
+    words = (f"w{number}" for number in range(len(SPECIAL_TOKENS), VOCABULARY))
+    tokenizer = Tokenizer(
+        [*SPECIAL_TOKENS, *words], Normalization(lowercase=True, strip_accents=True)
+    )
+    config = DataConfig(max_seq_length=tokens)
+    return write_data_set(folder, train=(examples,), config=config, tokenizer=tokenizer)
 
 
 def on_cpu(rounds: int) -> None:
@@ -172,7 +185,11 @@ def on_cpu(rounds: int) -> None:
             batch = next(iter(Loader(folder, batch_size=examples, seed=0)))
         print(f"{name}, {examples} x {tokens} tokens, {threads} threads: real tokens per second")
         for row in ROWS:
-            ours, theirs = compare((row, "transformers"), name, batch, rounds)
+            try:
+                ours, theirs = compare((row, "transformers"), name, batch, rounds)
+            except EOFError:  # a process ended early, after printing its error
+                print(f"  {row:46}  failed", flush=True)
+                continue
             speed, rival = batch.num_tokens / ours, batch.num_tokens / theirs
             print(
                 f"  {row:46}{speed:8.0f}  transformers{rival:6.0f}{speed / rival:7.2f} x",
@@ -187,44 +204,76 @@ def on_cuda(rounds: int) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = data_set(Path(scratch), tokens, max(100_000, 8 * examples))
             loader = Loader(folder, batch_size=examples, seed=0, device=device)
-            cuda_case(name, loader, device, rounds)
+            print(f"  {name}, {examples} x {tokens}:", cuda_row(name, loader, rounds), flush=True)
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
-def cuda_case(name: str, loader: Loader, device: torch.device, rounds: int) -> None:
-    """`rounds` turns of ten steps for each side."""
+def cuda_row(name: str, loader: Loader, rounds: int) -> str:
+    """The numbers of both sides, or why one has none."""
+    batches = iter(loader)
+    fixed = next(batches)
+    ours = attempt(lambda: our_speed(name, batches, fixed, rounds))
+    theirs = attempt(lambda: their_speed(name, fixed, rounds))
+    if isinstance(ours, str) or isinstance(theirs, str):
+        shown = (side if isinstance(side, str) else side[1] for side in (ours, theirs))
+        return "  transformers ".join(shown)
+    return f"{ours[1]}  transformers {theirs[1]}  {ours[0] / theirs[0]:.2f} x"
+
+
+def attempt(measure: Callable[[], tuple[float, str]]) -> tuple[float, str] | str:
+    """What `measure` returns; the first line of what it raises."""
+    try:
+        return measure()
+    except Exception as error:  # any: the other rows are worth having
+        return f"failed: {type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def our_speed(
+    name: str, batches: Iterator[LoadedBatch], fixed: LoadedBatch, rounds: int
+) -> tuple[float, str]:
+    """Real tokens per second of `rounds` turns of ten steps, and the text of the row."""
+    device = fixed.batch.input_ids.device
     config = preset(name)
     model = BertForPretraining(config).train().to(device)
     model.compile()
     optimizer = build_optimizer(model, training_config())
-    batches, watch, seconds = iter(loader), StepTimer(), ([], [])
+    watch, seconds = StepTimer(), []
 
-    def ours() -> None:
+    def step() -> None:
         with watch.waiting():
             loaded = next(batches)
         watch.tokens += loaded.num_tokens
         one_step(model, optimizer, loaded, "bf16")
 
-    fixed = next(batches)
-    theirs = their_step(config, fixed, "bf16", fused=True)
     waited = spent = read = 0.0
     for turn in range(rounds + 1):
         watch.lap()
-        seconds[0].append(timed(ours))
+        seconds.append(timed(step))
         turn_spent, turn_waited, turn_tokens = watch.lap()
-        seconds[1].append(timed(theirs))
         if turn:  # the first one compiles
             spent, waited, read = spent + turn_spent, waited + turn_waited, read + turn_tokens
-    mine, rival = (statistics.median(found[1:]) for found in seconds)
     rows, length = fixed.batch.input_ids.shape
     predictions = fixed.batch.masked_lm_positions.shape[1]
     flops = step_flops(config, batch_size=rows, seq_len=length, predictions=predictions)
-    share = mfu(flops, seconds=mine, peak=peak_flops(device))
-    print(
-        f"  {name}, {rows} x {length}: {read / spent:10.0f}  MFU "
-        f"{'not known' if share is None else f'{share:.1%}'}  waiting {waited / spent:.2%}  "
-        f"transformers {fixed.num_tokens / rival:10.0f}  {rival / mine:.2f} x",
-        flush=True,
-    )
+    mine, peak = statistics.median(seconds[1:]), peak_flops(device, "bf16")
+    share = mfu(flops, seconds=mine, peak=peak)
+    shown = "not known" if share is None else f"{share:.1%}"
+    memory = torch.cuda.max_memory_allocated(device) / 1e9
+    text = f"{read / spent:10.0f}  MFU {shown}  waiting {waited / spent:.2%}  {memory:.1f} GB"
+    return read / spent, text
+
+
+def their_speed(name: str, fixed: LoadedBatch, rounds: int) -> tuple[float, str]:
+    """The same of `transformers`, on as many of the examples as its logits have room for."""
+    config, (rows, length) = preset(name), fixed.batch.input_ids.shape
+    fitting = min(rows, THEIR_LOGITS // (length * config.padded_vocab_size))
+    part = fixed.batch.slice(0, fitting)
+    step = their_step(config, replace(fixed, batch=part), "bf16", fused=True)
+    seconds = statistics.median([timed(step) for _ in range(rounds + 1)][1:])
+    note = "" if fitting == rows else f" ({fitting} x {length})"
+    speed = part.num_tokens / seconds
+    return speed, f"{speed:10.0f}{note}"
 
 
 def timed(step: Step, steps: int = 10) -> float:

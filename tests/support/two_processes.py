@@ -3,8 +3,9 @@
     torchrun ... tests/support/two_processes.py JOBS.json
 
 A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
-`small_training.train`; with `copy_of` and `step` it resumes from that step of another run; `signal`
-is sent to rank 1 before its first restart. If rank r refuses, its message is in `OUT.refused.r`.
+`small_training.train`, `model` with changes of the model; with `copy_of` and `step` it resumes from
+that step of another run; `signal` is sent to rank 1 before its first restart. If rank r refuses,
+its message is in `OUT.refused.r`.
 """
 
 import json
@@ -53,7 +54,13 @@ def do(job: dict[str, Any]) -> None:
     try:
         resume = "copy_of" in job
         shards = Path(job["shards"].format(rank=rank))
-        train(shards, out, model=MODEL, resume=resume, **job["changes"])
+        train(
+            shards,
+            out,
+            model=replace(MODEL, **job.get("model", {})),
+            resume=resume,
+            **job["changes"],
+        )
     except (InputError, SystemExit) as refusal:
         Path(f"{out}.refused.{rank}").write_text(f"{type(refusal).__name__} {refusal}")
     if handle:

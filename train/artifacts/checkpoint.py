@@ -69,17 +69,18 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     return folder
 
 
-def load_weights(folder: Path) -> dict[str, Tensor]:
-    """The model's weights by name, on the CPU. Raises InputError where the file is damaged."""
-    return _load(folder, MODEL)
+def load_weights(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]:
+    """The model's weights by name, on the CPU. Raises InputError where the file is damaged.
 
-
-def load_moments(folder: Path) -> dict[str, Tensor]:
-    """The optimizer's state as "NAME/exp_avg" and so on, on the CPU.
-
-    Raises InputError where the file is damaged.
+    `is_checked`: a process of this run has just called `check_checkpoint`, which takes longer than
+    reading the file.
     """
-    return _load(folder, OPTIMIZER)
+    return _load(folder, MODEL, is_checked=is_checked)
+
+
+def load_moments(folder: Path, *, is_checked: bool = False) -> dict[str, Tensor]:
+    """The optimizer's state as "NAME/exp_avg" and so on, on the CPU; see `load_weights`."""
+    return _load(folder, OPTIMIZER, is_checked=is_checked)
 
 
 def read_state(folder: Path) -> TrainState:
@@ -166,8 +167,9 @@ def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
         raise _damage(folder, STATE, error) from error
 
 
-def _load(folder: Path, name: str) -> dict[str, Tensor]:
-    _check(folder, name, _read(folder)[1])
+def _load(folder: Path, name: str, *, is_checked: bool) -> dict[str, Tensor]:
+    if not is_checked:
+        _check(folder, name, _read(folder)[1])
     try:
         return load_file(folder / name)
     except (OSError, SafetensorError) as error:

@@ -24,6 +24,9 @@ from pipeline.common.errors import ClozelineError
 
 Found = TypeVar("Found")
 
+#: How long processes wait for each other: rank 0 may be reading a large checkpoint.
+PATIENCE = timedelta(minutes=30)
+
 
 @dataclass(frozen=True)
 class World:
@@ -78,11 +81,11 @@ class World:
 
 
 @contextmanager
-def join_world(*, patience: timedelta | None = None) -> Iterator[World]:
+def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     """The world that torchrun's environment variables describe.
 
     A process group that this creates is destroyed at the end of the block; its processes wait for
-    each other for up to `patience`, by default some minutes.
+    each other for up to `patience`.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -113,21 +116,27 @@ def is_restart() -> bool:
 
 
 def parallelize(
-    model: BertForPretraining, world: World, *, parallel: str, compile: bool
+    model: BertForPretraining, world: World, *, parallel: str, precision: str, compile: bool
 ) -> nn.Module:
     """The model on its device, replicated (`ddp`) or sharded (`fsdp`) over the processes.
 
     `ddp` returns a wrapper around the model, `fsdp` the model itself with DTensor parameters, so
-    build the optimizer afterwards. Both average gradients over the processes.
+    build the optimizer afterwards. Both average gradients over the processes. A sharded model
+    computes in `precision` by itself; autocast would convert its weights once more.
     """
-    if world.size > 1 and parallel == "fsdp":
-        return _shard(model, compile=compile)
+    if is_sharded(world, parallel):
+        return _shard(model, precision=precision, compile=compile)
     model.to(world.device)
     if compile:
         model.compile()
     if world.size == 1:
         return model
     return DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+def is_sharded(world: World, parallel: str) -> bool:
+    """Whether `parallelize` shards the model; one process has nothing to share."""
+    return world.size > 1 and parallel == "fsdp"
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
@@ -149,20 +158,30 @@ def shard_like(parameter: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _shard(model: BertForPretraining, *, compile: bool) -> nn.Module:
+def _shard(model: BertForPretraining, *, precision: str, compile: bool) -> nn.Module:
     """FSDP2: weights are gathered, used and freed layer by layer.
 
-    Weights stay float32, and autocast rounds them where they are used, as under DDP.
+    Each process keeps its shards in float32. With bf16, weights are rounded before they are
+    gathered, which halves what is sent; gradients are added up in float32. The embeddings are with
+    the rest, as a tied decoder needs them from the first to the last product; an untied decoder,
+    used once, is by itself.
     """
-    from torch.distributed.fsdp import fully_shard  # takes a second to import
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes a second to import
 
+    policy = MixedPrecisionPolicy()
+    if precision == "bf16":  # the only float inputs are rotations, whose angles need float32
+        policy = MixedPrecisionPolicy(
+            param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
     # This warns about the logits, which are never changed in place.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
     for layer in model.encoder.layers:
         if compile:  # inside FSDP's hooks, which cannot be compiled
             layer.forward = torch.compile(layer.forward)
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, mp_policy=policy)
+    if model.mlm_head.decoder is not None:  # its weights are the first that the backward pass uses
+        fully_shard(model.mlm_head, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mp_policy=policy)
     return model
 
 
@@ -170,6 +189,7 @@ def _device(local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     torch.cuda.set_device(local_rank)
+    torch.set_float32_matmul_precision("high")  # TF32, where float32 is asked for
     # Its gradients can be NaN with a mask where the length modulo 128 is 64 (pytorch #196678).
     torch.backends.cuda.enable_cudnn_sdp(False)
     return torch.device("cuda", local_rank)

@@ -11,8 +11,8 @@ import torch
 from model.config import BertConfig
 
 # Dense bfloat16 operations per second. The vendor's data sheets (nvidia.com, H200, H100 and A100
-# Tensor Core GPU) state twice that, "with sparsity". The first name contained in the device's name
-# counts.
+# Tensor Core GPU) state twice that, "with sparsity"; for TF32, in which products of float32 are
+# computed, they state half of bfloat16. The first name contained in the device's name counts.
 PEAKS = {
     "H200 NVL": 835.5e12,
     "H200": 989.5e12,
@@ -46,20 +46,25 @@ def step_flops(config: BertConfig, *, batch_size: int, seq_len: float, predictio
     return 3 * batch_size * row
 
 
-def peak_flops(device: torch.device) -> float | None:
-    """Peak dense bfloat16 operations per second of a device; None: unknown."""
-    return peak_of(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """Peak dense operations per second of a device in this precision; None: unknown."""
+    if device.type != "cuda":
+        return None
+    return peak_of(torch.cuda.get_device_name(device), precision)
 
 
-def peak_of(name: str) -> float | None:
-    """The peak of a device by its name, such as `NVIDIA H100 80GB HBM3`; None: unknown."""
-    return next((peak for known, peak in PEAKS.items() if known in name), None)
+def peak_of(name: str, precision: str) -> float | None:
+    """The peak of a device by its name, such as `NVIDIA H100 80GB HBM3`; None: unknown.
+
+    `precision`: "bf16", or "fp32" for TF32.
+    """
+    peak = next((peak for known, peak in PEAKS.items() if known in name), None)
+    return peak if peak is None or precision == "bf16" else peak / 2
 
 
 def mfu(flops: float, *, seconds: float, peak: float | None, devices: int = 1) -> float | None:
     """The fraction of the devices' peak, in [0, 1]; None where the `peak` of one is unknown.
 
-    `flops` operations in `seconds` on all `devices`. The peak is that of bfloat16, so the fraction
-    says little about a run in float32.
+    `flops` operations in `seconds` on all `devices`.
     """
     return None if peak is None else flops / (seconds * peak * devices)

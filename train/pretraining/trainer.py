@@ -21,7 +21,8 @@ from train.artifacts.run import RunConfig, write_summary
 from train.artifacts.snapshot import restore_moments, take_snapshot
 from train.data.batch import LoadedBatch
 from train.data.loader import Loader, evaluation_batches
-from train.engine.distributed import World, parallelize
+from train.engine.compiler import resolve_compile
+from train.engine.distributed import World, is_sharded, parallelize
 from train.engine.flops import peak_flops, step_flops
 from train.engine.malloc import disable_malloc_trim
 from train.engine.optim import build_optimizer, set_learning_rate
@@ -72,19 +73,23 @@ class Trainer:
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.model = _initialize_model(config.model, self.manifest, training.seed, start)
         disable_malloc_trim()
-        is_cuda = world.device.type == "cuda"
         self.parallel_model = parallelize(
             self.model,
             world,
             parallel=training.parallel,
-            compile=is_cuda if training.compile is None else training.compile,
+            precision=training.precision,
+            compile=resolve_compile(training.compile, world),
         )
+        # A sharded model converts its weights itself.
+        self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
         self.optimizer = build_optimizer(self.model, training)
         if start.checkpoint and start.has_moments:
-            moments = grown_moments(load_moments(start.checkpoint), config.model)
+            moments = grown_moments(load_moments(start.checkpoint, is_checked=True), config.model)
             restore_moments(self.model, self.optimizer, moments)
         self.running = RunningMetrics(
-            world, peak_flops=peak_flops(world.device), carried=start.state.running_metrics
+            world,
+            peak_flops=peak_flops(world.device, training.precision),
+            carried=start.state.running_metrics,
         )
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
@@ -169,7 +174,7 @@ class Trainer:
             loaded,
             world=world,
             accumulation=training.accumulation(world.size, len(loaded.batch) * world.size),
-            precision=training.precision,
+            precision=self.autocast,
             clip=training.clip,
             count_hits=count_hits,
         )
@@ -220,7 +225,7 @@ class Trainer:
                 self._until_stopped(batches),
                 log_unigram=self.manifest.log_unigram,
                 world=world,
-                precision=training.precision,
+                precision=self.autocast,
             )
             if not self.control.is_stopped:
                 self._record_guesses()
@@ -281,7 +286,8 @@ def _initialize_model(
     if config.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(manifest.log_unigram))
     if start.checkpoint:
-        model.load_state_dict(grown_weights(load_weights(start.checkpoint), config))
+        found = load_weights(start.checkpoint, is_checked=True)
+        model.load_state_dict(grown_weights(found, config))
     elif start.init:
         load_initial(model, start.init)
     return model

@@ -1,0 +1,40 @@
+"""Whether `torch.compile` can build its kernels here: it calls a compiler of the system."""
+
+import os
+import shutil
+import sys
+from importlib.util import find_spec
+
+import torch
+
+from train.engine.distributed import World
+
+#: The variable and the commands with which Triton (C) and torch (C++ for CPU) find theirs.
+COMPILERS = {"cuda": ("CC", ("gcc", "clang", "cc")), "cpu": ("CXX", ("g++", "clang++"))}
+
+
+def resolve_compile(wanted: bool | None, world: World) -> bool:
+    """Whether to compile: as `wanted`, by default only on CUDA.
+
+    Where that is not possible this is False, and rank 0 prints a warning.
+    """
+    is_wanted = world.device.type == "cuda" if wanted is None else wanted
+    missing = missing_compiler(world.device) if is_wanted else None
+    if missing and world.is_main:
+        print(
+            f"warning: torch.compile needs {missing}, which is not installed; training runs "
+            "without it, more slowly. Install it, or give --no-compile.",
+            file=sys.stderr,
+        )
+    return is_wanted and missing is None
+
+
+def missing_compiler(device: torch.device) -> str | None:
+    """What `torch.compile` lacks on this machine; None where it has everything."""
+    if device.type == "cuda" and find_spec("triton") is None:
+        return "the package triton"
+    variable, names = COMPILERS[device.type]
+    commands = [os.environ[variable]] if os.environ.get(variable) else list(names)
+    if any(shutil.which(command.split()[0]) for command in commands):
+        return None
+    return f"a compiler ({' or '.join(commands)})"
