@@ -8,11 +8,9 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from model.config import BertConfig
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from tests.support.small_runs import write_small_run
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from train.benchmark.benchmark import Result, as_table, benchmark
 from train.benchmark.tasks import read_tasks
 from train.cli import main
@@ -22,19 +20,8 @@ from train.finetuning.regression import read_measured
 
 WORDS = [f"w{i}" for i in range(30)]
 LEVELS = ["none", "few", "some", "many"]
-TOKENIZER = Tokenizer(
-    [*SPECIAL_TOKENS, *WORDS, *LEVELS], Normalization(strip_accents=True, lowercase=True)
-)
-MODEL = BertConfig(
-    vocab_size=TOKENIZER.vocab_size,
-    hidden_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=24,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+TOKENIZER = tokenizer_of(*WORDS, *LEVELS)
+MODEL = one_layer(TOKENIZER, positions=24)
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=8, batch_size=16, dropout=0.0)
 
 

@@ -18,11 +18,10 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from model.config import BertConfig
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
-from tests.support.small_runs import write_small_run
+from pipeline.tokenization.tokenizer import Tokenizer
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.test_checkpoint import no_file_longer_than
 from train.artifacts.classifier_folder import read_report
 from train.cli import main
@@ -37,19 +36,8 @@ from train.predict import Prediction, predict
 
 FILLERS = [f"w{i}" for i in range(30)]
 GOOD, BAD = ["good", "fine"], ["bad", "poor"]
-TOKENIZER = Tokenizer(
-    [*SPECIAL_TOKENS, *FILLERS, *GOOD, *BAD], Normalization(strip_accents=True, lowercase=True)
-)
-MODEL = BertConfig(
-    vocab_size=TOKENIZER.vocab_size,
-    hidden_size=32,
-    num_hidden_layers=1,
-    num_attention_heads=2,
-    intermediate_size=64,
-    max_position_embeddings=16,
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
+TOKENIZER = tokenizer_of(*FILLERS, *GOOD, *BAD)
+MODEL = one_layer(TOKENIZER, positions=16)
 #: What is not fixed is searched, which takes many times as long.
 FIXED: dict[str, Any] = {"learning_rate": 3e-3, "baseline": False}
 CONFIG = FinetuneConfig(**FIXED, epochs=4, batch_size=16)

@@ -83,6 +83,7 @@ def options_of(
                 keywords |= {"default": None, "show_default": setting.metadata["default"]}
             else:
                 keywords["default"] = setting.default
+                keywords["show_default"] = setting.default != ""  # an empty text says nothing
             command = _click_option(setting.name, hints[setting.name], keywords)(command)
         return command
 

@@ -1,15 +1,35 @@
-"""A run folder for any model."""
+"""A run folder for any model, and a tokenizer and a model of one layer to put there."""
 
 from pathlib import Path
 
+from model.config import BertConfig
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
-from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import TrainState, save_checkpoint
 from train.artifacts.run import RunConfig, write_run
 from train.artifacts.snapshot import take_snapshot
 from train.engine.optim import build_optimizer
+
+
+def tokenizer_of(*words: str) -> Tokenizer:
+    """An uncased tokenizer whose vocabulary is these words."""
+    return Tokenizer([*SPECIAL_TOKENS, *words], Normalization(strip_accents=True, lowercase=True))
+
+
+def one_layer(tokenizer: Tokenizer, *, positions: int) -> BertConfig:
+    """A model that learns a few words in seconds; no dropout."""
+    return BertConfig(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=positions,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
 
 
 def write_small_run(
