@@ -11,6 +11,7 @@ from pipeline.common.errors import ClozelineError, InputError
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
 from train.pretraining.cli import evaluate, pretrain
+from train.view.cli import view
 
 LOCAL = click.Path(path_type=Path)
 
@@ -117,7 +118,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))
 
 
-for command in (pretrain, evaluate, finetune, baseline, benchmark):
+for command in (view, pretrain, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 

@@ -17,7 +17,7 @@ from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import fix_unicode
 from pipeline.tokenization.tokenizer import CONTINUATION, Tokenizer
-from train.artifacts.pretrained import load_pretrained
+from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.engine.distributed import join_world
 
 MASK = "[MASK]"
@@ -46,18 +46,25 @@ def fill(run: Path, text: str, *, top: int = 5) -> Filled:
     exceeds the model's maximum length, and if `top` is not between 1 and the vocabulary size.
     """
     pretrained = load_pretrained(run)
+    with join_world() as world:
+        model = BertForPretraining(pretrained.model)
+        model.load_state_dict(pretrained.weights)
+        return fill_with(pretrained, model.to(world.device), text, top=top, name=run)
+
+
+def fill_with(
+    pretrained: Pretrained, model: BertForPretraining, text: str, *, top: int, name: Path
+) -> Filled:
+    """As `fill`, with a model that is loaded; `name` is its folder, for messages."""
     if "mlm_head" in pretrained.absent:
         raise InputError(
-            f"{run} has no masked-LM head, so it cannot fill {MASK}; use a model that has one."
+            f"{name} has no masked-LM head, so it cannot fill {MASK}; use a model that has one."
         )
     tokenizer, text = pretrained.tokenizer, fix_unicode(text)
     ids = mask_ids(text, tokenizer, max_seq_length=pretrained.max_seq_length)
     if not 1 <= top <= tokenizer.vocab_size:
         raise InputError(f"top is {top}; it must be between 1 and {tokenizer.vocab_size:,}.")
-    with join_world() as world:
-        model = BertForPretraining(pretrained.model)
-        model.load_state_dict(pretrained.weights)
-        probabilities = masked_probabilities(model.to(world.device), ids, tokenizer.mask_id)
+    probabilities = masked_probabilities(model, ids, tokenizer.mask_id)
     best, ids_of_best = probabilities.topk(top)  # each [P, top]
     guesses = [
         [Guess(tokenizer.tokens[i], p) for i, p in zip(row_ids, row, strict=True)]

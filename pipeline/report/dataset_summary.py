@@ -9,8 +9,9 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.dataset.manifest import JOB, REJECTED, TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.report.inspect import inspect_dataset
+from pipeline.report.inspect import random_rows
 from pipeline.report.row_statistics import RowStatistics, shard_statistics
+from pipeline.report.shown_example import ShownExample, shown_example
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 EXAMPLES_SHOWN = 4
@@ -36,7 +37,7 @@ class DatasetSummary:
     shards: list[ShardSummary]
     job: dict[str, Any]  # job.json; empty if there is none
     rejected: list[dict[str, str]]  # "where", "reason"
-    examples: str  # as `inspect` shows them
+    examples: list[ShownExample]  # the same rows as `inspect` shows
 
     @property
     def all_rows(self) -> RowStatistics:
@@ -73,7 +74,7 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
         shards=shards,
         job=read_job(folder),
         rejected=list(_rejected(folder)),
-        examples=_examples(folder) if splits[TRAIN].rows else "",
+        examples=list(_examples(folder, manifest, tokenizer)) if splits[TRAIN].rows else [],
     )
 
 
@@ -94,6 +95,12 @@ def _rejected(folder: AnyPath) -> Iterator[dict[str, str]]:
     yield from map(json.loads, text.splitlines())
 
 
-def _examples(folder: AnyPath) -> str:
-    lines = inspect_dataset(folder, number=EXAMPLES_SHOWN, seed=0, width=60)
-    return "\n".join(lines).partition("\n\n")[2]  # without the summary at the top
+def _examples(folder: AnyPath, manifest: Manifest, tokenizer: Tokenizer) -> Iterator[ShownExample]:
+    for name, examples, row in random_rows(folder, manifest, number=EXAMPLES_SHOWN, seed=0):
+        yield shown_example(
+            examples,
+            row,
+            tokenizer,
+            title=f"{name}, row {row:,}",
+            negative_pairs=manifest.config.negative_pairs,
+        )

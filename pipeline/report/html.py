@@ -8,12 +8,18 @@ are.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, is_local, whole_file
+from pipeline.report.shown_example import ShownExample
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 REPORT = "report.html"
 LIBRARIES = ("jinja2", "matplotlib")  # of every page
@@ -46,7 +52,7 @@ class Section:
     sentence: str
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-    preformatted: str = ""
+    examples: Sequence[ShownExample] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +95,7 @@ def write_page(path: AnyPath, page: Page) -> None:
 
 def page_html(page: Page) -> str:
     """The page as HTML."""
-    return fill_template("page.html.jinja", escape=True, page=page)
+    return fill_template("page.html.jinja", escape=True, page=page, style=asset("page.css"))
 
 
 def printable(text: str) -> str:
@@ -103,15 +109,35 @@ def printable(text: str) -> str:
 
 
 def fill_template(name: str, *, escape: bool, **values: Any) -> str:
-    """A template of this package filled with the values, escaped for HTML if `escape`."""
-    from jinja2 import Environment, StrictUndefined
+    """A template filled with the values, escaped for HTML if `escape`.
 
-    environment = Environment(
+    "page.html.jinja" is in this package, "train.view/curves.html.jinja" in another one.
+    """
+    return _environment(escape).get_template(name).render(values) + "\n"
+
+
+def asset(*names: str) -> "Markup":
+    """Stylesheets or scripts as they are, named as templates; a template inserts them unescaped."""
+    from markupsafe import Markup
+
+    return Markup("".join(map(_read_asset, names)))
+
+
+@cache
+def _environment(escape: bool) -> "Environment":
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    return Environment(
+        loader=FunctionLoader(_read_asset),
         autoescape=escape,
         undefined=StrictUndefined,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not markup
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    template = files("pipeline.report").joinpath(name).read_text(encoding="utf-8")
-    return environment.from_string(template).render(values) + "\n"
+
+
+@cache
+def _read_asset(name: str) -> str:
+    package, _, file = name.rpartition("/")
+    return files(package or "pipeline.report").joinpath(file).read_text(encoding="utf-8")

@@ -15,8 +15,9 @@ from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN
 from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
+from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import read_shard
+from pipeline.report.shown_example import mask_kind, pair_label
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 INDENT = " " * 11
@@ -27,21 +28,28 @@ def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> I
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     yield from _summary(manifest)
-    shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
-    bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
-    for for_shard, for_row in bits:
-        shard = shards[int(uniform_below(for_shard, len(shards)))]
-        examples = read_shard(folder / shard.name)
-        row = int(uniform_below(for_row, len(examples)))
+    for name, examples, row in random_rows(folder, manifest, number=number, seed=seed):
         yield ""
         yield from show_example(
             examples,
             row,
             tokenizer,
-            name=shard.name,
+            name=name,
             width=width,
             negative_pairs=manifest.config.negative_pairs,
         )
+
+
+def random_rows(
+    folder: AnyPath, manifest: Manifest, *, number: int, seed: int
+) -> Iterator[tuple[str, Examples, int]]:
+    """Random training rows: the name of a shard, its examples, and a row of it."""
+    shards = [shard for shard in manifest.of_split(TRAIN) if shard.rows]
+    bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
+    for for_shard, for_row in bits:
+        shard = shards[int(uniform_below(for_shard, len(shards)))]
+        examples = read_shard(folder / shard.name)
+        yield shard.name, examples, int(uniform_below(for_row, len(examples)))
 
 
 def show_example(
@@ -63,8 +71,7 @@ def show_example(
         shown, original = tokens[position], tokenizer.tokens[label]
         tokens[position] = f"[{number} {shown.strip('[]')}]"
         originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
-    kinds = {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}
-    kind = kinds[int(example.next_sentence_label[0])]
+    kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
     length_a = int(example.length_a[0])
     yield f"{name}, row {row}: {len(ids)} tokens, {kind}"
     yield from _paragraph("A", _join(tokens[1 : length_a - 1]), width)
@@ -91,9 +98,8 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 
 
 def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:
-    if shown == tokenizer.mask_id:
-        return ""
-    return " (kept)" if shown == label else f" (shown as {tokenizer.tokens[shown]})"
+    ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {tokenizer.tokens[shown]})"}
+    return ways[mask_kind(shown, label, tokenizer)]
 
 
 def _join(tokens: list[str]) -> str:

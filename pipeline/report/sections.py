@@ -267,8 +267,8 @@ def _examples(summary: DatasetSummary) -> Section | None:
         return None
     return Section(
         heading="Examples",
-        sentence="Masked tokens are numbered; the original tokens are listed below.",
-        preformatted=summary.examples,
+        sentence="Tokens as the model sees them; a masked token has its original beside it.",
+        examples=summary.examples,
     )
 
 

@@ -24,21 +24,34 @@ def write_run_report(runs: Sequence[Path], *, out: Path | None) -> Path:
     a library is missing.
     """
     check_report(out)
-    if len(runs) > MOST_RUNS:
-        raise InputError(f"{len(runs)} runs are too many for a page; give at most {MOST_RUNS}.")
-    histories = [RunHistory.of(run, name) for run, name in zip(runs, _names(runs), strict=True)]
+    histories = read_histories(runs)
     path = out or runs[0] / REPORT
     write_page(path, page_of(histories))
     return path
+
+
+def read_histories(runs: Sequence[Path]) -> list[RunHistory]:
+    """The runs of a page, with short names that distinguish them.
+
+    Raises InputError if a folder is not a run, or there are more than four.
+    """
+    if len(runs) > MOST_RUNS:
+        raise InputError(f"{len(runs)} runs are too many for a page; give at most {MOST_RUNS}.")
+    return [RunHistory.of(run, name) for run, name in zip(runs, _names(runs), strict=True)]
 
 
 def page_of(runs: Sequence[RunHistory]) -> Page:
     """The whole report."""
     return Page(
         title="Pretraining: " + ", ".join(run.name for run in runs),
-        figures=list(_figures(runs[0])) if len(runs) == 1 else [],
+        figures=key_figures(runs),
         sections=make_sections(SECTIONS, runs),
     )
+
+
+def key_figures(runs: Sequence[RunHistory]) -> list[tuple[str, str]]:
+    """Name and value of what matters most; empty for several runs, which have a table."""
+    return list(_figures(runs[0])) if len(runs) == 1 else []
 
 
 def _figures(run: RunHistory) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ A section gets all runs of the page, one to four; None leaves it out.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -18,6 +19,42 @@ MOST_POINTS = 200  # of a line; longer histories are averaged
 ROWS = 10  # of the table of losses
 
 Runs = Sequence[RunHistory]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricChart:
+    """A chart of one metric: over steps, in training and held out."""
+
+    name: str
+    label: str
+    is_percent: bool = False
+    unigram: str = ""  # a third line to compare with
+    is_noisy: bool = True  # may be smoothed
+
+    def lines(self, *, is_alone: bool) -> dict[str, str]:
+        """Metric names by kind of line; the unigram's only where a run is alone in the chart."""
+        kinds = {"training": self.name, "held out": f"heldout/{self.name}"}
+        return kinds | ({"unigram": self.unigram} if self.unigram and is_alone else {})
+
+
+LOSS_CHARTS = (
+    MetricChart(name="mlm_loss", label="masked-LM loss", unigram=UNIGRAM),
+    MetricChart(name="nsp_loss", label="NSP loss"),
+)
+ACCURACY_CHARTS = (
+    MetricChart(name="mlm_accuracy", label="masked-LM accuracy", is_percent=True),
+    MetricChart(name="nsp_accuracy", label="NSP accuracy", is_percent=True),
+)
+OPTIMIZATION_CHARTS = (
+    MetricChart(name="learning_rate", label="learning rate", is_noisy=False),
+    MetricChart(name="gradient_norm", label="gradient norm"),
+)
+SPEED_CHARTS = (
+    MetricChart(name="tokens_per_second", label="tokens/s"),
+    MetricChart(name="data_wait", label="waiting for data", is_percent=True),
+    MetricChart(name="mfu", label="MFU", is_percent=True),
+)
+CHARTS: Final = (*LOSS_CHARTS, *ACCURACY_CHARTS, *OPTIMIZATION_CHARTS, *SPEED_CHARTS)
 
 
 def results(run: RunHistory) -> dict[str, str]:
@@ -125,10 +162,7 @@ def _losses(runs: Runs) -> Section:
         heading="Loss",
         sentence="In nats. The unigram loss is that of a model that knows only how frequent each "
         "token is, on the same held-out masks.",
-        charts=[
-            *_charts(runs, "mlm_loss", "masked-LM loss", unigram=UNIGRAM),
-            *_charts(runs, "nsp_loss", "NSP loss"),
-        ],
+        charts=_draw(runs, LOSS_CHARTS),
     )
 
 
@@ -136,10 +170,7 @@ def _accuracies(runs: Runs) -> Section:
     return Section(
         heading="Accuracy",
         sentence="Accuracy on masked tokens, and on next sentences, where chance is 50%.",
-        charts=[
-            *_charts(runs, "mlm_accuracy", "masked-LM accuracy", percent=True),
-            *_charts(runs, "nsp_accuracy", "NSP accuracy", percent=True),
-        ],
+        charts=_draw(runs, ACCURACY_CHARTS),
     )
 
 
@@ -147,10 +178,7 @@ def _optimization(runs: Runs) -> Section:
     return Section(
         heading="Learning rate and gradient",
         sentence="The gradient norm is taken before clipping.",
-        charts=[
-            *_charts(runs, "learning_rate", "learning rate"),
-            *_charts(runs, "gradient_norm", "gradient norm"),
-        ],
+        charts=_draw(runs, OPTIMIZATION_CHARTS),
     )
 
 
@@ -159,11 +187,7 @@ def _speed(runs: Runs) -> Section:
         heading="Speed",
         sentence="Tokens without padding; the fraction of time spent waiting for data; and the "
         "fraction of the device's peak FLOPs that the model used (MFU), where that peak is known.",
-        charts=[
-            *_charts(runs, "tokens_per_second", "tokens/s"),
-            *_charts(runs, "data_wait", "waiting for data", percent=True),
-            *_charts(runs, "mfu", "MFU", percent=True),
-        ],
+        charts=_draw(runs, SPEED_CHARTS),
     )
 
 
@@ -175,33 +199,36 @@ def _config(runs: Runs) -> Section:
     return Section(heading="Configuration", sentence="As recorded in run.json.", tables=tables)
 
 
-def _charts(
-    runs: Runs, name: str, label: str, *, percent: bool = False, unigram: str = ""
-) -> Iterator[Chart]:
+def _draw(runs: Runs, charts: Sequence[MetricChart]) -> list[Chart]:
+    return [drawn for chart in charts for drawn in _charts(runs, chart)]
+
+
+def _charts(runs: Runs, chart: MetricChart) -> Iterator[Chart]:
     """One run: training, held-out and unigram values in one chart; several: a chart for each."""
-    kinds = {"training": name, "held out": f"heldout/{name}"}
+    lines = chart.lines(is_alone=len(runs) == 1)
     if len(runs) == 1:
-        kinds |= {"unigram": unigram} if unigram else {}
-        series = {kind: runs[0].points(of) for kind, of in kinds.items()}
-        yield from _chart(name, series, label, label, percent=percent)
+        series = {kind: runs[0].points(of) for kind, of in lines.items()}
+        yield from _chart(chart.name, series, chart, chart.label)
         return
-    for kind, of in kinds.items():
-        caption = label if kind == "training" else f"{label}, {kind}"
+    for kind, of in lines.items():
+        caption = chart.label if kind == "training" else f"{chart.label}, {kind}"
         series = {run.name: run.points(of) for run in runs}
-        yield from _chart(of, series, label, caption, percent=percent)
+        yield from _chart(of, series, chart, caption)
 
 
 def _chart(
-    name: str, series: dict[str, Points], label: str, caption: str, *, percent: bool
+    name: str, series: dict[str, Points], chart: MetricChart, caption: str
 ) -> Iterator[Chart]:
-    lines: Series = {kind: _thinned(points) for kind, points in series.items() if len(points[0])}
+    lines: Series = {
+        kind: _dashed(thinned(points)) for kind, points in series.items() if len(points[0])
+    }
     if lines:
         svg = draw_lines(
             name,
             lines,
             x_label="step",
-            y_label=label,
-            percent=percent,
+            y_label=chart.label,
+            percent=chart.is_percent,
             from_zero="loss" not in name,  # a loss changes far above 0
         )
         number = max(len(steps) for steps, _ in series.values())
@@ -210,13 +237,20 @@ def _chart(
         yield Chart(svg=svg, caption=caption + means)
 
 
-def _thinned(points: Points) -> Points:
-    """Means of neighbours, so that a long run fits on a page; a single point becomes a dash."""
+def _dashed(points: Points) -> Points:
+    """A single point becomes a dash, which can be seen."""
     steps, values = points
-    if len(steps) == 1:
-        return np.array([steps[0] - 0.5, steps[0] + 0.5]), values.repeat(2)
-    per_point = -(-len(steps) // MOST_POINTS)
-    starts = np.arange(0, len(steps), per_point)
+    if len(steps) > 1:
+        return points
+    return np.array([steps[0] - 0.5, steps[0] + 0.5]), values.repeat(2)
+
+
+def thinned(points: Points, most: int = MOST_POINTS) -> Points:
+    """At most so many points, means of neighbours, so that a long run fits on a page."""
+    steps, values = points
+    if len(steps) <= most:
+        return points
+    starts = np.arange(0, len(steps), -(-len(steps) // most))
     counts = np.diff(np.append(starts, len(steps)))
     return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
 
@@ -229,7 +263,10 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
+#: Those whose content does not change while a run trains.
+TEXT_SECTIONS: Final[tuple[Callable[[Runs], Section | None], ...]] = (_comparison, _differences)
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[Runs], Section | None], ...]] = (
-    *(_comparison, _differences, _warnings, _losses, _accuracies, _optimization, _speed, _config),
+    *(*TEXT_SECTIONS, _warnings),
+    *(_losses, _accuracies, _optimization, _speed, _config),
 )

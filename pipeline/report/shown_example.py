@@ -1,0 +1,141 @@
+"""An example as a page shows it: tokens as chips, in a colour for each kind of mask.
+
+    [CLS] the [MASK] sat on the river . [SEP] it slept . [SEP]    labels cat, mat
+    ->  A  [CLS]  the  [MASK] cat  sat  on  the  river (random) mat  .  [SEP]
+        B  it  slept  .  [SEP]
+
+Reports, `clozeline view` and its export draw it with the same macro, of parts.html.jinja.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
+from pipeline.tokenization.tokenizer import CONTINUATION, Tokenizer
+
+MaskKind = Literal["masked", "random", "kept"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownGuess:
+    """What a model answers for a mask."""
+
+    token: str
+    probability: float
+    of_answer: float  # the probability of the original token
+
+    @property
+    def percent(self) -> str:
+        """The probability of the guess: 0.312 -> "31%"."""
+        return f"{self.probability:.0%}"
+
+    @property
+    def percent_of_answer(self) -> str:
+        """As `percent`, of the original token."""
+        return f"{self.of_answer:.0%}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownToken:
+    """One token; `mask` and `original` only if it was masked."""
+
+    text: str  # as the model sees it
+    is_special: bool = False
+    mask: MaskKind | None = None
+    original: str = ""
+    guess: ShownGuess | None = None
+
+    @property
+    def continues(self) -> bool:
+        """Whether it continues the word before it."""
+        return (self.original or self.text).startswith(CONTINUATION)
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the guess is the original token."""
+        return self.guess is not None and self.guess.token == self.original
+
+    @property
+    def classes(self) -> str:
+        """CSS classes."""
+        names = ["token"]
+        names += ["special"] if self.is_special else []
+        names += ["continues"] if self.continues else []
+        if self.mask:
+            names.append(self.mask)
+        if self.guess:
+            names.append("right" if self.is_right else "wrong")
+        return " ".join(names)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownExample:
+    """One row: where it is, what it is, and its spans, named A and B."""
+
+    title: str
+    notes: Sequence[str]  # "64 tokens", "B is random"
+    spans: Sequence[tuple[str, Sequence[ShownToken]]]
+    documents: Sequence[str] = ()  # hashes of 16 hexadecimal digits, of A and B
+
+
+def shown_example(
+    examples: Examples,
+    row: int,
+    tokenizer: Tokenizer,
+    *,
+    title: str,
+    negative_pairs: str = "random",
+    guesses: Sequence[ShownGuess] | None = None,
+) -> ShownExample:
+    """A row of a shard; `guesses` has one for each mask, in the order of the positions."""
+    example = examples.slice(row, row + 1)
+    length_a, ids = int(example.length_a[0]), example.input_ids.values
+    tokens = list(_tokens(example, tokenizer, guesses))
+    spans = [("A", tokens[:length_a]), ("B", tokens[length_a:])]
+    documents = [f"{int(column[0]):016x}" for column in (example.document_a, example.document_b)]
+    return ShownExample(
+        title=title,
+        notes=[
+            f"{len(ids)} tokens",
+            pair_label(int(example.next_sentence_label[0]), negative_pairs),
+        ],
+        spans=[span for span in spans if span[1]],
+        documents=list(dict.fromkeys(documents)),
+    )
+
+
+def pair_label(label: int, negative_pairs: str) -> str:
+    """The next sentence label in words."""
+    return {NO_PAIR: "no B", B_FOLLOWS_A: "B follows A", B_IS_RANDOM: f"B is {negative_pairs}"}[
+        label
+    ]
+
+
+def _tokens(
+    example: Examples, tokenizer: Tokenizer, guesses: Sequence[ShownGuess] | None
+) -> Iterator[ShownToken]:
+    ids = example.input_ids.values
+    masks = np.full(len(ids), -1)
+    masks[example.masked_lm_positions.values] = np.arange(len(example.masked_lm_labels.values))
+    for shown, number in zip(ids.tolist(), masks.tolist(), strict=True):
+        text = tokenizer.tokens[shown]
+        if number < 0:
+            yield ShownToken(text=text, is_special=bool(tokenizer.is_special[shown]))
+            continue
+        label = int(example.masked_lm_labels.values[number])
+        yield ShownToken(
+            text=text,
+            mask=mask_kind(shown, label, tokenizer),
+            original=tokenizer.tokens[label],
+            guess=guesses[number] if guesses else None,
+        )
+
+
+def mask_kind(shown: int, label: int, tokenizer: Tokenizer) -> MaskKind:
+    """How a masked token is shown: as [MASK], as a random token, or unchanged."""
+    if shown == tokenizer.mask_id:
+        return "masked"
+    return "kept" if shown == label else "random"

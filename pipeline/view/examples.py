@@ -1,0 +1,252 @@
+"""The Examples page: rows of a data set, by shard and row, search and filter.
+
+shard=1&row=120&text=river&only=random  ->  the next ten such rows, links back and forward
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
+from pipeline.dataset.manifest import TOKENIZER, ShardEntry, read_manifest
+from pipeline.dataset.schema import Examples
+from pipeline.dataset.shards import read_shard
+from pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
+from pipeline.tokenization.tokenizer import load_tokenizer
+from pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
+from pipeline.view.server import Values
+from pipeline.view.site import Tab
+
+PAGE = 10  # rows
+MOST_ROWS = 1_000_000  # that one request searches
+RANKED_ROWS = 512  # whose loss is computed to find the most wrong ones
+OPEN_SHARDS = 2
+
+#: The guesses of a model for the masks of each row, and its mean loss of each row in nats.
+GuessRows = Callable[[Examples], tuple[list[list[ShownGuess]], list[float]]]
+Place = tuple[int, int]  # shard, row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What a page shows: the rows from here on, or those before."""
+
+    shard: int = 0
+    row: int = 0
+    text: str = ""
+    only: str = ALL
+    back: int = 0  # 1: the rows before
+
+    @classmethod
+    def of(cls, values: Values) -> "Query":
+        """From the address; numbers may have separators. Raises InputError for other text."""
+        numbers: dict[str, int] = {}
+        for name in ("shard", "row", "back"):
+            text = str(values.get(name, 0)).replace(",", "").strip()
+            if not text.isascii() or not text.isdecimal():
+                raise InputError(f"{name} is {text!r}; it must be a number from 0.")
+            numbers[name] = int(text)
+        return cls(**numbers, text=str(values.get("text", "")), only=str(values.get("only", ALL)))
+
+    def address(self, place: Place, *, back: bool = False) -> str:
+        """The link to the same search elsewhere."""
+        shard, row = place
+        values = {"shard": shard, "row": row, "text": self.text, "only": self.only}
+        return "/examples?" + urlencode(values | ({"back": 1} if back else {}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """The places of a page, and where the ones before and after it begin."""
+
+    places: Sequence[Place]
+    before: Place | None = None  # the page before ends here
+    after: Place | None = None
+    note: str = ""
+
+
+class ExamplePages:
+    """The rows of one data set.
+
+    `guess` runs a model on rows, for the filter "most wrong". Raises InputError if the folder is
+    not a finished data set.
+    """
+
+    def __init__(self, folder: AnyPath, *, guess: GuessRows | None = None) -> None:
+        self.folder, self._guess = folder, guess
+        self.manifest = read_manifest(folder)
+        self.tokenizer = load_tokenizer(folder / TOKENIZER)
+        self.shards: list[ShardEntry] = self.manifest.shards
+        self._read = lru_cache(OPEN_SHARDS)(
+            lambda shard: read_shard(folder / self.shards[shard].name)
+        )
+        self._matches = lru_cache(32)(self._find)
+        self._ranked = lru_cache(4)(self._rank)
+
+    def tab(self) -> Tab:
+        """The page."""
+        template = "pipeline.view/examples.html.jinja"
+        return Tab(
+            name="Examples", path="/examples", template=template, values=self.values, data=self.data
+        )
+
+    def values(self, values: Values) -> dict[str, Any]:
+        """What the template shows."""
+        query, found, examples = self._page(values)
+        filters = {
+            ALL: "all rows",
+            RANDOM: f"B is {self.manifest.config.negative_pairs}",
+            UNKNOWN: "with [UNK]",
+            SHORT_ROWS: "shorter than half",
+        }
+        if self._guess:
+            filters[WRONG] = "most wrong first"
+        return {
+            "query": query,
+            "found": found,
+            "examples": examples,
+            "filters": filters,
+            "shards": [f"{shard.name} ({shard.rows:,} rows)" for shard in self.shards],
+            "before": query.address(found.before, back=True) if found.before else "",
+            "after": query.address(found.after) if found.after else "",
+            "has_guesses": query.only == WRONG,
+        }
+
+    def data(self, values: Values) -> Any:
+        """The same as plain values."""
+        query, found, examples = self._page(values)
+        rows = [
+            {
+                "shard": self.shards[shard].name,
+                "row": row,
+                "notes": list(example.notes),
+                "documents": list(example.documents),
+                "tokens": [
+                    {"token": token.text, "mask": token.mask, "original": token.original}
+                    for _, tokens in example.spans
+                    for token in tokens
+                ],
+            }
+            for (shard, row), example in zip(found.places, examples, strict=True)
+        ]
+        links = {
+            "before": query.address(found.before, back=True) if found.before else None,
+            "after": query.address(found.after) if found.after else None,
+        }
+        return {"rows": rows, "note": found.note, **links}
+
+    def _page(self, values: Values) -> tuple[Query, Found, list[ShownExample]]:
+        query = Query.of(values)
+        if not any(shard.rows for shard in self.shards):
+            return query, Found(places=(), note="The data set has no rows."), []
+        if query.shard >= len(self.shards):
+            raise InputError(
+                f"there is no shard {query.shard}; the last is {len(self.shards) - 1}."
+            )
+        if query.only == WRONG and self._guess:
+            return query, *self._most_wrong(query)
+        if query.only not in (ALL, RANDOM, UNKNOWN, SHORT_ROWS):
+            raise InputError(f"there is no filter {query.only!r}.")
+        search = self._search(query)
+        found = self._backward(query, search) if query.back else self._forward(query, search)
+        return query, found, [self._shown(place) for place in found.places]
+
+    def _search(self, query: Query) -> RowSearch:
+        longest = self.manifest.config.max_seq_length
+        return RowSearch.of(query.text, query.only, self.tokenizer, max_seq_length=longest)
+
+    def _find(self, shard: int, search: RowSearch) -> Any:
+        if search.is_everything:
+            return np.arange(self.shards[shard].rows)
+        return search.rows(self._read(shard), self.tokenizer.unk_id)
+
+    def _forward(self, query: Query, search: RowSearch) -> Found:
+        """The next rows that match, and whether there are more."""
+        places: list[Place] = []
+        start, searched = query.row, 0
+        for shard in range(query.shard, len(self.shards)):
+            matches = self._matches(shard, search)
+            rows = matches[np.searchsorted(matches, start) :][: PAGE + 1 - len(places)]
+            places += [(shard, row) for row in rows.tolist()]
+            start, searched = 0, searched + self.shards[shard].rows
+            if len(places) > PAGE:
+                break
+            if searched >= MOST_ROWS and shard + 1 < len(self.shards):
+                note = f"Searched {searched:,} rows; the next page continues."
+                return self._bounded(query, places, after=(shard + 1, 0), note=note)
+        after = places[PAGE] if len(places) > PAGE else None
+        note = "" if places else "No row from here on matches."
+        return self._bounded(query, places[:PAGE], after=after, note=note)
+
+    def _bounded(
+        self, query: Query, places: list[Place], *, after: Place | None, note: str
+    ) -> Found:
+        first = places[0] if places else (query.shard, query.row)
+        is_start = first[1] == 0 and not any(shard.rows for shard in self.shards[: first[0]])
+        before = None if is_start else first
+        return Found(places=places, before=before, after=after, note=note)
+
+    def _backward(self, query: Query, search: RowSearch) -> Found:
+        """The last rows that match before a place, as a page that continues to it."""
+        places: list[Place] = []
+        end, searched = query.row, 0
+        for shard in range(query.shard, -1, -1):
+            matches = self._matches(shard, search)
+            matches = matches[: np.searchsorted(matches, end)] if shard == query.shard else matches
+            rows = matches[len(matches) - min(len(matches), PAGE - len(places)) :]
+            places = [(shard, row) for row in rows.tolist()] + places
+            searched += self.shards[shard].rows
+            if len(places) == PAGE or searched >= MOST_ROWS:
+                break
+        note = "" if places else "No row before this one matches."
+        return self._bounded(query, places, after=(query.shard, query.row), note=note)
+
+    def _most_wrong(self, query: Query) -> tuple[Found, list[ShownExample]]:
+        """Rows of one shard by the model's loss; `row` counts the ranks."""
+        rows, guesses, losses = self._ranked(query.shard, self._search(query))
+        ranks = np.argsort(-losses, kind="stable")
+        start = max(query.row - PAGE, 0) if query.back else query.row
+        shown = ranks[start : start + PAGE]
+        examples = [
+            self._shown(
+                (query.shard, int(rows[rank])),
+                guesses=guesses[rank],
+                note=f"loss {losses[rank]:.2f} nats per mask",
+            )
+            for rank in shown
+        ]
+        found = Found(
+            places=[(query.shard, int(rows[rank])) for rank in shown],
+            before=(query.shard, start) if start else None,
+            after=(query.shard, start + PAGE) if start + PAGE < len(ranks) else None,
+            note=f"By the masked-LM loss of the run's newest checkpoint, among the first "
+            f"{len(rows):,} rows of the shard that match."
+            if len(rows)
+            else "No row of this shard matches.",
+        )
+        return found, examples
+
+    def _rank(self, shard: int, search: RowSearch) -> Any:
+        assert self._guess
+        rows = self._matches(shard, search)[:RANKED_ROWS]
+        guesses, losses = self._guess(self._read(shard).take(rows)) if len(rows) else ([], [])
+        return rows, guesses, np.array(losses)
+
+    def _shown(
+        self, place: Place, *, guesses: Sequence[ShownGuess] | None = None, note: str = ""
+    ) -> ShownExample:
+        shard, row = place
+        example = shown_example(
+            self._read(shard),
+            row,
+            self.tokenizer,
+            title=f"{self.shards[shard].name}, row {row:,}",
+            negative_pairs=self.manifest.config.negative_pairs,
+            guesses=guesses,
+        )
+        return replace(example, notes=[*example.notes, note]) if note else example

@@ -1,0 +1,98 @@
+"""Which rows of a shard match a search: a token, words or a document, and a filter.
+
+"river"             rows with that token, before or after masking
+"united states"     rows with these tokens in a row
+"##ing"             rows with this token of the vocabulary
+"51c2a0b9f0e1d2c3"  rows with this document's hash
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.common.errors import InputError
+from pipeline.common.ragged import Ragged
+from pipeline.dataset.schema import B_IS_RANDOM, Examples
+from pipeline.tokenization.tokenizer import Tokenizer
+
+Rows = NDArray[np.int64]
+
+HASH = re.compile(r"(?:0x)?([0-9a-f]{16})")
+SHORT: Final = 0.5  # of max_seq_length
+ALL, RANDOM, UNKNOWN, SHORT_ROWS, WRONG = "all", "random", "unknown", "short", "wrong"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSearch:
+    """What is searched for; nothing by default."""
+
+    ids: tuple[int, ...] = ()  # tokens in a row
+    document: int | None = None
+    only: str = ALL
+    max_seq_length: int
+
+    @classmethod
+    def of(cls, text: str, only: str, tokenizer: Tokenizer, *, max_seq_length: int) -> "RowSearch":
+        """The search for a user's text. Raises InputError for text that the vocabulary lacks."""
+        text = text.strip()
+        if found := HASH.fullmatch(text):
+            document = int(found[1], 16)
+            return cls(document=document, only=only, max_seq_length=max_seq_length)
+        ids = token_ids(text, tokenizer) if text else []
+        return cls(ids=tuple(ids), only=only, max_seq_length=max_seq_length)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all rows match, so that none need be read."""
+        return not self.ids and self.document is None and self.only in (ALL, WRONG)
+
+    def rows(self, examples: Examples, unk_id: int) -> Rows:
+        """The matching rows of a shard, ascending, int64."""
+        if not len(examples):
+            return np.zeros(0, np.int64)
+        matches = np.ones(len(examples), np.bool_)
+        original = examples.unmasked().input_ids
+        if self.ids:
+            matches &= has_sequence(original, self.ids) | has_sequence(examples.input_ids, self.ids)
+        if self.document is not None:
+            document = np.uint64(self.document)
+            matches &= (examples.document_a == document) | (examples.document_b == document)
+        if self.only == RANDOM:
+            matches &= examples.next_sentence_label == B_IS_RANDOM
+        if self.only == UNKNOWN:
+            matches &= has_sequence(original, (unk_id,))
+        if self.only == SHORT_ROWS:
+            matches &= examples.input_ids.lengths < SHORT * self.max_seq_length
+        return np.flatnonzero(matches)
+
+
+def token_ids(text: str, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a search: one of the vocabulary as it is written, or those of the text."""
+    if text in tokenizer.tokens:
+        return [tokenizer.tokens.index(text)]
+    (ids,) = tokenizer.encode_batch([text])
+    if not ids or tokenizer.unk_id in ids:
+        raise InputError(
+            f"the vocabulary does not have {text!r}, so no row does; search for other words, a "
+            "token such as ##ing, or a document's hash of 16 digits."
+        )
+    return ids
+
+
+def has_sequence(column: Ragged, ids: Sequence[int]) -> NDArray[np.bool_]:
+    """Whether each row has these values in a row, bool [R]."""
+    values: NDArray[Any] = column.values
+    starts = max(len(values) - len(ids) + 1, 0)
+    hits = np.ones(starts, np.bool_)
+    for offset, value in enumerate(ids):
+        hits &= values[offset : offset + starts] == value
+    positions = np.flatnonzero(hits)
+    first = np.searchsorted(column.offsets, positions, side="right") - 1
+    last = np.searchsorted(column.offsets, positions + len(ids) - 1, side="right") - 1
+    found = np.zeros(len(column), np.bool_)
+    found[first[first == last]] = True
+    return found

@@ -1,0 +1,148 @@
+"""A headless Chromium, driven over the WebDriver protocol (W3C) with the standard library alone.
+
+with chromium(tmp_path) as browser:
+    browser.open("http://127.0.0.1:8000/")
+    browser.find("button").click()
+    browser.wait("return document.title")
+"""
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import ProxyHandler, Request, build_opener
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+INSTALL = "needs a browser: apt-get install chromium chromium-driver"
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element, by the standard
+PATIENCE = 60.0  # seconds, on a busy machine
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *("--no-proxy-server", "--disable-dev-shm-usage"),
+)
+OPEN = build_opener(ProxyHandler({}))  # 127.0.0.1 is never behind a proxy
+
+
+@dataclass(frozen=True)
+class Browser:
+    """One window; `session` is its address at the driver."""
+
+    session: str
+
+    def open(self, url: str) -> None:
+        """Load a page, until its scripts have run."""
+        self._post("/url", url=url)
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """The result of a script in the page: "return document.title"."""
+        return self._post("/execute/sync", script=script, args=list(arguments))
+
+    def wait(self, script: str) -> Any:
+        """The first true result of a script."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            if found := self.run(script):
+                return found
+            time.sleep(0.05)
+        raise AssertionError(f"never true: {script}")
+
+    def text(self, selector: str = "body") -> str:
+        """What the reader sees of the first such element."""
+        return str(self.run(f"return document.querySelector({json.dumps(selector)}).innerText"))
+
+    def click(self, selector: str) -> None:
+        """Click on the first such element as a mouse does."""
+        self._post(f"/element/{self._find(selector)}/click")
+
+    def type(self, selector: str, text: str) -> None:
+        """Press keys in the first such element."""
+        self._post(f"/element/{self._find(selector)}/value", text=text)
+
+    def clear(self, selector: str) -> None:
+        """Empty a field."""
+        self._post(f"/element/{self._find(selector)}/clear")
+
+    def log(self) -> list[str]:
+        """Errors and warnings of the console since the last call."""
+        return [entry["message"] for entry in self._post("/se/log", type="browser")]
+
+    def look(self, *, width: int, dark: bool = False) -> None:
+        """Set the width of the window in CSS pixels, and light or dark mode."""
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        self._chrome("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._chrome("Emulation.setEmulatedMedia", features=[scheme])
+
+    def screenshot(self, path: Path, *, height: int = 2400) -> None:
+        """The page down to a height, as PNG."""
+        width = self.run("return window.innerWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        found = self._chrome("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        path.write_bytes(base64.b64decode(found["data"]))
+
+    def _find(self, selector: str) -> str:
+        found = self._post("/element", using="css selector", value=selector)
+        return str(found[ELEMENT])
+
+    def _chrome(self, command: str, **params: Any) -> Any:
+        return self._post("/goog/cdp/execute", cmd=command, params=params)
+
+    def _post(self, path: str, **values: Any) -> Any:
+        return call(self.session + path, values)
+
+
+def call(url: str, values: dict[str, Any] | None, *, method: str = "POST") -> Any:
+    """A command of the protocol. Raises AssertionError with the driver's message."""
+    data = None if values is None else json.dumps(values).encode()
+    request = Request(url, data, {"Content-Type": "application/json"}, method=method)
+    try:
+        with OPEN.open(request, timeout=PATIENCE) as reply:
+            return json.load(reply)["value"]
+    except HTTPError as error:
+        with error:
+            raise AssertionError(json.load(error)["value"]["message"]) from None
+
+
+@contextmanager
+def chromium(folder: Path) -> Iterator[Browser]:
+    """A browser with an empty profile in the folder."""
+    assert DRIVER, INSTALL
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [*FLAGS, f"--user-data-dir={folder / 'profile'}"]
+    options = {"binary": CHROMIUM, "args": arguments}
+    wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "WARNING"}}
+    driver = subprocess.Popen(
+        [DRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    address = f"http://127.0.0.1:{port}/session"
+    try:
+        made = _start(address, {"capabilities": {"alwaysMatch": wanted}})
+        session = f"{address}/{made['sessionId']}"
+        yield Browser(session)
+        call(session, None, method="DELETE")
+    finally:
+        driver.terminate()
+        driver.wait()
+
+
+def _start(address: str, values: dict[str, Any]) -> Any:
+    """The first command, once the driver listens."""
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call(address, values)
+        except URLError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,443 @@
+"""`clozeline view`: the pages of runs and classifiers, the exported page, and the command."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from urllib.request import ProxyHandler, build_opener
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import read_manifest
+from pipeline.dataset.shards import read_shard
+from tests.support.local_page import post, request, running
+from tests.support.small import small_tokenizer
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_jobs import ROOT
+from tests.support.small_training import STILL, train
+from train.artifacts.run import LEARNING
+from train.cli import main
+from train.data.loader import evaluation_batches
+from train.fill import fill
+from train.finetuning.classifier import load_classifier
+from train.finetuning.word_effects import WORDS, word_effects
+from train.labelled.rows import Texts
+from train.monitoring.learning import ROWS
+from train.monitoring.metrics import METRICS, read_metrics
+from train.monitoring.run_history import RunHistory
+from train.pretraining.evaluate import evaluate_run
+from train.view.run_model import RunModel
+from train.view.view import make_site
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def shards(small_folder):
+    return small_folder
+
+
+@pytest.fixture(scope="module")
+def run(shards, tmp_path_factory):
+    """12 steps, evaluated at 4, 8 and 12."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    train(shards, out, model=STILL, eval_every=4)
+    return out
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    return write_small_classifier(tmp_path_factory.mktemp("classifiers") / "one")
+
+
+@pytest.fixture(scope="module")
+def server(shards, run, classifier):
+    with running(make_site([shards, run, classifier]).server()) as server:
+        yield server
+
+
+def embedded(html):
+    """The values that a page hands to its script."""
+    (text,) = re.findall(r'<script type="application/json" data-values>(.*?)</script>', html, re.S)
+    return json.loads(text)
+
+
+# --- what there is
+
+
+@pytest.mark.parametrize("path", ["examples", "learning", "curves", "classifier", "try"])
+def test_each_page_names_itself_and_loads_only_from_the_server(server, path):
+    html = request(server, f"/{path}").text
+    assert re.search(rf'<a href="/{path}" aria-current="page">', html)
+    assert html.count("<h1>") == 1
+    loaded = re.findall(r'(?:src|href)="([^"#]*)"', html)
+    assert all(address == "data:," or address.startswith("/") for address in loaded)
+    assert not re.search(r"\son\w+=|javascript:|<script>", html)  # no script of the page itself
+    assert request(server, f"/{path}.json").headers["Content-Type"].startswith("application/json")
+
+
+def test_scripts_and_styles_are_files_of_the_package(server):
+    script, style = request(server, "/script.js"), request(server, "/style.css")
+    assert script.headers["Content-Type"] == "text/javascript; charset=utf-8"
+    assert style.headers["Content-Type"] == "text/css; charset=utf-8"
+    assert "startLearning" in script.text
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", script.text)
+    assert "https://" not in script.text + style.text
+
+
+def test_pages_are_those_that_the_folders_have(shards, run, classifier):
+    def names(*folders):
+        return [tab.name for tab in make_site(folders).tabs]
+
+    assert names(shards) == ["Examples"]
+    assert names(run) == ["Learning", "Curves", "Try it"]
+    assert names(classifier) == ["Classifier", "Try it"]
+    assert names(classifier, run, shards) == [
+        *("Examples", "Learning", "Curves", "Classifier", "Try it")
+    ]
+
+
+# --- learning
+
+
+def test_the_page_has_each_evaluation_and_draws_the_last_one(server, run):
+    html = request(server, "/learning").text
+    values = embedded(html)
+    assert values == request(server, "/learning.json").json
+    assert [found["step"] for found in values["evaluations"]] == [4, 8, 12]
+    lines = [json.loads(line) for line in (run / LEARNING).read_text().splitlines()]
+    tokens = small_tokenizer().tokens
+    answers = [[tokens[i] for i in row["answers"]] for row in lines[0]["rows"]]
+    assert values["answers"] == answers
+    for line, found in zip(lines[1:], values["evaluations"], strict=True):
+        assert found["guesses"] == [[tokens[i] for i in row] for row in line["guesses"]]
+        assert found["of_answers"] == line["of_answers"]
+    assert len(answers) == min(ROWS, 23)
+    assert html.count("data-row") == len(answers)
+    last = values["evaluations"][-1]["guesses"]
+    right = sum(
+        guess == answer
+        for guessed, answered in zip(last, answers, strict=True)
+        for guess, answer in zip(guessed, answered, strict=True)
+    )
+    chips = re.findall(r'class="token[^"]* (right|wrong)"', html)
+    legend = 2
+    assert len(chips) == sum(map(len, answers)) + legend
+    assert chips.count("right") == right + 1
+    assert html.count(" ✓</small>") == right + 1  # not by colour alone
+
+
+def test_only_new_evaluations_are_sent(server):
+    steps = [e["step"] for e in request(server, "/learning.json?after=4").json["evaluations"]]
+    assert steps == [8, 12]
+    assert request(server, "/learning?run=1").status == 400
+
+
+def test_a_run_without_evaluations_has_a_page(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / LEARNING).unlink()
+    with running(make_site([copy]).server()) as server:
+        page = request(server, "/learning")
+        assert "No evaluation yet" in page.text
+        shutil.copy(run / LEARNING, copy)
+        assert len(request(server, "/learning.json").json["evaluations"]) == 3
+
+
+# --- curves
+
+
+def test_curves_are_the_metrics_of_the_run(server, run):
+    values = embedded(request(server, "/curves").text)
+    (found,) = values["runs"]
+    history = RunHistory.of(run, "run")
+    for name in ("mlm_loss", "heldout/mlm_loss", "gradient_norm"):
+        steps, numbers = history.points(name)
+        assert found["series"][name][0] == steps.tolist()
+        assert found["series"][name][1] == pytest.approx(numbers.tolist(), rel=1e-5)
+    first = values["charts"][0]
+    assert first["lines"][:2] == [["training", "mlm_loss"], ["held out", "heldout/mlm_loss"]]
+    assert found["complete"]
+
+
+def test_a_growing_run_is_read_again_and_an_unchanged_one_is_not_sent(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    with running(make_site([copy]).server()) as server:
+        before = request(server, "/curves.json").json
+        same = request(server, f"/curves.json?version={before['version']}").json
+        assert same == {"version": before["version"]}
+        with (copy / METRICS).open("a") as file:
+            file.write(
+                json.dumps({**read_metrics(run)[0], "step": 13, "gradient_norm": 0.0}) + "\n"
+            )
+            file.write('{"step": 14, "mlm_')
+        after = request(server, f"/curves.json?version={before['version']}").json
+    (grown,) = after["runs"]
+    assert grown["step"] == 13
+    assert "the gradient norm is 0" in grown["warnings"][-1]["words"]
+    assert grown["warnings"][-1]["step"] == 13
+    assert ["last logged step", "13 of 12"] in after["figures"]
+
+
+def test_runs_are_drawn_over_each_other(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "<b>other")
+    with running(make_site([run, other]).server()) as server:
+        html = request(server, "/curves").text
+        assert [r["name"] for r in embedded(html)["runs"]] == ["run", "<b>other"]
+        assert "&lt;b&gt;other" in html
+        assert "<b>other" not in html
+        assert "The configs are equal." in html
+        assert "<option" in request(server, "/learning?run=1").text
+
+
+# --- try it
+
+
+def test_masks_are_filled_as_by_the_command(server, run):
+    text = "the [MASK] sat on the [MASK]"
+    found = post(server, "/fill", {"text": text, "run": 0}).json
+    filled = fill(run, text, top=5)
+    assert found["text"] == filled.text
+    for ours, theirs in zip(found["guesses"], filled.guesses, strict=True):
+        assert [guess["token"] for guess in ours] == [guess.token for guess in theirs]
+        assert [guess["probability"] for guess in ours] == pytest.approx(
+            [guess.probability for guess in theirs]
+        )
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"text": "the cat"}, "no [MASK] in 'the cat'"),
+        ({"text": " "}, "the text is empty"),
+        ({"text": 5}, "the text is empty"),
+        ({}, "the text is empty"),
+        ({"text": "[MASK]", "run": 1}, "there is no run 1; there are 1."),
+        ({"text": "[MASK]", "run": "0"}, "there is no run '0'"),
+        ({"text": "[MASK]", "run": True}, "there is no run True"),
+        ({"text": "the " * 40 + "[MASK]"}, "the text has 43 tokens"),
+        ({"text": "x" * 5001}, "the text has 5,001 characters; 5,000 is the most."),
+    ],
+)
+def test_what_cannot_be_filled_is_explained(server, values, message):
+    reply = post(server, "/fill", values)
+    assert reply.status == 400
+    assert message in reply.json["error"]
+
+
+def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, shards, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    for step in (8, 12):
+        shutil.rmtree(copy / "checkpoints" / f"step-{step:08d}")
+    model = RunModel(copy)
+    early = model.fill("the [MASK]", top=3)
+    shutil.copytree(run / "checkpoints" / "step-00000012", copy / "checkpoints" / "step-00000012")
+    late = model.fill("the [MASK]", top=3)
+    assert late == fill(run, "the [MASK]", top=3)
+    assert late != early
+
+
+def test_the_loss_of_a_row_is_that_of_an_evaluation(run, shards):
+    entry = read_manifest(shards).of_split("validation")[0]
+    _, losses = RunModel(run).guess_rows(read_shard(shards / entry.name))
+    batches = evaluation_batches(shards, batch_size=9, limit=9)
+    weights = next(iter(batches)).batch.masked_lm_weights.sum(1).numpy()
+    result = evaluate_run(run, shards, split="validation", batch_size=9, limit=9)
+    assert (np.array(losses) * weights).sum() / weights.sum() == pytest.approx(
+        result.mlm_loss, rel=1e-3
+    )
+
+
+def test_rows_are_ranked_by_the_model(server, run, shards):
+    values = request(server, "/examples.json?only=wrong&shard=1").json
+    losses = [float(re.search(r"loss ([\d.]+)", row["notes"][-1])[1]) for row in values["rows"]]
+    assert losses == sorted(losses, reverse=True)
+    assert "✗" in request(server, "/examples?only=wrong&shard=1").text
+
+
+def test_texts_are_classified_as_by_the_classifier(server, classifier):
+    text = "The cat sat."
+    found = post(server, "/classify", {"text": text}).json
+    (probabilities,) = load_classifier(classifier).classify(Texts([text]))
+    by_name = dict(zip(("bad", "<b>good</b>"), probabilities.tolist(), strict=True))
+    assert {c["name"]: c["probability"] for c in found["classes"]} == pytest.approx(by_name)
+    assert found["classes"][0]["probability"] == max(by_name.values())
+    assert "".join(word["space"] + word["word"] for word in found["words"]) == text
+
+
+def test_the_effect_of_a_word_is_what_its_deletion_changes(classifier):
+    loaded = load_classifier(classifier)
+    text = "the cat  sat on the mat"
+    words = word_effects(loaded, text, None, label=1)
+    without = loaded.classify(Texts([text, "the   sat on the mat"]))[:, 1]
+    assert words[1].word == "cat"
+    assert words[1].effect == pytest.approx(without[0] - without[1])
+    largest = max(words, key=lambda word: abs(word.effect))
+    assert largest.word == "cat"
+    assert word_effects(loaded, "", None, label=0) == []
+    many = word_effects(loaded, "cat " * (WORDS + 3), None, label=0)
+    assert [word.effect for word in many[WORDS:]] == [None] * 3
+    assert None not in [word.effect for word in many[:WORDS]]
+
+
+def test_pairs_have_two_texts(tmp_path):
+    folder = write_small_classifier(tmp_path / "pairs", text_pair="second")
+    with running(make_site([folder]).server()) as server:
+        assert 'name="second"' in request(server, "/try").text
+        found = post(server, "/classify", {"text": "the cat", "second": "a dog ran"}).json
+        assert [word["part"] for word in found["words"]] == [0, 0, 1, 1, 1]
+        assert post(server, "/classify", {"text": "the cat"}).status == 400
+
+
+def test_the_page_of_a_classifier_is_its_report(server, classifier, tmp_path):
+    html = request(server, "/classifier").text
+    for heading in ("Confusion matrix", "Calibration", "Most confident mistakes"):
+        assert f"<h2>{heading}</h2>" in html
+    assert "&lt;script&gt;" in html
+    assert "<td><script>" not in html
+
+
+def test_names_of_classes_stay_text(server):
+    html = request(server, "/try").text
+    assert "Classes: bad, &lt;b&gt;good&lt;/b&gt;." in html
+
+
+# --- the command
+
+
+def view(*arguments):
+    return CliRunner().invoke(main, ["view", *map(str, arguments)])
+
+
+def test_the_exported_page_is_one_file_that_runs_only_its_own_script(
+    shards, run, classifier, tmp_path
+):
+    out = tmp_path / "page.html"
+    assert view(shards, run, classifier, "--export", out).output == f"{out}\n"
+    html = out.read_text()
+    loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', html)
+    assert set(loaded) == {"data:,"}
+    assert re.search(r"script-src 'sha256-[\w+/]{43}='", html)
+    for name in ("examples", "learning", "curves", "classifier"):
+        assert f'<section id="{name}">' in html
+        assert f'<a href="#{name}">' in html
+    assert "<form" not in html
+    assert "data-live" not in re.sub(r"<script>.*</script>", "", html, flags=re.S)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_a_user_can_fix_is_one_line(shards, run, classifier, tmp_path):
+    def refused(*arguments):
+        result = view(*arguments)
+        assert result.exit_code == 2, (result.output, result.exception)
+        assert result.stderr.count("\n") == 1, result.stderr
+        return result.stderr
+
+    assert "does not exist" in refused(tmp_path / "nothing")
+    assert "is neither a finished data set" in refused(tmp_path)
+    assert "is neither a finished data set" in refused(__file__)
+    assert "2 folders are a data set; a page shows at most 1" in refused(shards, shards)
+    assert "5 folders are a run; a page shows at most 4" in refused(*[run] * 5)
+    assert "2 folders are a classifier" in refused(classifier, run, classifier)
+    assert "is a folder; give" in refused(shards, "--export", tmp_path)
+    short = write_data_set(tmp_path / "long", train=(3,), config=_longer())
+    assert "reads 16 at most; view them one at a time" in refused(short, run)
+    copy = shutil.copytree(run, tmp_path / "run")
+    config = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps(config | {"tokenizer_digest": "0" * 64}))
+    assert "was made with another tokenizer" in refused(shards, copy)
+    (copy / "run.json").write_text("{")
+    assert "run.json cannot be read" in refused(copy)
+
+
+def _longer():
+    from dataclasses import replace
+
+    return replace(SMALL, max_seq_length=32)
+
+
+def test_shards_in_a_store_can_be_browsed(shards):
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    store.put(str(shards), "/view", recursive=True)
+    from pipeline.common.paths import path_of
+
+    site = make_site([path_of("memory://view")])
+    try:
+        assert "row 0</h3>" in site.routes()["GET /examples"]({}).body
+    finally:
+        store.rm("/view", recursive=True)
+
+
+def test_ctrl_c_ends_the_command_without_an_error(shards):
+    """In a process of its own, which is asked for a page first."""
+    command = [sys.executable, "-m", "train", "view", str(shards)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes) as process:
+        url = process.stdout.readline().split()[0]
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        with build_opener(ProxyHandler({})).open(url, timeout=60) as page:
+            assert b"<h1>Examples</h1>" in page.read()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.strip()) == (0, "")
+
+
+# --- colours
+
+
+def luminance(colour):
+    """WCAG 2.1, relative luminance of "#rrggbb"."""
+    values = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def contrast(one, other):
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_text_can_be_read_in_light_and_dark_mode(server):
+    """WCAG 2.1 AA: 4.5 for text, 3 for lines."""
+    style = request(server, "/style.css").text
+    light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+                   for block in re.findall(r":root \{(.*?)\}", style, re.S))  # fmt: skip
+    assert light.keys() == dark.keys()
+    chips = ("span-a", "span-b", "masked", "random", "kept", "right", "wrong")
+    for colours in (light, dark):
+        for name in ("paper", *chips):
+            assert contrast(colours["ink"], colours[name]) >= 4.5, name
+        assert contrast(colours["quiet"], colours["paper"]) >= 4.5
+        assert contrast(colours["series-1"], colours["paper"]) >= 4.5  # links
+        for number in range(1, 5):
+            assert contrast(colours[f"series-{number}"], colours["paper"]) >= 3
+        for one, other in combinations(("masked", "random", "kept"), 2):
+            assert colours[one] != colours[other]
+
+
+def test_a_folder_in_a_store_that_is_not_a_data_set_is_refused():
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").pipe("/other/run.json", b"{}")
+    from pipeline.common.paths import path_of
+
+    with pytest.raises(InputError, match="is a run in a store; copy it"):
+        make_site([path_of("memory://other")])
+
+
+def test_assets_are_next_to_the_code():
+    for package, names in {
+        "pipeline/view": {"view.css", "view.html.jinja", "examples.html.jinja"},
+        "train/view": {"page.js", "learning.js", "curves.js", "try.js"},
+    }.items():
+        assert names <= {path.name for path in Path(ROOT, package).iterdir()}

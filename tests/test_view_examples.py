@@ -1,0 +1,295 @@
+"""The Examples page: every row can be found, by shard, row, token, document and filter."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import read_manifest
+from pipeline.dataset.shards import read_shard
+from pipeline.report.shown_example import ShownGuess
+from pipeline.view.examples import MOST_ROWS, PAGE, ExamplePages, Query
+from pipeline.view.row_search import has_sequence
+from pipeline.view.site import Site
+from tests.support.local_page import request, running
+from tests.support.small import small_tokenizer
+from tests.support.small_data import SMALL, write_data_set
+
+pytest.importorskip("jinja2")
+
+TOKENIZER = small_tokenizer()
+
+
+def site_of(pages):
+    return Site(title="shards", tabs=[pages.tab()])
+
+
+@pytest.fixture(scope="module")
+def server(small_folder):
+    with running(site_of(ExamplePages(small_folder)).server()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def rows(small_folder):
+    """(shard, row) -> one row, of the whole data set in order."""
+    found = {}
+    for entry in read_manifest(small_folder).shards:
+        examples = read_shard(small_folder / entry.name)
+        for row in range(len(examples)):
+            found[entry.name, row] = examples.slice(row, row + 1)
+    return found
+
+
+def places(values):
+    return [(row["shard"], row["row"]) for row in values["rows"]]
+
+
+def as_json(link):
+    return link.replace("/examples?", "/examples.json?")
+
+
+def walk(server, path, link="after"):
+    """The places of a page and of all pages that its links lead to."""
+    found = []
+    while path:
+        values = request(server, as_json(path)).json
+        found.append(places(values))
+        path = values[link]
+    return found
+
+
+def test_paging_shows_every_row_once_and_in_order(server, rows):
+    pages = walk(server, "/examples?")
+    assert [len(page) for page in pages] == [PAGE] * 8
+    assert [place for page in pages for place in page] == list(rows)
+
+
+def test_paging_back_shows_the_same_pages(server):
+    forward = walk(server, "/examples?")
+    last = request(server, "/examples.json?shard=6&row=4").json
+    assert places(last) == forward[-1]
+    assert walk(server, "/examples?shard=6&row=4", "before")[::-1] == forward
+
+
+def test_a_shard_and_a_row_can_be_jumped_to(server, rows):
+    values = request(server, "/examples.json?shard=1&row=17").json
+    first = list(rows).index((values["rows"][0]["shard"], 17))
+    assert places(values) == list(rows)[first : first + PAGE]
+    html = request(server, "/examples?shard=1&row=17").text
+    assert "<h3>train-00001-of-00005.arrow, row 17</h3>" in html
+    assert html.count('<article class="example">') == PAGE
+
+
+def test_tokens_are_those_of_the_shard(server, rows):
+    for row in request(server, "/examples.json").json["rows"]:
+        example = rows[row["shard"], row["row"]]
+        tokens = row["tokens"]
+        shown = [TOKENIZER.tokens[i] for i in example.input_ids.values]
+        assert [token["token"] for token in tokens] == shown
+        masks = [i for i, token in enumerate(tokens) if token["mask"]]
+        assert masks == example.masked_lm_positions.values.tolist()
+        labels = [TOKENIZER.tokens[i] for i in example.masked_lm_labels.values]
+        assert [tokens[i]["original"] for i in masks] == labels
+        for i in masks:
+            token = tokens[i]
+            is_kept = token["token"] == token["original"]
+            kind = {"[MASK]": "masked"}.get(token["token"], "kept" if is_kept else "random")
+            assert token["mask"] == kind
+
+
+def test_chips_have_a_class_for_each_kind_of_mask(server):
+    html = "".join(request(server, f"/examples?shard={shard}").text for shard in range(5))
+    kinds = set(re.findall(r'<span class="token (?:continues )?(masked|random|kept)">', html))
+    assert kinds == {"masked", "random", "kept"}
+    assert '<p class="span span-b"><span class="name">B</span>' in html
+
+
+def matching(rows, test):
+    return [place for place, example in rows.items() if test(example)]
+
+
+def found(server, query):
+    return [place for page in walk(server, f"/examples?{query}") for place in page]
+
+
+@pytest.mark.parametrize("text", ["cat", "%23%23ing", "[MASK]", "river"])
+def test_a_search_finds_all_rows_with_a_token_as_shown_or_original(server, rows, text):
+    token = TOKENIZER.tokens.index(text.replace("%23", "#"))
+
+    def has(example):
+        return token in example.input_ids.values or token in example.unmasked().input_ids.values
+
+    expected = matching(rows, has)
+    assert expected
+    assert found(server, f"text={text}") == expected
+
+
+def test_a_search_for_words_finds_them_side_by_side(server, rows):
+    example = next(iter(rows.values())).unmasked()
+    pair = example.input_ids.values[1:3].tolist()
+    words = [TOKENIZER.tokens[i] for i in pair]
+    assert not any(word.startswith("##") for word in words)
+
+    def has(example):
+        for ids in (example.input_ids.values, example.unmasked().input_ids.values):
+            values = ids.tolist()
+            if any(values[i : i + 2] == pair for i in range(len(values))):
+                return True
+        return False
+
+    assert found(server, f"text={words[0].upper()}+{words[1]}") == matching(rows, has)
+
+
+def test_a_document_is_found_by_its_hash(server, rows):
+    place, example = list(rows.items())[30]
+    number = f"{int(example.document_a[0]):016x}"
+    for text in (number, f"0x{number}"):
+        assert found(server, f"text={text}") == [place]
+    assert (
+        f'<a href="/examples?text={number}">{number}</a>'
+        in request(server, f"/examples?text={number}").text
+    )
+
+
+def test_filters_leave_the_rows_that_they_name(server, rows):
+    assert found(server, "only=random") == matching(rows, lambda e: e.next_sentence_label[0] == 1)
+    short = matching(rows, lambda e: len(e.input_ids.values) < SMALL.max_seq_length / 2)
+    assert found(server, "only=short") == short
+    both = matching(
+        rows,
+        lambda e: (
+            e.next_sentence_label[0] == 1
+            and TOKENIZER.tokens.index("dog") in [*e.input_ids.values, *e.masked_lm_labels.values]
+        ),
+    )
+    assert found(server, "only=random&text=dog") == both
+
+
+def test_unknown_tokens_are_found_before_masking(tmp_path):
+    def make(rows, **_):
+        from tests.support.small import make_examples
+
+        word = TOKENIZER.tokens.index("cat")
+        ids = [[TOKENIZER.cls_id, *[word] * 8, TOKENIZER.sep_id] for _ in range(rows)]
+        ids[3][5] = TOKENIZER.unk_id
+        return make_examples(ids)
+
+    folder = write_data_set(tmp_path, train=(12,), make=make)
+    found = ExamplePages(folder).data({"only": "unknown"})
+    assert places(found) == [("train-00000-of-00001.arrow", 3)]
+
+
+def test_no_match_is_a_sentence(server):
+    long = "text=ffffffffffffffff"
+    page = request(server, f"/examples?{long}").text
+    assert "No row from here on matches." in page
+    values = request(server, f"/examples.json?shard=0&row=0&back=1&{long}").json
+    assert (values["rows"], values["note"]) == ([], "No row before this one matches.")
+
+
+def test_a_search_stops_after_so_many_rows_and_continues_on_the_next_page(small_folder):
+    pages = ExamplePages(small_folder)
+    big = [replace(shard, rows=MOST_ROWS) for shard in pages.shards]
+    pages.shards[:] = big
+    found = pages.data({"text": "ffffffffffffffff"})
+    assert found["note"] == "Searched 1,000,000 rows; the next page continues."
+    assert Query(text="f" * 16).address((1, 0)) == found["after"]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("row=x", "row is &#39;x&#39;; it must be a number from 0."),
+        ("row=-1", "row is &#39;-1&#39;"),
+        ("row=%C2%B2", "it must be a number from 0."),
+        ("shard=99", "there is no shard 99; the last is 6."),
+        ("only=strange", "there is no filter &#39;strange&#39;."),
+        ("text=zebra", "the vocabulary does not have &#39;zebra&#39;"),
+        ("text=%3Cscript%3E", "the vocabulary does not have &#39;&lt;script&gt;&#39;"),
+    ],
+)
+def test_a_wrong_address_is_explained_on_a_page(server, query, message):
+    reply = request(server, f"/examples?{query}")
+    assert reply.status == 400
+    assert message in reply.text
+    assert "<script" not in reply.text
+
+
+def test_markup_in_tokens_paths_and_searches_stays_text(tmp_path):
+    from pipeline.tokenization.tokenizer import Normalization, Tokenizer
+
+    tokenizer = Tokenizer(
+        [*TOKENIZER.tokens[:5], "<script>", "</p>", "&amp;", '"><b>'],
+        Normalization(lowercase=True, strip_accents=True),
+    )
+    folder = write_data_set(tmp_path / "<i>x", train=(20,), tokenizer=tokenizer)
+    pages = ExamplePages(folder)
+    with running(Site(title=str(folder), tabs=[pages.tab()]).server()) as server:
+        html = request(server, "/examples?text=%3Cscript%3E").text
+    assert html.count("&lt;script&gt;") > 5
+    for bad in ("<script>", "<i>", "<b>", "&amp;\n"):
+        assert bad not in html
+    Site(title=str(folder), tabs=[pages.tab()]).export(tmp_path / "page.html")
+    html = (tmp_path / "page.html").read_text()
+    assert "&lt;i&gt;x" in html
+    assert not re.search("<script|<i>|<b>", html)
+
+
+def test_the_most_wrong_rows_come_first(small_folder):
+    """With a model whose loss for a row is its first token's number."""
+
+    def guess(examples):
+        first = examples.input_ids.values[examples.input_ids.offsets[:-1] + 1]
+        guesses = [
+            [ShownGuess(token="cat", probability=0.5, of_answer=0.25)] * number
+            for number in examples.masked_lm_positions.lengths
+        ]
+        return guesses, first.astype(float).tolist()
+
+    pages = ExamplePages(small_folder, guess=guess)
+    examples = read_shard(small_folder / pages.shards[1].name)
+    first = examples.input_ids.values[examples.input_ids.offsets[:-1] + 1]
+    order = np.argsort(-first.astype(float), kind="stable").tolist()
+    with running(site_of(pages).server()) as server:
+        pages_of_ranks = walk(server, "/examples?only=wrong&shard=1")
+        assert [row for page in pages_of_ranks for _, row in page] == order
+        back = walk(server, f"/examples?only=wrong&shard=1&row={PAGE}", "before")
+        assert back == pages_of_ranks[::-1]
+        html = request(server, "/examples?only=wrong&shard=1").text
+        assert f"loss {first.max():.2f} nats per mask" in html
+        assert "25% ✗ cat 50%" in html
+        empty = request(server, "/examples?only=wrong&shard=2").text
+        assert "No row of this shard matches." in empty
+    with running(site_of(ExamplePages(small_folder)).server()) as server:
+        assert request(server, "/examples?only=wrong").status == 400  # no model was given
+
+
+def test_every_format_can_be_browsed(tmp_path):
+    for name, changes in {"tar": {"format": "webdataset"}, "zstd": {"compression": "zstd"}}.items():
+        folder = write_data_set(tmp_path / name, train=(12,), config=replace(SMALL, **changes))
+        assert len(ExamplePages(folder).data({"row": "3"})["rows"]) == 9
+
+
+def test_a_data_set_without_rows_has_a_page(tmp_path):
+    folder = write_data_set(tmp_path, train=(0,))
+    assert (
+        "The data set has no rows."
+        in site_of(ExamplePages(folder)).routes()["GET /examples"]({}).body
+    )
+
+
+def test_rows_with_a_sequence_do_not_run_into_each_other():
+    from pipeline.common.ragged import Ragged
+
+    column = Ragged(np.array([1, 2, 3, 1, 2]), np.array([0, 1, 3, 3, 5]))
+    assert has_sequence(column, (1, 2)).tolist() == [False, False, False, True]
+    assert has_sequence(column, (3,)).tolist() == [False, True, False, False]
+    assert not has_sequence(column, (1, 2, 3, 1, 2, 3)).any()
+
+
+def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"has no manifest.json"):
+        ExamplePages(tmp_path)

@@ -1,0 +1,46 @@
+"""The command that shows folders in a browser."""
+
+from pathlib import Path
+
+import click
+
+from pipeline.common.config_options import PathOrUrl
+from pipeline.common.paths import AnyPath
+
+
+@click.command()
+@click.argument(
+    "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
+)
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(min=0, max=65535),
+    help="Port of the page.  [default: a free one]",
+)
+@click.option(
+    "--export",
+    "file",
+    type=click.Path(path_type=Path),
+    help="Write one static page to this file instead.",
+)
+def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
+    """Browse a data set, runs and a classifier in a web browser.
+
+    Examples as coloured tokens, with search; what a run learned, step by step; its curves, also
+    while it trains; and forms to fill masks and classify texts. The page is only for this machine
+    (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
+    """
+    from train.view.view import make_site
+
+    site = make_site(folders)
+    if file:
+        site.export(file)
+        click.echo(file)
+        return
+    with site.server(port=port) as server:
+        click.echo(f"{server.url}  (Ctrl-C ends it)")
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            click.echo("", err=True)

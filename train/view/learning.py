@@ -1,0 +1,134 @@
+"""The Learning page: what a run answers for the same held-out rows, evaluation by evaluation."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.common.errors import InputError
+from pipeline.common.ragged import Ragged
+from pipeline.dataset.schema import Examples
+from pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
+from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from pipeline.view.server import Values
+from pipeline.view.site import Tab
+from train.artifacts.run import TOKENIZER, read_run
+from train.monitoring.learning import Guesses, HeldOutRow, Learning
+
+EVALUATIONS = 200  # of a page; of more, some in between are left out
+
+
+class LearningPages:
+    """The learning of some runs, one at a time. Raises InputError if a folder is not a run."""
+
+    def __init__(self, runs: Sequence[Path]) -> None:
+        self._runs = runs
+        self._negatives = [read_run(run).data.negative_pairs for run in runs]
+        self._tokenizers = [load_tokenizer(run / TOKENIZER) for run in runs]
+
+    def tab(self) -> Tab:
+        """The page."""
+        template = "train.view/learning.html.jinja"
+        return Tab(
+            name="Learning", path="/learning", template=template, values=self.values, data=self.data
+        )
+
+    def values(self, query: Values) -> dict[str, Any]:
+        """What the template shows: the last evaluation, and all of them for the script."""
+        number = self._number(query)
+        learning = Learning.of(self._runs[number])
+        examples: list[ShownExample] = []
+        if learning:
+            negative, tokenizer = self._negatives[number], self._tokenizers[number]
+            examples = list(shown_rows(learning, tokenizer, negative_pairs=negative))
+        return {
+            "number": number,
+            "names": [str(run) for run in self._runs],
+            "examples": examples,
+            "data": self.data(query),
+        }
+
+    def data(self, query: Values) -> Any:
+        """Rows and evaluations after step `after` as plain values, tokens as text."""
+        number = self._number(query)
+        learning = Learning.of(self._runs[number])
+        after = str(query.get("after", -1))
+        least = int(after) if after.isdecimal() else -1
+        tokens = self._tokenizers[number].tokens
+        guesses = learning.guesses if learning else {}
+        steps = _spread([step for step in guesses if step > least])
+        return {
+            "run": number,
+            "negative": self._negatives[number],
+            "labels": [row.next_sentence_label for row in learning.rows] if learning else [],
+            "answers": _texts([row.answers for row in learning.rows], tokens) if learning else [],
+            "evaluations": [_evaluation(step, guesses[step], tokens) for step in steps],
+        }
+
+    def _number(self, query: Values) -> int:
+        text = str(query.get("run", 0))
+        if not text.isdecimal() or int(text) >= len(self._runs):
+            raise InputError(f"there is no run {text!r}; there are {len(self._runs)}.")
+        return int(text)
+
+
+def shown_rows(
+    learning: Learning, tokenizer: Tokenizer, *, negative_pairs: str
+) -> Iterator[ShownExample]:
+    """The rows with the guesses of the last evaluation."""
+    last = learning.guesses[max(learning.guesses)]
+    for number, row in enumerate(learning.rows):
+        columns = zip(
+            *(last.guesses[number], last.probabilities[number], last.of_answers[number]),
+            strict=True,
+        )
+        guesses = [
+            ShownGuess(token=tokenizer.tokens[token], probability=p, of_answer=of_answer)
+            for token, p, of_answer in columns
+        ]
+        yield shown_example(
+            _examples(row),
+            0,
+            tokenizer,
+            title=f"Held-out row {number:,}",
+            negative_pairs=negative_pairs,
+            guesses=guesses,
+        )
+
+
+def _examples(row: HeldOutRow) -> Examples:
+    def ragged(values: list[int]) -> Ragged:
+        return Ragged(np.array(values, np.uint32), np.array([0, len(values)]))
+
+    return Examples(
+        input_ids=ragged(row.input_ids),
+        masked_lm_positions=ragged(row.positions),
+        masked_lm_labels=ragged(row.answers),
+        length_a=np.array([row.length_a], np.uint16),
+        next_sentence_label=np.array([row.next_sentence_label], np.int8),
+        document_a=np.zeros(1, np.uint64),
+        document_b=np.zeros(1, np.uint64),
+    )
+
+
+def _evaluation(step: int, guesses: Guesses, tokens: Sequence[str]) -> dict[str, Any]:
+    return {
+        "step": step,
+        "guesses": _texts(guesses.guesses, tokens),
+        "probabilities": guesses.probabilities,
+        "of_answers": guesses.of_answers,
+        "label_1": guesses.label_1,
+    }
+
+
+def _texts(rows: Sequence[Sequence[int]], tokens: Sequence[str]) -> list[list[str]]:
+    return [[tokens[token] for token in row] for row in rows]
+
+
+def _spread(steps: Sequence[int]) -> list[int]:
+    """At most EVALUATIONS of the steps, evenly, the last one among them."""
+    if len(steps) <= EVALUATIONS:
+        return list(steps)
+    chosen = np.linspace(0, len(steps) - 1, EVALUATIONS).round().astype(int)
+    return [steps[index] for index in chosen]

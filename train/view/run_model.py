@@ -1,0 +1,106 @@
+"""The newest model of a run that may still be training, loaded when it is first asked."""
+
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+
+from model.heads import BertForPretraining
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import Manifest
+from pipeline.dataset.schema import Examples
+from pipeline.report.shown_example import ShownGuess
+from pipeline.tokenization.tokenizer import Tokenizer
+from train.artifacts.checkpoint import latest_checkpoint
+from train.artifacts.pretrained import Pretrained, load_pretrained
+from train.artifacts.run import read_run
+from train.data.batch import collate
+from train.fill import Filled, fill_with
+from train.pretraining.guesses import guess
+
+ROWS_AT_ONCE = 32
+LEAST_PROBABILITY = 1e-9  # a loss stays finite
+
+
+class RunModel:
+    """On the CPU: a page takes no memory from the GPU that trains it.
+
+    Requests come from several threads and take turns.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._lock = Lock()
+        self._checkpoint: Path | None = None
+        self._loaded: tuple[Pretrained, BertForPretraining] | None = None
+
+    def fill(self, text: str, *, top: int) -> Filled:
+        """As `clozeline fill`. Raises InputError as that does."""
+        with self._lock:
+            pretrained, model = self._newest()
+            return fill_with(pretrained, model, text, top=top, name=self.run)
+
+    def guess_rows(self, examples: Examples) -> tuple[list[list[ShownGuess]], list[float]]:
+        """The guesses for the masks of each row, and the mean masked-LM loss of each, in nats."""
+        with self._lock:
+            pretrained, model = self._newest()
+            rows = np.arange(len(examples))
+            most = max(1, int(examples.masked_lm_positions.lengths.max(initial=1)))
+            batches = (
+                collate(
+                    examples,
+                    rows[start : start + ROWS_AT_ONCE],
+                    max_seq_length=int(examples.input_ids.lengths.max(initial=1)),
+                    max_predictions=most,
+                    pad_id=pretrained.tokenizer.pad_id,
+                )
+                for start in range(0, len(rows), ROWS_AT_ONCE)
+            )
+            found = guess(model, batches, precision="fp32")
+        columns = zip(found.guesses, found.probabilities, found.of_answers, strict=True)
+        guesses = [
+            [
+                ShownGuess(token=pretrained.tokenizer.tokens[token], probability=p, of_answer=a)
+                for token, p, a in zip(*row, strict=True)
+            ]
+            for row in columns
+        ]
+        return guesses, [_loss(of_answers) for of_answers in found.of_answers]
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """That of the run."""
+        with self._lock:
+            return self._newest()[0].tokenizer
+
+    def check_fits(self, folder: object, manifest: Manifest) -> None:
+        """Raises InputError where the run cannot read the rows of a data set."""
+        config = read_run(self.run)
+        if config.tokenizer_digest != manifest.tokenizer_digest:
+            raise InputError(
+                f"{folder} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
+                f"{self.run} ({config.tokenizer_digest[:12]}); view them one at a time."
+            )
+        longest = config.model.max_position_embeddings
+        if manifest.config.max_seq_length > longest:
+            raise InputError(
+                f"{folder} has examples of {manifest.config.max_seq_length} tokens, the model of "
+                f"{self.run} reads {longest} at most; view them one at a time."
+            )
+
+    def _newest(self) -> tuple[Pretrained, BertForPretraining]:
+        newest = latest_checkpoint(self.run)
+        if self._loaded is None or newest != self._checkpoint:
+            pretrained = load_pretrained(self.run)
+            model = BertForPretraining(pretrained.model)
+            model.load_state_dict(pretrained.weights)
+            self._loaded, self._checkpoint = (pretrained, model.eval()), newest
+        return self._loaded
+
+
+def _loss(of_answers: list[float]) -> float:
+    """The mean negative log-probability of the answers; 0 of a row without masks."""
+    if not of_answers:
+        return 0.0
+    return float(-np.log(np.maximum(of_answers, LEAST_PROBABILITY)).mean())

@@ -1,0 +1,120 @@
+"""The Try it page: fill masks with a run, classify texts with a classifier."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from pipeline.common.errors import InputError
+from pipeline.report.html import check_report, make_sections
+from pipeline.sources.documents import fix_unicode
+from pipeline.view.server import Values
+from pipeline.view.site import Tab
+from train.artifacts.classifier_folder import read_metadata, read_report
+from train.finetuning.classifier import Classifier, load_classifier
+from train.finetuning.report import FinetuneReport
+from train.finetuning.sections import SECTIONS, ClassifierSummary, results
+from train.finetuning.word_effects import word_effects
+from train.labelled.rows import Texts
+from train.view.run_model import RunModel
+
+GUESSES = 5  # for each mask
+LONGEST = 5000  # characters of a text
+
+
+class ClassifierPages:
+    """One classifier: its report, and its answers. Raises InputError if the folder is not one."""
+
+    def __init__(self, folder: Path) -> None:
+        check_report(None)
+        self._folder = folder
+        self._lock = Lock()
+        self._report = FinetuneReport.from_dict(read_report(folder))
+        self.metadata = read_metadata(folder)
+
+    def tab(self) -> Tab:
+        """The sections of the classifier's report."""
+        template = "train.view/classifier.html.jinja"
+        return Tab(
+            name="Classifier",
+            path="/classifier",
+            template=template,
+            values=lambda _: self._page,
+            data=lambda _: self._report.to_dict(),
+        )
+
+    @cached_property
+    def _page(self) -> dict[str, Any]:
+        summary = ClassifierSummary(report=self._report, job=self.metadata["job"])
+        return {
+            "figures": list(results(self._report)),
+            "sections": make_sections(SECTIONS, summary),
+        }
+
+    @cached_property
+    def _classifier(self) -> Classifier:
+        return load_classifier(self._folder)
+
+    def classify(self, values: Values) -> Any:
+        """{"text": ..., "second": ...} -> the probability of each class, the effect of each word.
+
+        The effect is by how much the predicted class's probability falls without the word.
+        """
+        first = _text_of(values, "text")
+        second = _text_of(values, "second") if self.metadata["text_pair"] else None
+        with self._lock:
+            classifier = self._classifier
+            texts = Texts([first], None if second is None else [second])
+            probabilities = classifier.classify(texts)[0]
+            best = int(probabilities.argmax())
+            words = word_effects(classifier, first, second, label=best)
+        classes = sorted(
+            zip(classifier.names, probabilities.tolist(), strict=True), key=lambda c: -c[1]
+        )
+        return {
+            "classes": [{"name": name, "probability": p} for name, p in classes],
+            "words": [asdict(word) for word in words],
+        }
+
+
+class TryPages:
+    """Forms for the runs and the classifier that there are."""
+
+    def __init__(self, runs: Sequence[RunModel], classifier: ClassifierPages | None) -> None:
+        self._runs, self._classifier = runs, classifier
+
+    def tab(self) -> Tab:
+        """The page, which needs the server."""
+        metadata = self._classifier.metadata if self._classifier else {}
+        values = {
+            "runs": [str(model.run) for model in self._runs],
+            "classes": metadata.get("names", []),
+            "is_pair": metadata.get("text_pair") is not None,
+        }
+        return Tab(
+            name="Try it",
+            path="/try",
+            template="train.view/try.html.jinja",
+            values=lambda _: values,
+            data=lambda _: values,
+            needs_server=True,
+        )
+
+    def fill(self, values: Values) -> Any:
+        """{"text": "The [MASK].", "run": 0} -> the filled text, the best words of each mask."""
+        number = values.get("run", 0)
+        if type(number) is not int or not 0 <= number < len(self._runs):
+            raise InputError(f"there is no run {number!r}; there are {len(self._runs)}.")
+        return asdict(self._runs[number].fill(_text_of(values, "text"), top=GUESSES))
+
+
+def _text_of(values: Values, name: str) -> str:
+    """A text that was posted. Raises InputError if there is none or it is too long."""
+    text = values.get(name)
+    if not isinstance(text, str) or not text.strip():
+        raise InputError("the text is empty; write some words.")
+    if len(text) > LONGEST:
+        raise InputError(f"the text has {len(text):,} characters; {LONGEST:,} is the most.")
+    return fix_unicode(text)

@@ -1,0 +1,93 @@
+"""The site of `clozeline view` for the folders that are given: which pages it has.
+
+a data set   Examples               a run        Learning, Curves, Try it
+a classifier Classifier, Try it     a data set and a run: Examples, most wrong first
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath, is_local
+from pipeline.dataset.manifest import MANIFEST
+from pipeline.report.html import check_report
+from pipeline.view.examples import ExamplePages
+from pipeline.view.site import LIBRARIES, Site, Tab
+
+if TYPE_CHECKING:
+    from train.view.run_model import RunModel
+
+#: Names that only a folder of this kind has.
+KINDS = {"run": "run.json", "classifier": "classifier.json", "data set": MANIFEST}
+SCRIPTS = tuple(f"train.view/{name}.js" for name in ("page", "learning", "curves", "try"))
+
+
+def make_site(folders: Sequence[AnyPath]) -> Site:
+    """The pages of at most one data set, four runs and one classifier.
+
+    Raises InputError for another folder or number of folders, and where a run cannot read the data
+    set. A data set alone needs no torch.
+    """
+    check_report(None, LIBRARIES)
+    of_kind: dict[str, list[AnyPath]] = {kind: [] for kind in KINDS}
+    for folder in folders:
+        of_kind[kind_of_folder(folder)].append(folder)
+    for kind, most in (("data set", 1), ("run", 4), ("classifier", 1)):
+        if len(of_kind[kind]) > most:
+            raise InputError(
+                f"{len(of_kind[kind])} folders are a {kind}; a page shows at most {most}."
+            )
+    runs, data_sets, classifiers = of_kind["run"], of_kind["data set"], of_kind["classifier"]
+    title = ", ".join(str(folder) for folder in folders)
+    if not runs and not classifiers:
+        return Site(title=title, tabs=[ExamplePages(data_sets[0]).tab()])
+    return _site_with_models(title, data_sets, runs, classifiers)
+
+
+def _site_with_models(
+    title: str, data_sets: list[AnyPath], runs: list[Any], classifiers: list[Any]
+) -> Site:
+    from train.view.curves import CurvePages
+    from train.view.learning import LearningPages
+    from train.view.run_model import RunModel
+    from train.view.try_it import ClassifierPages, TryPages
+
+    models = [RunModel(run) for run in runs]
+    classifier = ClassifierPages(classifiers[0]) if classifiers else None
+    tabs: list[Tab] = [_examples(folder, models).tab() for folder in data_sets]
+    if runs:
+        tabs += [LearningPages(runs).tab(), CurvePages(runs).tab()]
+    if classifier:
+        tabs.append(classifier.tab())
+    forms = TryPages(models, classifier)
+    actions = {"/fill": forms.fill} if runs else {}
+    if classifier:
+        actions["/classify"] = classifier.classify
+    return Site(title=title, tabs=[*tabs, forms.tab()], actions=actions, scripts=SCRIPTS)
+
+
+def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
+    """With the guesses of the first run, if there is one."""
+    if not models:
+        return ExamplePages(folder)
+    pages = ExamplePages(folder, guess=models[0].guess_rows)
+    models[0].check_fits(folder, pages.manifest)
+    return pages
+
+
+def kind_of_folder(folder: AnyPath) -> str:
+    """A key of KINDS. Raises InputError for a folder that is none of them."""
+    kind = next((kind for kind, name in KINDS.items() if (folder / name).exists()), None)
+    if kind is None and is_local(folder) and not folder.exists():
+        raise InputError(
+            f"{folder} does not exist; give a folder of shards, a run or a classifier."
+        )
+    if kind is None:
+        raise InputError(
+            f"{folder} is neither a finished data set (it has no {MANIFEST}) nor a run (no "
+            "run.json) nor a classifier (no classifier.json); give a folder made by `clozeline "
+            "shards`, `clozeline pretrain` or `clozeline finetune`."
+        )
+    if kind != "data set" and not is_local(folder):
+        raise InputError(f"{folder} is a {kind} in a store; copy it to this machine first.")
+    return kind
