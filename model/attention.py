@@ -3,6 +3,7 @@
     B batch   S sequence   T tokens of all rows   N heads   D head
 
 Rows come padded, [B, S], or concatenated without padding, [T]. On CUDA each layout has a kernel.
+A packed row holds pieces of several documents, and tokens attend to their own piece only.
 """
 
 from typing import NamedTuple
@@ -14,11 +15,26 @@ from model.cpu_kernels import scaled_dot_product_attention
 
 
 class Packing(NamedTuple):
-    """Where each row of an unpadded batch begins."""
+    """Where each sequence (a row, or a piece of a packed row) of an unpadded batch begins."""
 
-    position_ids: Tensor  # int64 [T], the position of each token in its row
-    cu_seqlens: Tensor  # int32 [B + 1], where each row begins, and T
+    position_ids: Tensor  # int64 [T], the position of each token in its sequence
+    cu_seqlens: Tensor  # int32 [sequences + 1], where each sequence begins, and T
     max_seqlen: int  # tokens of the longest row, or more
+    row_starts: Tensor | None = None  # int32 [B + 1], where each packed row begins, and T
+
+
+def position_ids(rows: Tensor | Packing | None) -> Tensor | None:
+    """The position of each token in its sequence, int64 [B, S] or [T]; None: 0 to S - 1 in all.
+
+    `rows` as for `attend`. Positions start again with each piece of a packed row.
+    """
+    if isinstance(rows, Packing):
+        return rows.position_ids
+    if rows is None or rows.dtype == torch.bool:
+        return None
+    slot = torch.arange(rows.shape[1], device=rows.device)
+    is_first = rows.diff(dim=1, prepend=rows.new_full((len(rows), 1), -1)) != 0
+    return slot - (slot * is_first).cummax(1).values
 
 
 def attend(
@@ -27,7 +43,8 @@ def attend(
     """Attention of each token over its row, [..., N, D], from `qkv` [..., 3, N, D].
 
     For padded rows, [B, S, ...], `rows` is a mask, bool [B, S], False at padding, or None where no
-    row has padding, which is faster. For unpadded rows, [T, ...], it is a `Packing`. With a
+    row has padding, which is faster; for packed ones the number of each token's piece, int64
+    [B, S], from 1 on and 0 at padding. For unpadded rows, [T, ...], it is a `Packing`. With a
     `window` a token attends to itself and to that many tokens on either side. Raises ValueError
     for dropout on unpadded rows in half precision on CUDA: no kernel supports it.
     """
@@ -50,6 +67,8 @@ def _attend_padded(
 def _mask(rows: Tensor | None, qkv: Tensor, window: int | None) -> Tensor | None:
     """Which keys a query attends to, bool [B or 1, 1, S or 1, S]; None: all of them."""
     mask, length = None if rows is None else rows[:, None, None, :], qkv.shape[1]
+    if rows is not None and rows.dtype != torch.bool:  # padding attends to padding
+        mask = rows[:, None, None, :] == rows[:, None, :, None]
     # An exported graph is for every length, also where the one of the example fits in the window.
     if window is None or (length <= window + 1 and not torch.compiler.is_exporting()):
         return mask
@@ -64,12 +83,16 @@ def _attend_repadded(
     qkv: Tensor, packing: Packing, dropout_prob: float, window: int | None
 ) -> Tensor:
     """Pads the rows for this operation alone, where no kernel takes unpadded ones."""
-    rows, longest = len(packing.cu_seqlens) - 1, packing.max_seqlen
-    lengths = packing.cu_seqlens.diff()
-    first = torch.arange(rows, device=qkv.device) * longest
-    slots = packing.position_ids + first.repeat_interleave(lengths, output_size=len(qkv))  # [T]
+    starts = packing.cu_seqlens if packing.row_starts is None else packing.row_starts
+    rows, longest, lengths = len(starts) - 1, packing.max_seqlen, starts.diff()
+    padding = torch.arange(rows, device=qkv.device) * longest - starts[:-1]  # before each row
+    slots = padding.repeat_interleave(lengths, output_size=len(qkv))
+    slots = slots + torch.arange(len(qkv), device=qkv.device)  # [T]
     padded = qkv.new_zeros(rows * longest, *qkv.shape[1:]).index_copy(0, slots, qkv)
     mask = torch.arange(longest, device=qkv.device) < lengths[:, None]  # [B, S]
+    if packing.row_starts is not None:
+        piece = (packing.position_ids == 0).cumsum(0)
+        mask = piece.new_zeros(mask.numel()).index_copy(0, slots, piece).view_as(mask)
     attended = _attend_padded(padded.unflatten(0, (rows, longest)), mask, dropout_prob, window)
     return attended.flatten(0, 1).index_select(0, slots)
 

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Packing, attend
+from model.attention import Packing, attend, position_ids
 from model.config import BertConfig
 from model.cpu_kernels import Dropout
 from model.positions import (
@@ -72,7 +72,7 @@ class Embeddings(nn.Module):
         if self.token_type_embeddings is not None:
             x = x + self.token_type_embeddings(self._segments(token_type_ids, rows))
         if self.config.positions != "rotary":  # rotary positions are applied in attention
-            x = x + self._positions(length, packing, x.device).to(x.dtype)
+            x = x + self._positions(length, position_ids(rows), x.device).to(x.dtype)
         embedded: Tensor = self.dropout(self.norm(x))
         return embedded
 
@@ -80,16 +80,16 @@ class Embeddings(nn.Module):
         """Rows of the segment table: A is 0, or 1 where 0 is padding."""
         if not self.config.padding_segment:
             return token_type_ids
-        is_token = rows.long() if isinstance(rows, Tensor) else 1  # 1: there is no padding
+        is_token = rows.bool().long() if isinstance(rows, Tensor) else 1  # 1: there is no padding
         return (token_type_ids + 1) * is_token
 
-    def _positions(self, length: int, packing: Packing | None, device: torch.device) -> Tensor:
-        """[S, H], the same for every row; [T, H] for unpadded rows."""
+    def _positions(self, length: int, ids: Tensor | None, device: torch.device) -> Tensor:
+        """[S, H], the same for every row; [B, S, H] for packed rows, [T, H] for unpadded ones."""
         table = self.position_embeddings
         if table is None:
             fixed = fixed_positions(self.config, length, device=device)
-            return fixed if packing is None else fixed[packing.position_ids]
-        return table.weight[:length] if packing is None else table(packing.position_ids)
+            return fixed if ids is None else fixed[ids]
+        return table.weight[:length] if ids is None else table(ids)
 
 
 class Attention(nn.Module):
@@ -187,13 +187,14 @@ class BertEncoder(nn.Module):
         """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float dtype.
 
         `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
-        padding, with at least one True per row; None without padding, which is faster. With a
-        `packing`, rows are concatenated without padding: ids and types are [T], the hidden states
-        [T, H], and the mask is ignored.
+        padding, with at least one True per row; None without padding, which is faster; for packed
+        rows int64 [B, S], the piece of each token from 1 on, 0 at padding. With a `packing`, rows
+        are concatenated without padding: ids and types are [T], the hidden states [T, H], the
+        pooled [CLS] is that of each sequence, and the mask is ignored.
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
-        rotations = self._rotations(x, packing)
+        rotations = self._rotations(x, rows)
         for index, layer in enumerate(self.layers):
             is_global = self.config.is_global(index)
             x = layer(x, rows, rotations.get(is_global))
@@ -201,15 +202,14 @@ class BertEncoder(nn.Module):
         first = hidden[:, 0] if packing is None else hidden[packing.cu_seqlens[:-1].long()]  # [CLS]
         return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
 
-    def _rotations(self, x: Tensor, packing: Packing | None) -> dict[bool, Rotation]:
+    def _rotations(self, x: Tensor, rows: Tensor | Packing | None) -> dict[bool, Rotation]:
         """The rotations of rotary positions in global (True) and local layers, computed once."""
         config = self.config
         if config.positions != "rotary":
             return {}
-        if packing is None:
+        positions = position_ids(rows)
+        if positions is None:
             positions = torch.arange(x.shape[1], device=x.device)
-        else:
-            positions = packing.position_ids
         bases = {True: config.global_rope_theta, False: config.local_rope_theta}
         return {
             is_global: rotation_at(positions, config.head_size, theta)

@@ -81,7 +81,7 @@ class BertForPretraining(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Logits of the masked tokens [B, P, W] and of (follows, is random) [B, 2].
 
-        `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: bool [B, S] or None, see
+        `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: [B, S] or None, see
         `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots. With a `packing`, ids
         and types are [T], positions are indices into the T tokens, [P] for all rows together, and
         the logits are [P, W].

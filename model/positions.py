@@ -103,15 +103,17 @@ def attend_to_neighbours(qkv: Tensor, config: BertConfig) -> None:
 
 
 def rotation_at(positions: Tensor, head_size: int, theta: float) -> Rotation:
-    """The rotation of tokens at `positions`, int64 [S]: cosines and sines, float32 [S, 3, 1, D].
+    """The rotation of tokens at `positions`, int64 [S], [T] or [B, S]: cosines and sines.
+
+    Both are float32 [..., 3, 1, D].
 
     Queries and keys are rotated by position * frequency, values are not; frequencies fall from 1 to
     nearly 1 / theta (Su et al. 2021, 3.2.2). Angles are float32 under autocast too, since bfloat16
     cannot represent 401.
     """
     steps = torch.arange(0, head_size, 2, device=positions.device)
-    angles = positions[:, None] * (1 / theta ** (steps / head_size))  # [S, D / 2]
-    angles = torch.stack([angles, angles, torch.zeros_like(angles)], 1)[:, :, None]
+    angles = positions[..., None] * (1 / theta ** (steps / head_size))  # [..., D / 2]
+    angles = torch.stack([angles, angles, torch.zeros_like(angles)], -2)[..., None, :]
     cosine, sine = angles.cos(), angles.sin()
     return torch.cat([cosine, cosine], -1), torch.cat([-sine, sine], -1)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pipeline.common.config_checks import check_between, check_choices, check_field_names
 from pipeline.common.config_options import option
 
-PairScheme = Literal["segments", "order", "sentences", "none"]
+PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
 Masking = Literal["tokens", "whole-words"]
 Format = Literal["arrow", "webdataset"]
 Compression = Literal["none", "lz4", "zstd"]
@@ -24,7 +24,8 @@ class DataConfig:
     pairs: PairScheme = option(
         "segments",
         "How A and B are chosen: `segments` (BERT: B is consecutive or random), `order` (ALBERT: "
-        "in order or swapped), `sentences` (adjacent or random sentences), `none` (no B).",
+        "in order or swapped), `sentences` (adjacent or random sentences), `none` (no B), `packed` "
+        "(no B; several documents share a row, and attention stays inside each).",
     )
     max_seq_length: int = option(128, "Maximum tokens per example, including [CLS] and [SEP].")
     short_seq_prob: float = option(
@@ -93,6 +94,16 @@ class DataConfig:
         if self.max_predictions_per_seq is not None:
             return self.max_predictions_per_seq
         return math.ceil(self.max_seq_length * self.masked_lm_prob)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether examples have a B."""
+        return self.pairs not in ("none", "packed")
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether several documents share a row."""
+        return self.pairs == "packed"
 
     @property
     def negative_pairs(self) -> str:

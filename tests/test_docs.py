@@ -116,7 +116,7 @@ def test_the_columns_are_those_of_the_schema():
     ]
     rows = re.findall(r"^\| (`[^|]+`) \|", table, re.M)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
-    assert named == example_schema(100, "").names
+    assert named == example_schema(100, "", packed=True).names
 
 
 def test_no_number_was_left_to_be_filled_in():

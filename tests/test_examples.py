@@ -1,6 +1,7 @@
 """Examples: the pairs of a bucket between special tokens, masked, without losses."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.common.counter_rng import stream_key
-from pipeline.config import DataConfig
+from pipeline.config import DataConfig, PairScheme
 from pipeline.dataset.shards import rows_sha256
 from pipeline.examples.examples import SLAB, make_examples
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
@@ -143,13 +144,13 @@ def test_dropped_pairs_are_counted_once_per_copy():
     assert twice["cut_tokens"] > once["cut_tokens"]
 
 
-@pytest.mark.parametrize("kind", ["segments", "order", "sentences", "none"])
+@pytest.mark.parametrize("kind", get_args(PairScheme))
 def test_an_empty_bucket_gives_an_empty_shard_of_the_right_types(kind):
     documents = replace(make_documents([]), ids=WORDS[:0])
     examples, dropped = examples_of(documents, replace(CONFIG, pairs=kind))
-    full, _ = examples_of(documents_of(TALK))
+    full, _ = examples_of(documents_of(TALK), replace(CONFIG, pairs=kind))
     assert len(examples) == 0
     assert not dropped.total()
-    for name in vars(full):
-        found, wanted = getattr(examples, name), getattr(full, name)
+    for name, wanted in full.columns().items():
+        found = getattr(examples, name)
         assert getattr(found, "values", found).dtype == getattr(wanted, "values", wanted).dtype

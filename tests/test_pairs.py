@@ -77,7 +77,7 @@ def test_only_a_random_b_is_from_another_document(shape, kind, seed, length):
 
 
 def test_the_table_of_schemes_is_the_option():
-    assert tuple(SCHEMES) == get_args(PairScheme)
+    assert (*SCHEMES, "packed") == get_args(PairScheme)
 
 
 @pytest.mark.parametrize("kind", list(SCHEMES))

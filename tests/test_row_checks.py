@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig, Masking
+from pipeline.config import DataConfig, Masking, PairScheme
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.verify.findings import Findings, differing_rows, rows_with
 from pipeline.verify.row_checks import check_rows
@@ -48,7 +48,7 @@ def remasked(examples, config=CONFIG):
 @settings(max_examples=60)
 @given(
     st.lists(DOCUMENT, max_size=6),
-    st.sampled_from(["segments", "order", "sentences", "none"]),
+    st.sampled_from(get_args(PairScheme)),
     st.sampled_from(get_args(Masking)),
     st.integers(1, 3),
     st.integers(8, 40),

@@ -97,12 +97,14 @@ def unpadded(batch):
         token_type_ids=batch.token_type_ids[rows, places],
         position_ids=places,
         cu_seqlens=starts.int(),
+        row_starts=None,
         max_seqlen=batch.input_ids.shape[1],
         masked_lm_positions=(batch.masked_lm_positions + starts[:-1, None])[is_masked],
         masked_lm_labels=batch.masked_lm_labels[is_masked],
         masked_lm_weights=batch.masked_lm_weights[is_masked],
         next_sentence_labels=batch.next_sentence_labels,
         token_offsets=starts.numpy(),
+        sequence_offsets=starts.numpy(),
         masked_offsets=F.pad(is_masked.sum(1).cumsum(0), (1, 0)).numpy(),
     )
 

@@ -100,6 +100,8 @@ def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
         {"masking": "whole-words", "dupe_factor": 3, "max_seq_length": 16},
         {"pairs": "none", "format": "webdataset"},
         {"pairs": "order", "max_seq_length": 16, "dupe_factor": 2},
+        {"pairs": "packed"},
+        {"pairs": "packed", "dupe_factor": 2, "masking": "whole-words", "format": "webdataset"},
     ],
 )
 def test_a_sound_data_set_has_no_findings(tmp_path, change):

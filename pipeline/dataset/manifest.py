@@ -20,7 +20,7 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, whole_file
 from pipeline.common.sealed import SHA256, check_seal, sealed
 from pipeline.config import DataConfig
-from pipeline.dataset.schema import SCHEMA_VERSION
+from pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
@@ -128,9 +128,9 @@ def read_manifest(folder: AnyPath) -> Manifest:
 
 
 def _manifest_of(stored: Mapping[str, Any]) -> Manifest:
-    found = stored["schema_version"]
-    if found != SCHEMA_VERSION:
-        raise ValueError(f"schema version {found}, this code reads {SCHEMA_VERSION}")
+    found, is_packed = stored["schema_version"], stored["config"]["pairs"] == "packed"
+    if found != (known := schema_version(packed=is_packed)):
+        raise ValueError(f"schema version {found}, this code reads {known}")
     if SHA256 in stored:  # earlier versions wrote none
         check_seal(stored)
     values = {name: value for name, value in stored.items() if name != SHA256}

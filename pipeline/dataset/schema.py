@@ -11,9 +11,19 @@ positions restores the original.
     next_sentence_label    0                    0 B follows A, 1 B is random (or, with
                                                 --pairs order, B precedes A), -1 there is no B
     document_a, document_b 0x51c2.., 0x51c2..   first 8 bytes of the documents' hashes
+
+A packed row (--pairs packed) has pieces, each a span of one document: attention stays inside a
+piece, and positions start again with it. Its A is the whole row; document_a and document_b are
+those of the first and the last piece. Only packed shards have the last two columns; their schema
+version is 2.
+
+    input_ids              [CLS] the [MASK] sat [SEP] [CLS] it rained [SEP]
+    length_a               9
+    piece_lengths          5 4                  tokens of each piece, including [CLS] and [SEP]
+    piece_documents        0x51c2.. 0x8d0f..    first 8 bytes of the documents' hashes
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +34,8 @@ from pipeline.common import ragged
 from pipeline.common.ragged import Ragged
 
 SCHEMA_VERSION = 1
+PACKED_VERSION = 2  # of packed rows
+VERSION_KEY = "clozeline.schema_version"
 ROWS_PER_BATCH = 1024
 
 B_FOLLOWS_A = 0
@@ -43,25 +55,30 @@ class Examples:
     next_sentence_label: NDArray[np.int8]  # [R]
     document_a: NDArray[np.uint64]  # [R]
     document_b: NDArray[np.uint64]  # [R]
+    piece_lengths: Ragged | None = None  # uint16; None: the rows are not packed
+    piece_documents: Ragged | None = None  # uint64
 
     def __len__(self) -> int:
         return len(self.length_a)
 
+    def columns(self) -> dict[str, Any]:
+        """The columns by name, in the order of the schema; those of pieces in packed rows only."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: column for name, column in columns.items() if column is not None}
+
     def take(self, rows: NDArray[np.int64]) -> "Examples":
         """The given rows, in the given order."""
         columns: dict[str, Any] = {}
-        for field in fields(self):
-            column = getattr(self, field.name)
-            columns[field.name] = column.take(rows) if isinstance(column, Ragged) else column[rows]
+        for name, column in self.columns().items():
+            columns[name] = column.take(rows) if isinstance(column, Ragged) else column[rows]
         return Examples(**columns)
 
     def slice(self, start: int, stop: int) -> "Examples":
         """Rows start to stop; the values are views."""
         columns: dict[str, Any] = {}
-        for field in fields(self):
-            column = getattr(self, field.name)
+        for name, column in self.columns().items():
             is_ragged = isinstance(column, Ragged)
-            columns[field.name] = column.slice(start, stop) if is_ragged else column[start:stop]
+            columns[name] = column.slice(start, stop) if is_ragged else column[start:stop]
         return Examples(**columns)
 
     def unmasked(self) -> "Examples":
@@ -86,10 +103,10 @@ class Examples:
 def concatenate_examples(parts: list[Examples]) -> Examples:
     """All rows of the parts (at least one), in order."""
     columns: dict[str, Any] = {}
-    for field in fields(Examples):
-        values = [getattr(part, field.name) for part in parts]
-        is_ragged = isinstance(values[0], Ragged)
-        columns[field.name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
+    for name, first in parts[0].columns().items():
+        values = [getattr(part, name) for part in parts]
+        is_ragged = isinstance(first, Ragged)
+        columns[name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
     return Examples(**columns)
 
 
@@ -98,33 +115,52 @@ def id_type(vocab_size: int) -> pa.DataType:
     return pa.uint16() if vocab_size <= 65_535 else pa.uint32()
 
 
-def example_schema(vocab_size: int, tokenizer_digest: str) -> pa.Schema:
+def example_schema(vocab_size: int, tokenizer_digest: str, *, packed: bool = False) -> pa.Schema:
     """The Arrow schema of a shard; its metadata holds the version and the tokenizer's digest."""
-    ids = pa.list_(pa.field("item", id_type(vocab_size), nullable=False))
-    positions = pa.list_(pa.field("item", pa.uint16(), nullable=False))
+    ids = _list_of(id_type(vocab_size))
     types = {
         "input_ids": ids,
-        "masked_lm_positions": positions,
+        "masked_lm_positions": _list_of(pa.uint16()),
         "masked_lm_labels": ids,
         "length_a": pa.uint16(),
         "next_sentence_label": pa.int8(),
         "document_a": pa.uint64(),
         "document_b": pa.uint64(),
+        "piece_lengths": _list_of(pa.uint16()),
+        "piece_documents": _list_of(pa.uint64()),
     }
     metadata = {
-        "clozeline.schema_version": str(SCHEMA_VERSION),
+        VERSION_KEY: str(schema_version(packed=packed)),
         "clozeline.tokenizer": tokenizer_digest,
     }
-    return pa.schema(
-        [pa.field(name, kind, nullable=False) for name, kind in types.items()], metadata=metadata
-    )
+    columns = [pa.field(name, types[name], nullable=False) for name in _column_names(packed)]
+    return pa.schema(columns, metadata=metadata)
+
+
+def schema_version(*, packed: bool) -> int:
+    """The version of a data set's schema: rows that are not packed keep the first one."""
+    return PACKED_VERSION if packed else SCHEMA_VERSION
+
+
+def stored_version(schema: pa.Schema) -> str:
+    """The version in the metadata of a shard's schema; "none" where it has none."""
+    found: bytes = (schema.metadata or {}).get(VERSION_KEY.encode(), b"none")
+    return found.decode()
 
 
 def from_record_batch(batch: pa.RecordBatch) -> Examples:
     """The columns as NumPy views of the batch's memory."""
     columns: dict[str, Any] = {}
-    for field in fields(Examples):
-        column = batch.column(field.name)
+    for name in _column_names(stored_version(batch.schema) == str(PACKED_VERSION)):
+        column = batch.column(name)
         is_list = pa.types.is_list(column.type)
-        columns[field.name] = ragged.from_arrow(column) if is_list else column.to_numpy()
+        columns[name] = ragged.from_arrow(column) if is_list else column.to_numpy()
     return Examples(**columns)
+
+
+def _column_names(packed: bool) -> list[str]:
+    return [field.name for field in fields(Examples) if packed or field.default is MISSING]
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", kind, nullable=False))

@@ -13,7 +13,7 @@ import io
 import tarfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
@@ -24,11 +24,13 @@ from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath, open_mapped, whole_file
 from pipeline.common.ragged import Ragged, to_record_batch
 from pipeline.dataset.schema import (
+    PACKED_VERSION,
     ROWS_PER_BATCH,
     SCHEMA_VERSION,
     Examples,
     concatenate_examples,
     from_record_batch,
+    stored_version,
 )
 
 SUM_BYTES: Final = 4096  # that are added up for the checksum
@@ -116,9 +118,8 @@ def read_batches(path: AnyPath, *, expected: int | None = None) -> Iterator[pa.R
 def rows_sha256(examples: Examples) -> str:
     """A digest of the columns: their names, row lengths and little-endian values."""
     digest = hashlib.sha256()
-    for field in fields(Examples):
-        column = getattr(examples, field.name)
-        digest.update(field.name.encode())
+    for name, column in examples.columns().items():
+        digest.update(name.encode())
         if isinstance(column, Ragged):
             digest.update(column.lengths.astype("<u4").tobytes())
             column = column.values
@@ -192,9 +193,10 @@ def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _check_version(path: AnyPath, schema: pa.Schema) -> None:
-    found = (schema.metadata or {}).get(b"clozeline.schema_version", b"none").decode()
-    if found != str(SCHEMA_VERSION):
+    found = stored_version(schema)
+    if found not in (str(SCHEMA_VERSION), str(PACKED_VERSION)):
         raise InputError(
-            f"{path} has schema version {found}, this code reads {SCHEMA_VERSION}; "
+            f"{path} has schema version {found}, this code reads {SCHEMA_VERSION} and "
+            f"{PACKED_VERSION}; "
             "build it again with `clozeline shards`."
         )

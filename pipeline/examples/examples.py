@@ -1,18 +1,21 @@
-"""A bucket of documents to the rows of its shard: pairs, special tokens, masks."""
+"""A bucket of documents to the rows of its shard: pairs or pieces, special tokens, masks."""
 
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import UInt64Array, stream_key
-from pipeline.common.ragged import Ragged, offsets_of, slice_indices
+from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
 from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from pipeline.examples.packed_rows import PackedRows, pack_documents
 from pipeline.examples.pair_columns import Pairs
 from pipeline.examples.pairs import make_pairs
 from pipeline.tokenization.tokenizer import Tokenizer
@@ -39,21 +42,17 @@ def make_examples(
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
     key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
-    parts, row = [_no_examples(documents, tokenizer)], 0
+    nothing = PackedRows.empty() if config.is_packed else Pairs.empty()
+    parts, row = [_assemble(nothing, documents, tokenizer)], 0
     uses = (some for some in chain([documents], repeated) for _ in range(config.dupe_factor))
     for copy, used in enumerate(uses):
         with timer.stage("pairs"):
-            pairs, dropped_pairs = make_pairs(
-                used,
-                pairs=config.pairs,
-                key=stream_key(config.seed, f"pairs/{split}", shard, copy),
-                max_seq_length=config.max_seq_length,
-                short_seq_prob=config.short_seq_prob,
-            )
+            key_of_pairs = stream_key(config.seed, f"pairs/{split}", shard, copy)
+            made, dropped_pairs = _choose_tokens(used, key_of_pairs, config)
         dropped += dropped_pairs
-        for start in range(0, len(pairs), SLAB):
+        for start in range(0, len(made), SLAB):
             with timer.stage("pairs"):
-                slab = pairs.take(slice(start, start + SLAB))
+                slab = made.take(slice(start, start + SLAB))
                 part = _drop_unmaskable(_assemble(slab, used, tokenizer), rules)
             dropped["nothing_to_mask"] += len(slab) - len(part)
             with timer.stage("masks"):
@@ -62,14 +61,36 @@ def make_examples(
     return concatenate_examples(parts), dropped
 
 
-def _assemble(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
+def _choose_tokens(
+    documents: BucketDocuments, key: UInt64Array, config: DataConfig
+) -> tuple[Pairs | PackedRows, Counter[str]]:
+    """The spans of tokens in each row, and what was dropped by reason."""
+    if config.is_packed:
+        return pack_documents(documents, max_seq_length=config.max_seq_length), Counter()
+    return make_pairs(
+        documents,
+        pairs=config.pairs,
+        key=key,
+        max_seq_length=config.max_seq_length,
+        short_seq_prob=config.short_seq_prob,
+    )
+
+
+def _assemble(
+    made: Pairs | PackedRows, documents: BucketDocuments, tokenizer: Tokenizer
+) -> Examples:
+    if isinstance(made, PackedRows):
+        return _packed(made, documents, tokenizer)
+    return _paired(made, documents, tokenizer)
+
+
+def _paired(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
     """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] without a B."""
     length_a = pairs.a_stop - pairs.a_start
     length_b = pairs.b_stop - pairs.b_start
     has_b = pairs.next_sentence_label != NO_PAIR
     offsets = offsets_of(length_a + length_b + 2 + has_b)
-    ids = np.full(offsets[-1], tokenizer.sep_id, dtype=documents.ids.dtype)
-    ids[offsets[:-1]] = tokenizer.cls_id
+    ids = _special_tokens(offsets, documents, tokenizer)
     for start, source, length in (
         (offsets[:-1] + 1, pairs.a_start, length_a),
         (offsets[:-1] + 2 + length_a, pairs.b_start, length_b),
@@ -84,6 +105,37 @@ def _assemble(pairs: Pairs, documents: BucketDocuments, tokenizer: Tokenizer) ->
         document_a=documents.hashes[pairs.document_a],
         document_b=documents.hashes[pairs.document_b],
     )
+
+
+def _packed(rows: PackedRows, documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
+    """[CLS] piece [SEP] [CLS] piece [SEP] ..."""
+    length = rows.stop - rows.start
+    offsets = offsets_of(length + 2)
+    ids = _special_tokens(offsets, documents, tokenizer)
+    source = slice_indices(rows.start, length)
+    ids[slice_indices(offsets[:-1] + 1, length)] = documents.ids[source]
+    in_row = Ragged(ids, offsets[rows.row_offsets])
+    hashes = documents.hashes[rows.document]
+    return Examples(
+        input_ids=in_row,
+        masked_lm_positions=_no_rows(len(rows), np.dtype(np.uint16)),
+        masked_lm_labels=_no_rows(len(rows), ids.dtype),
+        length_a=in_row.lengths.astype(np.uint16),
+        next_sentence_label=np.full(len(rows), NO_PAIR, np.int8),
+        document_a=hashes[rows.row_offsets[:-1]],
+        document_b=hashes[rows.row_offsets[1:] - 1],
+        piece_lengths=Ragged((length + 2).astype(np.uint16), rows.row_offsets),
+        piece_documents=Ragged(hashes, rows.row_offsets),
+    )
+
+
+def _special_tokens(
+    offsets: Offsets, documents: BucketDocuments, tokenizer: Tokenizer
+) -> NDArray[Any]:
+    """[CLS] at the beginnings that `offsets` give and [SEP] everywhere else."""
+    ids = np.full(offsets[-1], tokenizer.sep_id, dtype=documents.ids.dtype)
+    ids[offsets[:-1]] = tokenizer.cls_id
+    return ids
 
 
 def _drop_unmaskable(examples: Examples, rules: MaskRules) -> Examples:
@@ -101,7 +153,3 @@ def _mask(examples: Examples, key: UInt64Array, start: int, rules: MaskRules) ->
 
 def _no_rows(count: int, dtype: np.dtype) -> Ragged:
     return Ragged(np.zeros(0, dtype), np.zeros(count + 1, np.int64))
-
-
-def _no_examples(documents: BucketDocuments, tokenizer: Tokenizer) -> Examples:
-    return _assemble(Pairs.empty(), documents, tokenizer)

@@ -8,6 +8,8 @@ sentences   any two adjacent sentences of a paragraph make one pair, and the fir
             a second pair with a random sentence of another document (label 1)
 none        spans of one document, as long as possible, without a B
 
+`packed` is in packed_rows.py.
+
 "s1 s2 s3"  ->  segments  [s1 s2, s3, 0]    [s1, x7 x8, 1]
                 order     [s1 s2, s3, 0]    [s2 s3, s1, 1]
 """
@@ -18,10 +20,10 @@ from collections.abc import Callable
 import numpy as np
 
 from pipeline.common.counter_rng import UInt64Array, random_bits, uniform_below
-from pipeline.common.ragged import slice_indices
 from pipeline.config import PairScheme
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR
 from pipeline.examples.bucket_documents import BucketDocuments
+from pipeline.examples.packed_rows import full_spans
 from pipeline.examples.pair_columns import Pairs, fit_lengths
 from pipeline.examples.segment_pairs import SENTENCE, random_segments, swapped_segments
 
@@ -80,13 +82,7 @@ def _adjacent_sentences(
 def _full_spans(
     documents: BucketDocuments, key: UInt64Array, max_seq_length: int, short_seq_prob: float
 ) -> tuple[Pairs, Counter[str]]:
-    max_tokens = max_seq_length - 2
-    starts = documents.sentence_offsets[documents.document_offsets]
-    counts = -(-np.diff(starts) // max_tokens)  # rounded up
-    document = np.repeat(np.arange(len(documents)), counts)
-    ordinal = slice_indices(np.zeros(len(counts), np.int64), counts)
-    a_start = starts[document] + ordinal * max_tokens
-    a_stop = np.minimum(a_start + max_tokens, starts[document + 1])
+    a_start, a_stop, document = full_spans(documents, max_seq_length - 2)
     label = np.full(len(document), NO_PAIR, dtype=np.int8)
     return Pairs(a_start, a_stop, a_stop, a_stop, label, document, document), Counter()
 

@@ -12,6 +12,7 @@ from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.paths import AnyPath, whole_file
 from pipeline.dataset.buckets import TRAIN
 from pipeline.dataset.manifest import JOB, REJECTED, Manifest, write_manifest
+from pipeline.dataset.schema import schema_version
 from pipeline.job.steps import JobContext, ShardRecord
 
 
@@ -53,6 +54,7 @@ def assemble_manifest(
         | ({"repeat": repeat} if repeat > 1 else {}),
         dropped=_sorted(total.dropped),
         token_counts=counted.sum(axis=0).tolist(),
+        schema_version=schema_version(packed=context.config.is_packed),
     )
     return manifest, total
 

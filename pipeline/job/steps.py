@@ -228,7 +228,7 @@ class Steps:
             written = write_shard(
                 path,
                 examples,
-                example_schema(tokenizer.vocab_size, tokenizer.digest),
+                example_schema(tokenizer.vocab_size, tokenizer.digest, packed=config.is_packed),
                 format=config.format,
                 compression=None if config.compression == "none" else config.compression,
             )

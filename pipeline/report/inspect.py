@@ -4,6 +4,8 @@ train-00000-of-00004.arrow, row 12: 27 tokens, B follows A
   A        the [1 MASK] sat on the [2 river] .
   B        it was asleep .
   masked   1 cat   2 mat (shown as river)
+
+A packed row is shown as piece 1, piece 2 and so on.
 """
 
 import textwrap
@@ -72,11 +74,18 @@ def show_example(
         tokens[position] = f"[{number} {shown.strip('[]')}]"
         originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
     kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
-    length_a = int(example.length_a[0])
+    parts = {"A": int(example.length_a[0])}
+    if example.piece_lengths is not None:
+        parts = {f"piece {n}": int(x) for n, x in enumerate(example.piece_lengths.values, 1)}
+        kind = f"{len(parts)} piece{'s' * (len(parts) != 1)}"
+    elif parts["A"] < len(ids):
+        parts["B"] = len(ids) - parts["A"]
     yield f"{name}, row {row}: {len(ids)} tokens, {kind}"
-    yield from _paragraph("A", _join(tokens[1 : length_a - 1]), width)
-    if length_a < len(ids):
-        yield from _paragraph("B", _join(tokens[length_a:-1]), width)
+    stop = 0
+    for part, length in parts.items():
+        stop += length
+        text = tokens[stop - length : stop - 1]  # without [SEP]
+        yield from _paragraph(part, _join(text[part != "B" :]), width)  # and [CLS]
     yield from _paragraph("masked", "   ".join(originals), width)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath
-from pipeline.common.ragged import slice_indices
+from pipeline.common.ragged import Ragged, offsets_of, slice_indices
 from pipeline.dataset.manifest import ShardEntry
 from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
 from pipeline.dataset.shards import read_batches
@@ -31,6 +31,8 @@ class RowStatistics:
     #: Rows by tokens of A, and of B if they have one, special tokens excluded, [S + 1].
     lengths_a: Counts
     lengths_b: Counts
+    #: Pieces of packed rows by number of tokens, [CLS] and [SEP] included, [S + 1].
+    pieces: Counts
     #: Tokens that may be masked, and masked tokens, by position, [S].
     maskable_at: Counts
     masked_at: Counts
@@ -47,7 +49,7 @@ class RowStatistics:
     @classmethod
     def empty(cls, width: int) -> Self:
         """Statistics of no rows; `width` is S."""
-        sizes = {"lengths": width + 1, "lengths_a": width + 1, "lengths_b": width + 1}
+        sizes = dict.fromkeys(("lengths", "lengths_a", "lengths_b", "pieces"), width + 1)
         sizes |= {"maskable_at": width, "masked_at": width, "unknown": 1}
         sizes |= {"maskable_along": PARTS, "masked_along": PARTS, "shown_as": 3, "labels": 3}
         return cls(**{name: np.zeros(size, np.int64) for name, size in sizes.items()})
@@ -111,7 +113,9 @@ def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStati
     original = examples.unmasked().input_ids.values
     maskable = ~tokenizer.is_special[original]
     hidden = examples.flat_positions()
+    pieces = examples.piece_lengths
     return RowStatistics(
+        pieces=_count(pieces.values if pieces else lengths[:0], width + 1),
         lengths=_count(lengths, width + 1),
         lengths_a=_count(length_a - 2, width + 1),
         lengths_b=_count((lengths - length_a - 1)[has_b], width + 1),
@@ -148,7 +152,14 @@ def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
         and ((length_a >= 2) & (length_a <= lengths)).all()
         and (length_a < lengths)[label != NO_PAIR].all()
         and ((label >= NO_PAIR) & (label <= B_IS_RANDOM)).all()
+        and (examples.piece_lengths is None or _fill_rows(examples.piece_lengths, lengths))
     )
+
+
+def _fill_rows(pieces: Ragged, lengths: Counts) -> bool:
+    """Whether the pieces of each row are as long as the row."""
+    before = offsets_of(pieces.values)
+    return np.array_equal(np.diff(before[pieces.offsets]), lengths)
 
 
 def _mismatch(path: AnyPath) -> InputError:

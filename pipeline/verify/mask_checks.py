@@ -94,6 +94,8 @@ def _check_special_tokens(
     is_special = tokenizer.is_special[ids] & (ids != tokenizer.unk_id)
     counts = np.add.reduceat(is_special, originals.input_ids.offsets[:-1], dtype=np.int64)
     expected = np.where(slab.next_sentence_label == NO_PAIR, 2, 3)  # [CLS] and [SEP]s
+    if slab.piece_lengths is not None:
+        expected = 2 * slab.piece_lengths.lengths
     findings.note(counts != expected, "rows with special tokens inside A or B", first=first)
 
 

@@ -8,6 +8,7 @@ from pipeline.examples.segment_pairs import MAX_RANDOM_PER_FOLLOWING
 from pipeline.tokenization.tokenizer import Tokenizer
 from pipeline.verify.findings import Findings, rows_with
 from pipeline.verify.mask_checks import check_masks, within_chance
+from pipeline.verify.piece_checks import check_packing, check_pieces
 
 # With fewer rows the fraction of random pairs may be outside 48-52 % by chance.
 ROWS_FOR_BALANCE = 4096
@@ -31,8 +32,13 @@ def check_rows(
     """
     if not len(examples):
         return True
+    if config.is_packed != (examples.piece_lengths is not None):
+        findings.add(f"packed rows do not fit --pairs {config.pairs}, or lack their pieces")
+        return False
     _check_pairs(examples, findings, config, nothing_to_mask, repeat * config.dupe_factor)
     if not _check_layout(examples, findings, config, tokenizer):
+        return False
+    if not check_pieces(examples, findings, tokenizer):
         return False
     if not _check_positions(examples, findings):
         return False
@@ -77,12 +83,12 @@ def _check_pairs(
     label = examples.next_sentence_label
     same = examples.document_a == examples.document_b
     findings.note((label < NO_PAIR) | (label > B_IS_RANDOM), "rows with an unknown label")
-    wrong_kind = (label == NO_PAIR) != (config.pairs == "none")
+    wrong_kind = (label == NO_PAIR) == config.has_pairs
     findings.note(wrong_kind, "rows with a label that does not fit --pairs")
     random = label == B_IS_RANDOM
     if config.pairs == "order":
         findings.note(~same, "rows with A and B from different documents")
-    else:
+    elif not config.is_packed:
         findings.note(random & same, "rows with a random B from the document of A")
         findings.note(~random & ~same, "rows with a following B from another document")
     document = examples.document_a
@@ -91,6 +97,8 @@ def _check_pairs(
         findings.note(descents[copies - 1 :], "rows not in the order of their documents")
     if config.pairs == "none":
         _check_spans(examples, findings, config, copies)
+    elif config.is_packed:
+        check_packing(examples, findings, config, copies)
     elif config.pairs == "order":
         _check_swapped(examples, findings)
     else:

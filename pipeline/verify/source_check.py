@@ -26,7 +26,7 @@ from pipeline.job.steps import ShardRecord, Steps, scratch_steps
 from pipeline.job.token_cache import CacheSlice, read_documents
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Findings, Flags, differing_rows
+from pipeline.verify.findings import Findings, differing_rows
 
 NOWHERE = -1  # the bucket of a document that is in no source
 
@@ -64,10 +64,15 @@ class Rebuild:
     def _explain(
         self, bucket: int, examples: Examples, rebuilt: Examples, findings: Findings
     ) -> None:
-        has_b = examples.next_sentence_label != NO_PAIR
-        strange_a = self._note_strangers(bucket, examples.document_a, "A", findings)
-        strange_b = self._note_strangers(bucket, examples.document_b, "B", findings, rows=has_b)
-        if strange_a or strange_b:  # then the rows after them differ, too
+        every, has_b = np.arange(len(examples)), examples.next_sentence_label != NO_PAIR
+        if (pieces := examples.piece_documents) is not None:
+            rows = np.repeat(every, pieces.lengths)
+            is_strange = self._note_strangers(bucket, pieces.values, rows, "text", findings)
+        else:
+            in_a = self._note_strangers(bucket, examples.document_a, every, "A", findings)
+            of_b, rows = examples.document_b[has_b], every[has_b]
+            is_strange = self._note_strangers(bucket, of_b, rows, "B", findings) or in_a
+        if is_strange:  # then the rows after them differ, too
             return
         if len(examples) != len(rebuilt):
             findings.add(f"{len(examples):,} rows, the sources give {len(rebuilt):,}")
@@ -77,22 +82,22 @@ class Rebuild:
         self,
         bucket: int,
         hashes: UInt64Array,
-        side: str,
+        rows: NDArray[np.int64],
+        part: str,
         findings: Findings,
-        rows: Flags | bool = True,
     ) -> bool:
-        """Note the `rows` whose A or B is from a document that does not belong to the bucket."""
+        """Note the `rows` with a part from a document, [N] hashes, that is not of the bucket."""
         belongs = self._buckets_of(hashes)
         is_train = belongs < self.steps.context.buckets.num_train
         split, _ = self.steps.context.buckets.split_of(bucket)
-        strange = rows & (belongs != bucket)
+        strange = belongs != bucket
         unknown = strange & (belongs == NOWHERE)
         other_split = strange & ~unknown & (is_train != (split == TRAIN))
         other = VALIDATION if split == TRAIN else TRAIN
-        findings.note(unknown, f"rows whose {side} is from a document in no source")
-        findings.note(other_split, f"rows whose {side} is from a document of {other}")
+        findings.note(rows[unknown], f"rows whose {part} is from a document in no source")
+        findings.note(rows[other_split], f"rows whose {part} is from a document of {other}")
         elsewhere = strange & ~unknown & ~other_split
-        findings.note(elsewhere, f"rows whose {side} is from a document of another shard")
+        findings.note(rows[elsewhere], f"rows whose {part} is from a document of another shard")
         return bool(strange.any())
 
     def _buckets_of(self, hashes: UInt64Array) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ import numpy as np
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
-from pipeline.dataset.schema import Examples, example_schema
+from pipeline.dataset.schema import Examples, example_schema, schema_version
 from pipeline.dataset.shards import shard_name, write_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import Tokenizer
@@ -27,9 +27,11 @@ def write_data_set(
     make: Callable[..., Examples] | None = None,
 ) -> Path:
     """A finished data set with these rows per shard; the arguments determine the content."""
-    tokenizer, make = tokenizer or small_tokenizer(), make or random_examples
+    tokenizer = tokenizer or small_tokenizer()
+    make = make or (packed_examples if config.is_packed else random_examples)
     tokenizer.save(folder / TOKENIZER)
-    schema = example_schema(tokenizer.vocab_size, tokenizer.digest)
+    packed = config.is_packed
+    schema = example_schema(tokenizer.vocab_size, tokenizer.digest, packed=packed)
     entries = []
     token_counts = np.zeros(tokenizer.vocab_size, dtype=np.int64)
     for split, shard_rows in (("train", train), ("validation", validation)):
@@ -51,6 +53,7 @@ def write_data_set(
         vocab_size=tokenizer.vocab_size,
         shards=entries,
         token_counts=np.where(tokenizer.is_special, 0, token_counts).tolist(),
+        schema_version=schema_version(packed=packed),
     )
     write_manifest(folder, manifest)
     return folder
@@ -79,6 +82,35 @@ def random_examples(
     hashes = rng.integers(0, 2**63, rows).astype(np.uint64)
     nothing = Ragged(np.zeros(0, np.uint16), np.zeros(rows + 1, np.int64))
     return Examples(Ragged(ids, offsets), nothing, nothing, length_a, labels, hashes, hashes)
+
+
+def packed_examples(
+    rows: int, *, split: str, shard: int, config: DataConfig, of: Tokenizer
+) -> Examples:
+    """Rows of one to four pieces that fill them, or nearly."""
+    rng = np.random.default_rng([shard, len(split)])
+    count = rng.integers(1, 5, rows)
+    lengths = rng.integers(3, config.max_seq_length // 4 + 1, count.sum())
+    last = offsets_of(count)[1:] - 1
+    others = np.add.reduceat(lengths, last + 1 - count, dtype=np.int64) - lengths[last]
+    lengths[last] = config.max_seq_length - others - rng.integers(0, 2, rows)
+    pieces = offsets_of(lengths)
+    ids = rng.choice(of.replacement_ids, pieces[-1]).astype(np.uint16)
+    ids[pieces[:-1]], ids[pieces[1:] - 1] = of.cls_id, of.sep_id
+    offsets = pieces[offsets_of(count)]
+    hashes = rng.integers(0, 2**63, len(lengths)).astype(np.uint64)
+    nothing = Ragged(np.zeros(0, np.uint16), np.zeros(rows + 1, np.int64))
+    return Examples(
+        Ragged(ids, offsets),
+        nothing,
+        nothing,
+        np.diff(offsets).astype(np.uint16),
+        np.full(rows, -1, np.int8),
+        hashes[last + 1 - count],
+        hashes[last],
+        Ragged(lengths.astype(np.uint16), offsets_of(count)),
+        Ragged(hashes, offsets_of(count)),
+    )
 
 
 def masked(

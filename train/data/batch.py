@@ -8,6 +8,11 @@ by the longest row: a new shape costs a compilation on CUDA and an entry in a ke
     token_type_ids  0 0 0 0 0 1 1 1 0 0    masked_lm_labels     11 0 0
     attention_mask  1 1 1 1 1 1 1 1 0 0    masked_lm_weights     1 0 0
 
+In packed rows the attention mask numbers the pieces:
+
+    rows            [CLS] the [MASK] sat [SEP] [CLS] it rained [SEP]
+    attention_mask  1 1 1 1 1 2 2 2 2 0
+
 Padding is one gather of fixed-size windows (S values from the start of the row, including whatever
 follows it, as one numpy item), overwritten after the row's end: bytes move in bulk, not token by
 token. numpy does all of it: torch would wake all its threads for each small operation, at several
@@ -24,7 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.common.counter_rng import GOLDEN, UInt64Array, mix64, random_bits, stream_key
-from pipeline.common.ragged import Offsets, Ragged
+from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from pipeline.dataset.schema import NO_PAIR, Examples
 
 
@@ -34,7 +39,7 @@ class Batch:
 
     input_ids: Tensor  # int64 [B, S]
     token_type_ids: Tensor  # int64 [B, S]
-    attention_mask: Tensor  # bool [B, S]
+    attention_mask: Tensor  # bool [B, S]; packed int64 [B, S], the piece from 1, 0 at padding
     masked_lm_positions: Tensor  # int64 [B, P], 0 in unused slots
     masked_lm_labels: Tensor  # int64 [B, P], 0 in unused slots
     masked_lm_weights: Tensor  # float32 [B, P], 0 in unused slots
@@ -47,7 +52,7 @@ class Batch:
     @property
     def num_tokens(self) -> int:
         """Real tokens, without padding."""
-        return int((self.attention_mask.sum(1) * self.example_weights).sum())
+        return int(((self.attention_mask != 0).sum(1) * self.example_weights).sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, in field order."""
@@ -136,16 +141,29 @@ def collate(
     labels = _padded(examples.masked_lm_labels.values, starts, is_masked, 0)
     is_a = _prefix_masks(max_seq_length).take(examples.length_a[rows], axis=0, mode="clip")
     is_b = is_token > is_a
+    pieces = _piece_numbers(examples, rows, is_token)
     return Batch(
         input_ids=torch.from_numpy(input_ids),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
-        attention_mask=torch.from_numpy(is_token),
+        attention_mask=torch.from_numpy(is_token if pieces is None else pieces),
         masked_lm_positions=torch.from_numpy(positions),
         masked_lm_labels=torch.from_numpy(labels),
         masked_lm_weights=torch.from_numpy(is_masked.astype(np.float32)),
         next_sentence_labels=torch.from_numpy(examples.next_sentence_label[rows].astype(np.int64)),
         example_weights=torch.ones(len(rows)),
     )
+
+
+def _piece_numbers(
+    examples: Examples, rows: NDArray[np.int64], is_token: NDArray[np.bool_]
+) -> NDArray[np.int64] | None:
+    """The piece of each token in its row, from 1, [B, S]; None where rows are not packed."""
+    if examples.piece_lengths is None:
+        return None
+    pieces = examples.piece_lengths.take(rows)
+    in_row = slice_indices(np.ones_like(pieces.lengths), pieces.lengths)  # 1, 2, ... in each row
+    starts = offsets_of(pieces.values)[pieces.offsets[:-1]]
+    return _padded(np.repeat(in_row, pieces.values), starts, is_token, 0)
 
 
 def concatenate(parts: list[Batch]) -> Batch:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath, path_of
-from pipeline.common.ragged import Ragged, slice_indices
+from pipeline.common.ragged import Ragged, offsets_of, slice_indices
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, concatenate_examples
 from pipeline.dataset.shards import file_sha256, read_shard
@@ -114,7 +114,9 @@ class ShardSet:
             raise self._damaged(path, str(error)) from error
         if len(examples) != entry.rows:
             raise self._damaged(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
-        columns = (examples.input_ids, examples.masked_lm_positions, examples.masked_lm_labels)
+        if self.manifest.config.is_packed != (examples.piece_lengths is not None):
+            raise self._damaged(path, "its columns are not those of the manifest's --pairs")
+        columns = [x for x in examples.columns().values() if isinstance(x, Ragged)]
         if not all(map(_has_valid_offsets, columns)):
             raise self._damaged(path, "rows overlap or lie beyond the file")
         for what, highest, limit in self._limits(examples):
@@ -199,7 +201,15 @@ def _wrong_rows(examples: Examples) -> str | None:
     is_inside = positions.values[last] < lengths[positions.lengths > 0]
     if not (is_rising.all() and is_inside.all()):
         return "masked positions that are not ascending, or beyond their row"
+    if examples.piece_lengths is not None and not _fill_rows(examples.piece_lengths, lengths):
+        return "pieces that do not make up their row"
     return None
+
+
+def _fill_rows(pieces: Ragged, lengths: NDArray[np.int64]) -> bool:
+    """Whether the pieces of each row, none of them empty, are together as long as the row."""
+    before = offsets_of(pieces.values)
+    return bool(pieces.values.all()) and np.array_equal(np.diff(before[pieces.offsets]), lengths)
 
 
 def _highest(values: NDArray[Any]) -> int:

@@ -7,6 +7,8 @@ B examples with T tokens and M masked tokens in all.
     position_ids         0 1 2 3 4 0 1 2 3             cu_seqlens      0 5 9
     masked_lm_positions  2 7 (among all tokens)
 
+Packed rows are taken apart: each piece is a sequence of its own, with positions from 0 on.
+
 T and M differ from batch to batch, so compiled code has to allow dynamic shapes. The row offsets
 are kept on the CPU too, so that splitting a batch on a GPU does not synchronize with it.
 """
@@ -31,23 +33,31 @@ class UnpaddedBatch:
 
     input_ids: Tensor  # int64 [T]
     token_type_ids: Tensor  # int64 [T]
-    position_ids: Tensor  # int64 [T], the position of each token in its row
-    cu_seqlens: Tensor  # int32 [B + 1], where each row begins, and T
+    position_ids: Tensor  # int64 [T], the position of each token in its sequence
+    cu_seqlens: Tensor  # int32 [N + 1], where each of N sequences (rows or pieces) begins, and T
+    row_starts: Tensor | None  # int32 [B + 1], where each packed row begins, and T; else None
     max_seqlen: int  # of the data set, not of the longest row: a constant for the compiler
     masked_lm_positions: Tensor  # int64 [M], among the T tokens
     masked_lm_labels: Tensor  # int64 [M]
     masked_lm_weights: Tensor  # float32 [M], all 1
-    next_sentence_labels: Tensor  # int64 [B], -1: no sentence B
-    token_offsets: Offsets  # [B + 1], `cu_seqlens` on the CPU
+    next_sentence_labels: Tensor  # int64 [N], -1: no sentence B
+    token_offsets: Offsets  # [B + 1], where each row begins, and T
+    sequence_offsets: Offsets  # [N + 1], `cu_seqlens` on the CPU
     masked_offsets: Offsets  # [B + 1], where each row's masked tokens begin, and M
 
     def __len__(self) -> int:
-        return len(self.next_sentence_labels)
+        return len(self.token_offsets) - 1
 
     @property
     def num_tokens(self) -> int:
         """T: every token is real."""
         return len(self.input_ids)
+
+    @property
+    def keys_per_token(self) -> float:
+        """The mean number of tokens in a token's own sequence."""
+        lengths = np.diff(self.sequence_offsets)
+        return float((lengths**2).sum() / lengths.sum())
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by name, in field order."""
@@ -71,17 +81,22 @@ class UnpaddedBatch:
         tokens = self.token_offsets[start : stop + 1]
         masks = self.masked_offsets[start : stop + 1]
         token, mask = slice(int(tokens[0]), int(tokens[-1])), slice(int(masks[0]), int(masks[-1]))
+        # Rows begin where sequences do, and no sequence is empty.
+        first, last = np.searchsorted(self.sequence_offsets, (token.start, token.stop)).tolist()
+        starts = None if self.row_starts is None else self.row_starts[start : stop + 1]
         return UnpaddedBatch(
             input_ids=self.input_ids[token],
             token_type_ids=self.token_type_ids[token],
             position_ids=self.position_ids[token],
-            cu_seqlens=self.cu_seqlens[start : stop + 1] - token.start,
+            cu_seqlens=self.cu_seqlens[first : last + 1] - token.start,
+            row_starts=None if starts is None else starts - token.start,
             max_seqlen=self.max_seqlen,
             masked_lm_positions=self.masked_lm_positions[mask] - token.start,
             masked_lm_labels=self.masked_lm_labels[mask],
             masked_lm_weights=self.masked_lm_weights[mask],
-            next_sentence_labels=self.next_sentence_labels[start:stop],
+            next_sentence_labels=self.next_sentence_labels[first:last],
             token_offsets=tokens - token.start,
+            sequence_offsets=self.sequence_offsets[first : last + 1] - token.start,
             masked_offsets=masks - mask.start,
         )
 
@@ -94,24 +109,37 @@ def collate_unpadded(
     positions, labels = (
         column.take(rows) for column in (examples.masked_lm_positions, examples.masked_lm_labels)
     )
-    lengths = ids.lengths
-    assert not len(rows) or lengths.max() <= max_seq_length
-    positions_in_row = slice_indices(np.zeros_like(lengths), lengths)
-    is_b = positions_in_row >= np.repeat(examples.length_a[rows], lengths)
+    assert not len(rows) or ids.lengths.max() <= max_seq_length
+    is_b = _ordinals(ids.offsets) >= np.repeat(examples.length_a[rows], ids.lengths)
     masked = positions.values + np.repeat(ids.offsets[:-1], positions.lengths)
+    labels_of_rows = examples.next_sentence_label[rows].astype(np.int64)
+    sequences, row_starts = ids.offsets, None
+    if examples.piece_lengths is not None:
+        pieces = examples.piece_lengths.take(rows)
+        sequences = offsets_of(pieces.values)
+        labels_of_rows = np.repeat(labels_of_rows, pieces.lengths)
+        row_starts = torch.from_numpy(ids.offsets.astype(np.int32))
     return UnpaddedBatch(
         input_ids=torch.from_numpy(ids.values.astype(np.int64)),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
-        position_ids=torch.from_numpy(positions_in_row),
-        cu_seqlens=torch.from_numpy(ids.offsets.astype(np.int32)),
+        position_ids=torch.from_numpy(_ordinals(sequences)),
+        cu_seqlens=torch.from_numpy(sequences.astype(np.int32)),
+        row_starts=row_starts,
         max_seqlen=max_seq_length,
         masked_lm_positions=torch.from_numpy(masked),
         masked_lm_labels=torch.from_numpy(labels.values.astype(np.int64)),
         masked_lm_weights=torch.ones(len(masked)),
-        next_sentence_labels=torch.from_numpy(examples.next_sentence_label[rows].astype(np.int64)),
+        next_sentence_labels=torch.from_numpy(labels_of_rows),
         token_offsets=ids.offsets,
+        sequence_offsets=sequences,
         masked_offsets=positions.offsets,
     )
+
+
+def _ordinals(offsets: Offsets) -> NDArray[np.int64]:
+    """0, 1, 2, ... between each two offsets."""
+    lengths = np.diff(offsets)
+    return slice_indices(np.zeros_like(lengths), lengths)
 
 
 def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
@@ -124,10 +152,12 @@ def concatenate_unpadded(parts: list[UnpaddedBatch]) -> UnpaddedBatch:
     before = offsets_of([part.num_tokens for part in parts]).tolist()
     moved = [part.masked_lm_positions + n for part, n in zip(parts, before, strict=False)]
     joined["masked_lm_positions"] = torch.cat(moved)
-    for name in ("token_offsets", "masked_offsets"):
+    for name in ("token_offsets", "sequence_offsets", "masked_offsets"):
         lengths = [np.diff(getattr(part, name)) for part in parts]
         joined[name] = offsets_of(np.concatenate(lengths))
-    joined["cu_seqlens"] = torch.from_numpy(joined["token_offsets"].astype(np.int32))
+    joined["cu_seqlens"] = torch.from_numpy(joined["sequence_offsets"].astype(np.int32))
+    if parts[0].row_starts is not None:
+        joined["row_starts"] = torch.from_numpy(joined["token_offsets"].astype(np.int32))
     return replace(parts[0], **joined)
 
 
@@ -144,21 +174,21 @@ def unpadded_hashes(
     """The hashes that `example_hashes` gives for the same rows with padding, [B]."""
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
     tokens, masks = batch.token_offsets, batch.masked_offsets
-    position_ids, lengths = arrays["position_ids"], np.diff(tokens)
     in_row = arrays["masked_lm_positions"] - np.repeat(tokens[:-1], np.diff(masks))
-    slots = slice_indices(np.zeros(len(batch), np.int64), np.diff(masks))
     weights = digest_weights("input_ids", batch.max_seqlen)
     weights_before = np.append(np.uint64(0), np.cumsum(weights))
-    padding = np.uint64(pad_id) * (weights_before[-1] - weights_before[lengths])
+    padding = np.uint64(pad_id) * (weights_before[-1] - weights_before[np.diff(tokens)])
     most = int(np.diff(masks).max(initial=0))
-    sums = padding + _sums(arrays["input_ids"], weights[position_ids], tokens)
+    sums = padding + _sums(arrays["input_ids"], weights[_ordinals(tokens)], tokens)
     for name, column in (
         ("masked_lm_positions", in_row),
         ("masked_lm_labels", arrays["masked_lm_labels"]),
     ):
-        sums += _sums(column, digest_weights(name, most)[slots], masks)
+        sums += _sums(column, digest_weights(name, most)[_ordinals(masks)], masks)
     lengths_b = _sums(arrays["token_type_ids"], np.ones(1, np.uint64), tokens)
-    rest = np.stack([lengths_b, arrays["next_sentence_labels"].view(np.uint64)], axis=1)
+    first = np.searchsorted(batch.sequence_offsets, tokens[:-1])
+    labels = arrays["next_sentence_labels"][first].view(np.uint64)
+    rest = np.stack([lengths_b, labels], axis=1)
     return final_hashes(sums, rest, positions)
 
 

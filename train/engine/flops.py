@@ -23,17 +23,26 @@ PEAKS = {
 }
 
 
-def step_flops(config: BertConfig, *, batch_size: int, seq_len: float, predictions: float) -> float:
+def step_flops(
+    config: BertConfig,
+    *,
+    batch_size: int,
+    seq_len: float,
+    predictions: float,
+    keys: float | None = None,
+) -> float:
     """Operations of the forward and backward passes of one step, over all processes.
 
     `batch_size` rows of `seq_len` tokens, each with `predictions` slots for masked tokens. Padding
     counts like tokens. For unpadded rows pass the mean length and the mean number of predictions.
+    A token attends to `keys` tokens in global layers, by default to its row.
     """
+    keys = seq_len if keys is None else keys
     hidden, inner = config.hidden_size, config.intermediate_size
     # The attention's four matrices and the feed-forward layer's two or three, then Q K^T and A V.
     matrices = 2 * (4 * hidden**2 + (2 + config.gated) * hidden * inner) * config.num_hidden_layers
-    keys = sum(
-        seq_len if config.is_global(layer) else min(seq_len, config.local_attention + 1)
+    keys_of_layers = sum(
+        keys if config.is_global(layer) else min(keys, config.local_attention + 1)
         for layer in range(config.num_hidden_layers)
     )
     prediction = 2 * hidden * config.padded_vocab_size
@@ -42,7 +51,7 @@ def step_flops(config: BertConfig, *, batch_size: int, seq_len: float, predictio
     pair = 2 * hidden * 2
     if config.pooler:
         pair += 2 * hidden**2
-    row = seq_len * (matrices + 4 * keys * hidden) + predictions * prediction + pair
+    row = seq_len * (matrices + 4 * keys_of_layers * hidden) + predictions * prediction + pair
     return 3 * batch_size * row
 
 

@@ -84,10 +84,11 @@ def _forward(
     """Logits of masked words and of next sentences."""
     ids, types, positions = part.input_ids, part.token_type_ids, part.masked_lm_positions
     if isinstance(part, UnpaddedBatch):
-        packing = Packing(part.position_ids, part.cu_seqlens, part.max_seqlen)
+        packing = Packing(part.position_ids, part.cu_seqlens, part.max_seqlen, part.row_starts)
         mlm_logits, nsp_logits = model(ids, types, None, positions, packing)
     else:
-        mask = None if is_full else part.attention_mask
+        is_packed = part.attention_mask.dtype != torch.bool
+        mask = None if is_full and not is_packed else part.attention_mask
         mlm_logits, nsp_logits = model(ids, types, mask, positions)
     return mlm_logits, nsp_logits
 

@@ -181,13 +181,18 @@ class Trainer:
 
     def _flops(self, loaded: LoadedBatch[Any]) -> float:
         """FLOPs of a step, over all processes."""
-        batch, rows = loaded.batch, len(loaded.batch) * self.world.size
+        batch, rows, keys = loaded.batch, len(loaded.batch) * self.world.size, None
         if self.training.unpadded:
             tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows
+            keys = batch.keys_per_token
         else:
             tokens, predictions = batch.input_ids.shape[1], batch.masked_lm_positions.shape[1]
         return step_flops(
-            self.model.config, batch_size=rows, seq_len=tokens, predictions=predictions
+            self.model.config,
+            batch_size=rows,
+            seq_len=tokens,
+            predictions=predictions,
+            keys=keys,
         )
 
     def _log(self, line: dict[str, Any], norm: Tensor) -> None:

@@ -1,0 +1,226 @@
+"""Packed rows in batches and models: attention and positions stay inside each piece."""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+
+from model.attention import Packing, position_ids
+from model.config import PRESETS
+from pipeline.common.errors import CorruptDataError
+from pipeline.common.ragged import Ragged
+from pipeline.config import DataConfig
+from pipeline.dataset.manifest import read_manifest
+from pipeline.dataset.shards import read_shard
+from tests.support.small import small_tokenizer
+from tests.support.small_data import packed_examples, write_data_set
+from tests.support.small_models import narrow, shaken
+from tests.support.small_training import STILL, train
+from train.data.batch import Batch, digest_text
+from train.data.loader import Loader
+from train.data.loader_check import check_loader
+from train.monitoring.metrics import read_metrics
+from train.pretraining.evaluate import evaluate_run
+
+PACKED = DataConfig(max_seq_length=32, num_shards=2, pairs="packed")
+#: Rotary with windows, learned, started at neighbours, sinusoids with a segment for padding.
+KINDS = ["modern-mini", "bert-mini", "nano", "bert-pytorch-base"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """52 training rows of up to four pieces."""
+    out = tmp_path_factory.mktemp("packed")
+    return write_data_set(out, train=(30, 22), validation=(9,), config=PACKED)
+
+
+def loaded(folder, number=1, **options):
+    loader = Loader(folder, **{"batch_size": 4, "seed": 0, "prefetch": 0, **options})
+    return list(islice(loader, number))
+
+
+def test_the_mask_of_a_batch_numbers_the_pieces(folder):
+    """Row by row it is what the stored lengths say."""
+    examples = read_shard(folder / read_manifest(folder).shards[0].name)
+    pieces = {
+        tuple(row.input_ids.values.tolist()): np.repeat(
+            1 + np.arange(len(row.piece_lengths.values)), row.piece_lengths.values
+        ).tolist()
+        for row in (examples.slice(i, i + 1) for i in range(len(examples)))
+    }
+    found = 0
+    for batch in (x.batch for x in loaded(folder, 13)):
+        assert batch.attention_mask.dtype == torch.int64
+        for ids, mask in zip(batch.input_ids.tolist(), batch.attention_mask.tolist(), strict=True):
+            length = sum(piece > 0 for piece in mask)
+            assert not any(mask[length:])
+            wanted = pieces.get(tuple(ids[:length]))
+            found += wanted is not None
+            assert wanted in (None, mask[:length])
+    assert found == 30
+
+
+def test_positions_start_again_with_each_piece():
+    mask = torch.tensor([[1, 1, 1, 2, 2, 0], [1, 1, 2, 3, 3, 3]])
+    assert position_ids(mask).tolist() == [[0, 1, 2, 0, 1, 0], [0, 1, 0, 0, 1, 2]]
+    assert position_ids(mask > 0) is None
+
+
+def forward(model, batch):
+    """Logits of all masked tokens of a batch in use, in the order of the rows, [M, V]."""
+    ids, types, positions = batch.input_ids, batch.token_type_ids, batch.masked_lm_positions
+    if isinstance(batch, Batch):
+        logits, _ = model(ids, types, batch.attention_mask, positions)
+        return logits[batch.masked_lm_weights > 0]
+    packing = Packing(batch.position_ids, batch.cu_seqlens, batch.max_seqlen, batch.row_starts)
+    logits, nsp = model(ids, types, None, positions, packing)
+    assert len(nsp) == len(batch.next_sentence_labels)
+    return logits
+
+
+def of_preset(name):
+    size = small_tokenizer().vocab_size
+    return shaken(replace(narrow(name), vocab_size=size, max_position_embeddings=32)).eval()
+
+
+@pytest.mark.parametrize("unpadded", [False, True], ids=["padded", "unpadded"])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_changed_piece_changes_nothing_outside_it(folder, name, unpadded):
+    """With all tokens masked, every logit belongs to a piece."""
+    model = of_preset(name)
+    batch = loaded(folder, batch_size=8, unpadded=unpadded)[0].batch
+    everywhere = all_positions(batch)
+    before = forward(model, everywhere)
+    ids = batch.input_ids.clone().flatten()
+    owner = pieces_of(batch)
+    for piece in (owner.min(), owner[len(owner) // 2], owner.max()):
+        changed = ids.clone()
+        at = (owner == piece).nonzero().flatten()[1:-1]
+        changed[at] = changed[at].roll(1) ^ 1
+        after = forward(model, replace(everywhere, input_ids=changed.view_as(batch.input_ids)))
+        is_other = (owner != piece)[owner > 0]
+        assert torch.equal(after[is_other], before[is_other])
+        assert (after[~is_other] != before[~is_other]).any(-1).all()
+
+
+def pieces_of(batch):
+    """The piece of each slot, counted over the whole batch from 1; 0 at padding, [B * S] or [T]."""
+    if not isinstance(batch, Batch):
+        return (batch.position_ids == 0).cumsum(0)
+    rows = torch.arange(len(batch))[:, None]
+    return torch.where(batch.attention_mask > 0, 10 * rows + batch.attention_mask, 0).flatten()
+
+
+def all_positions(batch):
+    """The batch with a logit for every token."""
+    if not isinstance(batch, Batch):
+        return replace(batch, masked_lm_positions=torch.arange(batch.num_tokens))
+    slots = torch.arange(batch.input_ids.shape[1]).expand(len(batch), -1)
+    weights = (batch.attention_mask > 0).float()
+    return replace(batch, masked_lm_positions=slots, masked_lm_weights=weights)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_piece_in_a_row_gives_what_it_gives_alone(folder, name):
+    model = of_preset(name)
+    batch = loaded(folder, batch_size=8)[0].batch
+    found = forward(model, all_positions(batch))
+    without = forward(model, all_positions(loaded(folder, batch_size=8, unpadded=True)[0].batch))
+    torch.testing.assert_close(without, found, atol=2e-6, rtol=1e-5)
+    start = 0
+    for row, mask in zip(batch.input_ids, batch.attention_mask, strict=True):
+        for piece in range(1, int(mask.max()) + 1):
+            ids = row[mask == piece][None]
+            types, every = torch.zeros_like(ids), torch.arange(ids.shape[1])[None]
+            alone = model(ids, types, None, every)[0][0]
+            there = found[start : start + len(alone)]
+            torch.testing.assert_close(there, alone, atol=2e-6, rtol=1e-5)
+            start += len(alone)
+    assert start == len(found)
+
+
+def test_the_digests_of_both_layouts_agree_also_split_and_with_new_masks(folder):
+    options = {"batch_size": 8}
+    padded = loaded(folder, 20, **options)  # three epochs
+    unpadded = loaded(folder, 20, **options, unpadded=True)
+    assert [x.digest for x in padded] == [x.digest for x in unpadded]
+    assert [x.num_tokens for x in padded] == [x.num_tokens for x in unpadded]
+    for rank in range(2):
+        half = loaded(folder, 20, **options, unpadded=True, rank=rank, world_size=2)
+        for whole, part in zip(unpadded, half, strict=True):
+            wanted = whole.batch.slice(4 * rank, 4 * rank + 4)
+            for name, tensor in wanted.tensors().items():
+                assert torch.equal(tensor, part.batch.tensors()[name]), name
+    both = [loaded(folder, 20, **options, rank=rank, world_size=2) for rank in range(2)]
+    sums = [digest_text(*(x.digest for x in parts)) for parts in zip(*both, strict=True)]
+    assert sums == [digest_text(x.digest) for x in padded]
+
+
+def test_masks_of_later_epochs_are_other_ones_and_never_special(folder):
+    special = torch.from_numpy(small_tokenizer().is_special)
+    epochs = [loaded(folder, 2, batch_size=52)[i].batch for i in range(2)]
+    for batch in epochs:
+        labels = batch.masked_lm_labels[batch.masked_lm_weights > 0]
+        assert not special[labels].any()
+        assert (batch.input_ids == small_tokenizer().cls_id).sum() == sum(
+            int(mask.max()) for mask in batch.attention_mask
+        )
+    assert sorted(epochs[0].input_ids.tolist()) != sorted(epochs[1].input_ids.tolist())
+
+
+def test_tokens_of_packed_rows_attend_to_their_piece(folder):
+    [whole] = loaded(folder, unpadded=True)
+    lengths = np.diff(whole.batch.cu_seqlens.numpy()).tolist()
+    wanted = sum(length * length for length in lengths) / sum(lengths)
+    assert whole.batch.keys_per_token == pytest.approx(wanted)
+    assert wanted < 32
+
+
+def test_length_bins_and_the_check_of_the_order_take_packed_rows(folder):
+    assert "52 training examples" in check_loader(folder)
+    widths = [x.batch.input_ids.shape[1] for x in loaded(folder, 6, length_bins=3)]
+    assert set(widths) == {32}
+
+
+def test_pieces_that_do_not_make_up_a_row_are_refused(tmp_path):
+    def wrong(*arguments, **options):
+        examples = packed_examples(*arguments, **options)
+        values = examples.piece_lengths.values.copy()
+        values[0] += 1
+        return replace(examples, piece_lengths=Ragged(values, examples.piece_lengths.offsets))
+
+    write_data_set(tmp_path, train=(4,), config=PACKED, make=wrong)
+    with pytest.raises(CorruptDataError, match="pieces that do not make up their row"):
+        loaded(tmp_path)
+
+
+@pytest.mark.parametrize("preset_name", ["modern-mini", "bert-mini"])
+def test_training_is_the_same_padded_and_unpadded(folder, tmp_path, preset_name):
+    model = replace(
+        narrow(preset_name),
+        vocab_size=STILL.vocab_size,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=64,
+    )
+    assert PRESETS[preset_name].positions == model.positions
+    losses = []
+    for unpadded in (False, True):
+        out = tmp_path / f"run{unpadded}"
+        outcome = train(folder, out, model=model, unpadded=unpadded, micro_batch_size=4)
+        losses.append([line["mlm_loss"] for line in read_metrics(out) if "mlm_loss" in line])
+        assert "nsp_loss" not in read_metrics(out)[0]
+        again = evaluate_run(out, folder, split="validation", batch_size=3, limit=None)
+        assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
+        assert again.examples == 9
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+@pytest.mark.slow  # importing the compiler
+def test_a_compiled_model_takes_packed_rows(folder):
+    model = of_preset("modern-mini")
+    batch = loaded(folder)[0].batch
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(forward(compiled, batch), forward(model, batch))
