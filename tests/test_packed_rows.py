@@ -17,6 +17,7 @@ from pipeline.examples.packed_rows import best_fit, pack_documents
 from pipeline.report.dataset_card import card_text
 from pipeline.report.inspect import inspect_dataset, show_example
 from pipeline.report.row_statistics import count_rows
+from pipeline.report.shown_example import shown_example
 from pipeline.verify.findings import Findings
 from pipeline.verify.row_checks import check_rows
 from tests.support.small import make_documents, small_tokenizer
@@ -259,3 +260,16 @@ def test_shards_without_pieces_do_not_pass_for_packed_ones():
         nothing_to_mask=0,
     )
     assert findings.lines() == ["packed rows do not fit --pairs packed, or lack their pieces"]
+
+
+def test_a_page_shows_the_pieces_of_a_packed_row():
+    examples, _ = examples_of(documents_of([[[8]], [[9]], [[5]]]), replace(CONFIG, seed=3))
+    shown = shown_example(examples, 0, TOKENIZER, title="a row")
+    pieces = examples.piece_lengths.values[: examples.piece_lengths.lengths[0]].tolist()
+    assert len(pieces) == 2
+    assert [(name, len(tokens)) for name, tokens in shown.spans] == [
+        ("piece 1", pieces[0]),
+        ("piece 2", pieces[1]),
+    ]
+    assert shown.notes == [f"{sum(pieces)} tokens", "2 pieces"]
+    assert len(shown.documents) == 2

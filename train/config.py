@@ -69,6 +69,11 @@ class PretrainConfig:
     compile: bool | None = option(
         None, "Compile the model with torch.compile; by default only on CUDA."
     )
+    activation_checkpointing: bool = option(
+        False,
+        "Compute each layer a second time in the backward pass instead of keeping its activations "
+        "in memory.",
+    )
     parallel: Parallel = option(
         "ddp", "With several processes, `ddp` replicates the model and `fsdp` shards it."
     )

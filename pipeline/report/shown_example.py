@@ -9,6 +9,7 @@ Reports, `clozeline view` and its export draw it with the same macro, of parts.h
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -73,12 +74,12 @@ class ShownToken:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownExample:
-    """One row: where it is, what it is, and its spans, named A and B."""
+    """One row: where it is, what it is, and its spans, named A and B or piece 1, piece 2, ..."""
 
     title: str
     notes: Sequence[str]  # "64 tokens", "B is random"
     spans: Sequence[tuple[str, Sequence[ShownToken]]]
-    documents: Sequence[str] = ()  # hashes of 16 hexadecimal digits, of A and B
+    documents: Sequence[str] = ()  # hashes of 16 hexadecimal digits, of its spans
 
 
 def shown_example(
@@ -95,15 +96,19 @@ def shown_example(
     length_a, ids = int(example.length_a[0]), example.input_ids.values
     tokens = list(_tokens(example, tokenizer, guesses))
     spans = [("A", tokens[:length_a]), ("B", tokens[length_a:])]
-    documents = [f"{int(column[0]):016x}" for column in (example.document_a, example.document_b)]
+    hashes = [int(column[0]) for column in (example.document_a, example.document_b)]
+    kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
+    if example.piece_lengths is not None and example.piece_documents is not None:
+        ends = np.cumsum(example.piece_lengths.values, dtype=np.int64).tolist()
+        borders = list(pairwise([0, *ends]))
+        spans = [(f"piece {n}", tokens[i:j]) for n, (i, j) in enumerate(borders, start=1)]
+        hashes = example.piece_documents.values.tolist()
+        kind = f"{len(spans)} piece{'s' * (len(spans) != 1)}"
     return ShownExample(
         title=title,
-        notes=[
-            f"{len(ids)} tokens",
-            pair_label(int(example.next_sentence_label[0]), negative_pairs),
-        ],
+        notes=[f"{len(ids)} tokens", kind],
         spans=[span for span in spans if span[1]],
-        documents=list(dict.fromkeys(documents)),
+        documents=list(dict.fromkeys(f"{document:016x}" for document in hashes)),
     )
 
 

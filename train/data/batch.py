@@ -32,6 +32,8 @@ from pipeline.common.counter_rng import GOLDEN, UInt64Array, mix64, random_bits,
 from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
 from pipeline.dataset.schema import NO_PAIR, Examples
 
+WIDEST_TABLE = 1024  # slots: 1 MB
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -139,7 +141,7 @@ def collate(
     starts, is_masked = _bounds(examples.masked_lm_positions, rows, max_predictions)
     positions = _padded(examples.masked_lm_positions.values, starts, is_masked, 0)
     labels = _padded(examples.masked_lm_labels.values, starts, is_masked, 0)
-    is_a = _prefix_masks(max_seq_length).take(examples.length_a[rows], axis=0, mode="clip")
+    is_a = _prefixes(examples.length_a[rows], max_seq_length)
     is_b = is_token > is_a
     pieces = _piece_numbers(examples, rows, is_token)
     return Batch(
@@ -236,7 +238,15 @@ def _bounds(
     starts = column.offsets[rows]
     lengths = column.offsets[rows + 1] - starts
     assert not len(rows) or lengths.max() <= width
-    return starts, _prefix_masks(width).take(lengths, axis=0, mode="clip")
+    return starts, _prefixes(lengths, width)
+
+
+def _prefixes(lengths: NDArray[Any], width: int) -> NDArray[np.bool_]:
+    """True in the first n slots of a row of length n, [B, width]."""
+    if width > WIDEST_TABLE:
+        is_prefix: NDArray[np.bool_] = np.arange(width) < lengths[:, None]
+        return is_prefix
+    return _prefix_masks(width).take(lengths, axis=0, mode="clip")
 
 
 @lru_cache

@@ -29,6 +29,7 @@ from train.data.unpadded import (
 
 NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
+SLAB_TOKENS = SLAB_ROWS * 512  # at most: 17 MB of tensors
 WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
@@ -109,7 +110,8 @@ class BatchReader:
         """Global batches worth reading together: a slab, but at most one epoch."""
         if self._layout.length_bins:
             return 1  # batches differ in width
-        of_slab = SLAB_ROWS // self._slice.rows
+        rows = min(SLAB_ROWS, SLAB_TOKENS // self._shards.max_seq_length)
+        of_slab = rows // self._slice.rows
         return max(1, min(of_slab, self._order.epoch_rows // self._slice.batch_size))
 
     def read(self, starts: NDArray[np.int64], *, end: int = NO_END) -> list[LoadedBatch[Any]]:

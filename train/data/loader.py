@@ -28,7 +28,7 @@ from pipeline.common.errors import InputError
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
 from train.data.device_copy import DeviceCopy, mark_in_use
-from train.data.order import ORDER_VERSION, POOL_ROWS, Order
+from train.data.order import ORDER_VERSION, Order, pool_rows_for
 from train.data.prefetch import prefetched
 from train.data.shard_set import ShardSet
 
@@ -69,7 +69,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         skip_bad_shards: bool = False,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
-        pool_rows: int = POOL_ROWS,
+        pool_rows: int | None = None,
     ) -> None:
         self.shards = ShardSet(
             folder, split, check_shards=check_shards, skip_bad_shards=skip_bad_shards
@@ -80,7 +80,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         self.next_position = 0
         self._device = torch.device(device)
         self._prefetch = prefetch
-        self._pool_rows = pool_rows
+        self._pool_rows = pool_rows or pool_rows_for(self.shards.max_seq_length)
 
     def __iter__(self) -> Generator[LoadedBatch[Any]]:
         worker = get_worker_info()

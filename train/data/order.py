@@ -25,6 +25,7 @@ from pipeline.common.counter_rng import UInt64Array, permutation, stream_key
 
 ORDER_VERSION = 1  # a state of another version is refused: its run would be reordered
 POOL_ROWS = 65_536  # of a new run; a resumed one keeps its own
+POOL_TOKENS = POOL_ROWS * 512  # at most, in about 100 MB
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Pool:
     start: int  # the position of its first example
     shards: tuple[int, ...]
     rows: int
+
+
+def pool_rows_for(max_seq_length: int) -> int:
+    """The rows of a pool of a new run: 128 tokens -> 65,536, 8,192 tokens -> 4,096."""
+    return min(POOL_ROWS, POOL_TOKENS // max_seq_length)
 
 
 class Order:

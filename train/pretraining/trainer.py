@@ -72,6 +72,8 @@ class Trainer:
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.model = _initialize_model(config.model, self.manifest, training.seed, start)
+        if training.activation_checkpointing:
+            self.model.encoder.checkpoint_activations()
         disable_malloc_trim()
         self.parallel_model = parallelize(
             self.model,

@@ -1,0 +1,141 @@
+"""Activation checkpointing: the same gradients, from less memory."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from model.heads import BertForPretraining, masked_lm_loss_sum
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_models import answers, batch_of, gradients, narrow, packed, shaken
+from tests.support.small_training import TINY, assert_same_run, numbers, train
+from tests.support.two_processes import MODEL, run_jobs
+
+LAYOUTS = ["padded", "full", "pieces", "unpadded"]
+
+
+def inputs(layout):
+    batch, (_, weights, _) = batch_of(), answers()
+    if layout == "unpadded":
+        return packed(batch, weights)
+    if layout == "full":
+        return batch | {"attention_mask": None}
+    if layout == "pieces":
+        return batch | {"attention_mask": batch["attention_mask"].cumsum(1) // 7}
+    return batch
+
+
+def gradients_of(config, layout, *, recomputes, precision=torch.float32, compile=False):
+    """The gradients of one loss; the generator is left where the next step would find it."""
+    model = shaken(config).train()
+    if recomputes:
+        model.encoder.checkpoint_activations()
+    if compile:
+        model.compile(backend="aot_eager")
+    torch.manual_seed(5)
+    with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        logits, nsp = model(**inputs(layout))
+    labels, weights, _ = answers()
+    if layout == "unpadded":
+        labels, weights = labels[weights > 0], weights[weights > 0]
+    loss = masked_lm_loss_sum(logits, labels, weights) + nsp.float().square().sum()
+    loss.backward()
+    return gradients(model), torch.rand(3)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["bert-mini", "modern-mini"])
+def test_the_gradients_are_bitwise_those_of_kept_activations(name, layout, dropout):
+    config = replace(
+        narrow(name), hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout
+    )
+    kept, after = gradients_of(config, layout, recomputes=False)
+    found, after_too = gradients_of(config, layout, recomputes=True)
+    assert found.keys() == kept.keys()
+    for parameter, gradient in kept.items():
+        assert torch.equal(found[parameter], gradient), parameter
+    assert torch.equal(after, after_too)  # the backward pass draws nothing
+
+
+def test_in_bfloat16_too():
+    config = replace(narrow("modern-mini"), hidden_dropout_prob=0.2)
+    kept, _ = gradients_of(config, "padded", recomputes=False, precision=torch.bfloat16)
+    found, _ = gradients_of(config, "padded", recomputes=True, precision=torch.bfloat16)
+    for parameter, gradient in kept.items():
+        assert torch.equal(found[parameter], gradient), parameter
+
+
+@pytest.mark.slow  # importing the compiler
+def test_a_compiled_model_recomputes():
+    config = narrow("modern-mini")
+    kept, _ = gradients_of(config, "padded", recomputes=False)
+    found, _ = gradients_of(config, "padded", recomputes=True, compile=True)
+    for parameter, gradient in kept.items():
+        torch.testing.assert_close(found[parameter], gradient, atol=1e-5, rtol=1e-4)
+
+
+def saved_bytes(model, batch):
+    """What autograd keeps for the backward pass, each storage once."""
+    storages = {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = model(**batch)
+    del outputs
+    return sum(storages.values())
+
+
+def test_each_layer_keeps_its_input_alone():
+    """Between one layer and three the difference is two inputs [B, S, H]."""
+
+    def kept(layers, *, recomputes):
+        config = replace(narrow("modern-mini"), num_hidden_layers=layers)
+        model = BertForPretraining(config).train()
+        if recomputes:
+            model.encoder.checkpoint_activations()
+        parameters = sum(p.nbytes for p in model.parameters())
+        return saved_bytes(model, batch_of()) - parameters
+
+    one, three = (kept(layers, recomputes=True) for layers in (1, 3))
+    row = 4 * 24 * narrow("modern-mini").hidden_size * 4  # [B, S, H] in float32
+    assert three - one <= 2 * row
+    assert kept(3, recomputes=False) - kept(1, recomputes=False) > 20 * row
+
+
+def test_evaluation_computes_nothing_twice():
+    model = BertForPretraining(narrow("bert-mini")).eval()
+    wanted = model(**batch_of())
+    model.encoder.checkpoint_activations()
+    for ours, theirs in zip(model(**batch_of()), wanted, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_run_is_the_same_with_and_without(tmp_path):
+    folder = write_data_set(tmp_path / "shards", train=(40,), validation=(8,), config=SMALL)
+    assert TINY.hidden_dropout_prob
+    train(folder, tmp_path / "kept", micro_batch_size=4)
+    train(folder, tmp_path / "again", micro_batch_size=4, activation_checkpointing=True)
+    assert numbers(tmp_path / "again") == numbers(tmp_path / "kept")
+    assert_same_run(tmp_path / "again", tmp_path / "kept")
+
+
+@pytest.mark.slow
+def test_ddp_and_fsdp_train_as_one_process_does(tmp_path):
+    folder = write_data_set(tmp_path / "shards", train=(40,), validation=(8,), config=SMALL)
+    options = {"max_steps": 6, "micro_batch_size": 2, "activation_checkpointing": True}
+    train(folder, tmp_path / "one", model=MODEL, **options)
+    kinds = ("ddp", "fsdp")
+    jobs = [
+        {"shards": folder, "out": tmp_path / kind, "changes": {**options, "parallel": kind}}
+        for kind in kinds
+    ]
+    run_jobs(jobs, tmp_path)
+    wanted = [line["mlm_loss"] for line in numbers(tmp_path / "one") if "mlm_loss" in line]
+    for kind in kinds:
+        found = [line["mlm_loss"] for line in numbers(tmp_path / kind) if "mlm_loss" in line]
+        assert found == pytest.approx(wanted, rel=2e-6)
