@@ -19,6 +19,7 @@ Schedule = Literal["linear", "cosine", "wsd", "constant"]
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
 Parallel = Literal["ddp", "fsdp"]
+Auto = Literal["auto"]
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
@@ -31,10 +32,10 @@ class PretrainConfig:
     """The options of `clozeline pretrain`, resolved; kept in every checkpoint."""
 
     batch_size: int = chosen_option(RECIPE, "Examples per step, over all processes.")
-    micro_batch_size: int | None = option(
+    micro_batch_size: int | Auto | None = option(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
-        "batch.",
+        "batch; `auto` halves it until a step fits in memory.",
     )
     batch_ramp: float = option(
         0.0,
@@ -106,7 +107,7 @@ class PretrainConfig:
         for name in ("max_steps", "log_every", "keep"):
             check_at_least(name, getattr(self, name), 1)
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
-            if getattr(self, name) is not None:
+            if not isinstance(getattr(self, name), str | None):
                 check_at_least(name, getattr(self, name), low)
         for name in ("eval_examples", "save_every", "clip", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
@@ -119,6 +120,11 @@ class PretrainConfig:
             raise ValueError(
                 "optimizer muon needs whole matrices, which parallel fsdp splits; use parallel "
                 "ddp, or optimizer adamw."
+            )
+        if self.micro_batch_size == "auto" and self.parallel == "fsdp":
+            raise ValueError(
+                "micro_batch_size auto tries steps of the whole model in each process, which "
+                "parallel fsdp avoids; give a number."
             )
         if self.batch_ramp and self.length_bins:
             raise ValueError(
@@ -157,7 +163,7 @@ class PretrainConfig:
                 f"use {_neighbours(total, world_size)}."
             )
         part = total // world_size
-        micro = self.micro_batch_size or part
+        micro = self._micro_batch(part)
         if total < self.batch_size:
             micro = min(micro, part)
         if part % micro:
@@ -167,6 +173,15 @@ class PretrainConfig:
                 f"{self.micro_batch_size}; use one of {fitting}."
             )
         return part // micro
+
+    def rows_per_pass(self, world_size: int) -> int:
+        """Examples per forward pass and process, for the full batch."""
+        return self._micro_batch(self.batch_size // world_size)
+
+    def _micro_batch(self, share: int) -> int:
+        """The micro-batch, or a process's whole share; so it is for `auto`, until one is found."""
+        size = self.micro_batch_size
+        return share if size is None or size == "auto" else size
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as the checkpoint stores them."""

@@ -39,6 +39,10 @@ class DivergedError(ClozelineError):
     """The loss or the gradient is not finite any more."""
 
 
+class OutOfMemoryError(ClozelineError):
+    """A training step does not fit in memory."""
+
+
 def one_line(error: Exception) -> str:
     """A library's error message on one line, cut to 300 characters."""
     return " ".join(str(error).split())[:300]

@@ -38,6 +38,8 @@ class RunConfig:
     dataset_digest: str
     tokenizer_digest: str
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
+    #: What --micro-batch-size auto found; None: it was not asked.
+    found_micro_batch_size: int | None = None
 
     @classmethod
     def of(cls, model: BertConfig, training: PretrainConfig, manifest: Manifest) -> Self:
@@ -59,6 +61,7 @@ class RunConfig:
             "dataset_digest": self.dataset_digest,
             "tokenizer_digest": self.tokenizer_digest,
             "started_from": self.started_from,
+            "found_micro_batch_size": self.found_micro_batch_size,
         }
 
     @classmethod
@@ -71,6 +74,7 @@ class RunConfig:
             dataset_digest=values["dataset_digest"],
             tokenizer_digest=values["tokenizer_digest"],
             started_from=values.get("started_from"),
+            found_micro_batch_size=values.get("found_micro_batch_size"),
         )
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:

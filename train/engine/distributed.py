@@ -53,6 +53,14 @@ class World:
             return flag
         return bool(self.sum(torch.tensor(float(flag), device=self.device)).item())
 
+    def min(self, value: int) -> int:
+        """The smallest of the processes' values."""
+        if self.size == 1:
+            return value
+        values = torch.tensor(value, device=self.device)
+        dist.all_reduce(values, op=dist.ReduceOp.MIN)
+        return int(values.item())
+
     def wait(self) -> None:
         """Block until all processes have called this."""
         if self.size > 1:

@@ -1,10 +1,12 @@
-"""Keeps freed memory in the process between two steps."""
+"""Keeps freed memory in the process between two steps, or gives it back."""
 
 import ctypes
 import sys
+from collections.abc import Callable
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # glibc's malloc.h
 NEVER = 2**31 - 1
+LARGE = 1 << 20  # bytes
 
 
 def disable_malloc_trim() -> bool:
@@ -15,9 +17,24 @@ def disable_malloc_trim() -> bool:
     quarter of a small model's step. On a GPU host it concerns the batches, a sixth of the time they
     take to make.
     """
-    if sys.platform != "linux":
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    mallopt = _glibc("mallopt")
     return mallopt is not None and all(
         mallopt(x, NEVER) for x in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD)
     )
+
+
+def return_large_blocks() -> None:
+    """Make glibc's malloc give freed tensors back to the system at once, where there is glibc.
+
+    For a limited process: else the heap stays as large as it has ever been, with holes, and what is
+    not allocated from it, such as oneDNN's code, finds no room. New threads get no heap of their
+    own, either, which would reserve 64 MB.
+    """
+    if mallopt := _glibc("mallopt"):
+        mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_ARENA_MAX, 1)
+
+
+def _glibc(name: str) -> Callable[..., int] | None:
+    """A function of glibc; None elsewhere, as with musl."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

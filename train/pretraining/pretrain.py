@@ -8,7 +8,7 @@ data and dropout are functions of the seed and the step.
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +19,19 @@ from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import locked_folder
 from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from pipeline.tokenization.tokenizer import load_tokenizer
-from train.artifacts.run import RunConfig, check_run_folder, remove_run, write_run
+from train.artifacts.run import (
+    RUN,
+    RunConfig,
+    check_run_folder,
+    read_run,
+    remove_run,
+    write_run,
+)
 from train.config import PretrainConfig
-from train.engine.distributed import is_restart, join_world
+from train.engine.distributed import World, is_restart, join_world
+from train.engine.out_of_memory import out_of_memory_in_one_line
 from train.engine.precision import resolve_precision
+from train.pretraining.micro_batch import find_micro_batch_size, with_found_size
 from train.pretraining.open_loader import open_loader
 from train.pretraining.resume import find_resume_point
 from train.pretraining.trainer import Outcome, Trainer
@@ -44,8 +53,8 @@ def pretrain(
 
     A new run may start from the weights and moments of another run (`start_from`), or from the
     weights of a Hugging Face folder (`init`). A `note` is printed before the first step. Raises
-    InputError for everything the user can fix, and DivergedError where the loss is not finite any
-    more.
+    InputError for everything the user can fix, OutOfMemoryError where a step does not fit, and
+    DivergedError where the loss is not finite any more.
     """
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
@@ -53,10 +62,11 @@ def pretrain(
         precision = resolve_precision(training.precision, world.device)
         training = replace(training, precision=precision)
         _check_unpadded(model, training)
-        config = RunConfig.of(model, training, manifest)
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago
+        config = _config(out, model, training, manifest, world, overwrite=overwrite)
+        training = config.training
         for size in training.batch_sizes:
             training.accumulation(world.size, size)
         start = world.broadcast_from_main(
@@ -73,11 +83,60 @@ def pretrain(
         loader = open_loader(shards, training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
-        started = replace(config, started_from=start.started_from)
-        world.broadcast_from_main(lambda: _write_folder(out, started, shards, replaces=overwrite))
+        config = replace(_with_micro_batch(config, world), started_from=start.started_from)
+        world.broadcast_from_main(lambda: _write_folder(out, config, shards, replaces=overwrite))
         if note and world.is_main:
             print(note, file=sys.stderr)
-        return Trainer(shards, out, config, world, loader=loader, start=start).train()
+        with _out_of_memory_in_one_line(config, world):
+            return Trainer(shards, out, config, world, loader=loader, start=start).train()
+
+
+def _config(
+    out: Path,
+    model: BertConfig,
+    training: PretrainConfig,
+    manifest: Manifest,
+    world: World,
+    *,
+    overwrite: bool,
+) -> RunConfig:
+    """The config of the run, with the micro-batch that an earlier process of it found."""
+    config = RunConfig.of(model, training, manifest)
+    if training.micro_batch_size not in (None, "auto") or overwrite:
+        return config
+    found = world.broadcast_from_main(
+        lambda: read_run(out).found_micro_batch_size if (out / RUN).exists() else None
+    )
+    if found is None:
+        return config
+    training = with_found_size(training, found, world)
+    return replace(config, training=training, found_micro_batch_size=found)
+
+
+def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
+    """The config with a number where `--micro-batch-size auto` is still open."""
+    if config.training.micro_batch_size != "auto":
+        return config
+    found = find_micro_batch_size(config, world)
+    training = with_found_size(config.training, found, world)
+    if world.is_main:
+        passes = training.accumulation(world.size)
+        print(
+            f"note: --micro-batch-size {found}: {passes} forward pass{'es' * (passes != 1)} per "
+            "step and process.",
+            file=sys.stderr,
+        )
+    return replace(config, training=training, found_micro_batch_size=found)
+
+
+def _out_of_memory_in_one_line(config: RunConfig, world: World) -> AbstractContextManager[None]:
+    training = config.training
+    remedy = "give a smaller --micro-batch-size, or auto"
+    if not training.activation_checkpointing:
+        remedy += ", or --activation-checkpointing"
+    rows = training.rows_per_pass(world.size)
+    what = f"a step with {rows} examples of {config.data.max_seq_length} tokens per forward pass"
+    return out_of_memory_in_one_line(what, remedy)
 
 
 @contextmanager

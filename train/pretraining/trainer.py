@@ -24,7 +24,7 @@ from train.data.loader import Loader, evaluation_batches
 from train.engine.compiler import resolve_compile
 from train.engine.distributed import World, is_sharded, parallelize
 from train.engine.flops import peak_flops, step_flops
-from train.engine.malloc import disable_malloc_trim
+from train.engine.malloc import disable_malloc_trim, return_large_blocks
 from train.engine.optim import build_optimizer, set_learning_rate
 from train.engine.precision import seed_dropout
 from train.engine.schedule import batch_size_at, is_over, learning_rate_at
@@ -74,7 +74,8 @@ class Trainer:
         self.model = _initialize_model(config.model, self.manifest, training.seed, start)
         if training.activation_checkpointing:
             self.model.encoder.checkpoint_activations()
-        disable_malloc_trim()
+        is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
+        return_large_blocks() if is_limited else disable_malloc_trim()
         self.parallel_model = parallelize(
             self.model,
             world,
@@ -256,7 +257,7 @@ class Trainer:
 
     def _rows_in_memory(self) -> int:
         """Rows of a forward pass of training."""
-        return self.training.micro_batch_size or self.training.batch_size // self.world.size
+        return self.training.rows_per_pass(self.world.size)
 
     def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:
         """The batches until a stop request; all processes stop at the same batch."""

@@ -1,0 +1,183 @@
+"""`--micro-batch-size auto`: halved until it fits, recorded; and running out of memory without."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.common.errors import OutOfMemoryError
+from pipeline.config import DataConfig
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_training import TINY, train
+from tests.support.training_configs import training_config
+from train.data.unpadded import UnpaddedBatch
+from train.engine.distributed import World
+from train.engine.out_of_memory import is_out_of_memory, out_of_memory_in_one_line
+from train.monitoring.metrics import read_metrics
+from train.pretraining.micro_batch import longest_batch, smaller, with_found_size
+
+ALONE = World(0, 1, torch.device("cpu"))
+LIMITED = Path(__file__).parent / "support" / "limited_memory.py"
+
+
+def sizes_from(size):
+    found = []
+    while size:
+        found.append(size)
+        size = smaller(size)
+    return found
+
+
+def test_sizes_are_halved_and_divide_the_share():
+    assert sizes_from(96) == [96, 48, 24, 12, 6, 3, 1]
+    assert sizes_from(27) == [27, 9, 3, 1]
+    assert sizes_from(1) == [1]
+
+
+@pytest.mark.parametrize(("batch", "processes", "size"), [(96, 1, 24), (40, 1, 20), (96, 8, 12)])
+def test_a_resumed_run_takes_the_next_size_that_divides_its_share(batch, processes, size):
+    world = replace(ALONE, size=processes)
+    config = with_found_size(training_config(batch_size=batch), 24, world)
+    assert config.micro_batch_size == size
+    assert config.accumulation(processes) * size * processes == batch
+
+
+def test_auto_is_the_whole_share_until_a_size_is_found():
+    config = training_config(batch_size=96, micro_batch_size="auto")
+    assert config.accumulation(2) == 1
+    assert config.rows_per_pass(2) == 48
+    with pytest.raises(ValueError, match="micro_batch_size auto tries steps of the whole model"):
+        training_config(micro_batch_size="auto", parallel="fsdp")
+    with pytest.raises(ValueError, match="it must be one of auto"):
+        training_config(micro_batch_size="most")
+
+
+@pytest.mark.parametrize("pairs", ["segments", "none", "packed"])
+def test_the_tried_batch_is_as_long_as_one_can_be(pairs):
+    data = DataConfig(max_seq_length=16, pairs=pairs, max_predictions_per_seq=3)
+    batch = longest_batch(6, TINY, data, unpadded=False)
+    assert batch.input_ids.shape == (6, 16)
+    assert batch.num_tokens == 6 * 16
+    assert batch.masked_lm_weights.sum() == 6 * 3
+    assert (batch.attention_mask.dtype == torch.int64) == (pairs == "packed")
+    assert (batch.token_type_ids.any()) == (pairs == "segments")
+    unpadded = longest_batch(6, TINY, data, unpadded=True)
+    assert isinstance(unpadded, UnpaddedBatch)
+    assert (unpadded.num_tokens, len(unpadded.masked_lm_positions)) == (6 * 16, 6 * 3)
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [lambda: torch.empty(1 << 60), lambda: np.empty(1 << 55), lambda: bytearray(1 << 60)],
+    ids=["torch", "numpy", "python"],
+)
+def test_a_failed_allocation_is_said_in_one_line(allocate):
+    with (
+        pytest.raises(OutOfMemoryError, match=r"^out of memory in a step; rest\. \("),
+        out_of_memory_in_one_line("a step", "rest"),
+    ):
+        allocate()
+
+
+def test_other_errors_are_left_alone():
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert not is_out_of_memory(ValueError("out of memory"))
+    with pytest.raises(RuntimeError, match="mat1"), out_of_memory_in_one_line("a step", "rest"):
+        torch.ones(2, 3).mm(torch.ones(2, 3))
+
+
+def test_where_memory_suffices_auto_changes_nothing(small_folder, tmp_path, capsys):
+    train(small_folder, tmp_path / "run", max_steps=3, micro_batch_size="auto", log_every=1)
+    assert "note: --micro-batch-size 8: 1 forward pass per step" in capsys.readouterr().err
+    train(small_folder, tmp_path / "whole", max_steps=3, log_every=1)
+    for ours, theirs in zip(
+        read_metrics(tmp_path / "run"), read_metrics(tmp_path / "whole"), strict=True
+    ):
+        assert ours.get("mlm_loss") == theirs.get("mlm_loss")
+        assert ours.get("data_digest") == theirs.get("data_digest")
+    config = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert config["training"]["micro_batch_size"] == config["found_micro_batch_size"] == 8
+
+
+def test_a_resumed_run_uses_what_was_found_unless_told_otherwise(small_folder, tmp_path, capsys):
+    out = tmp_path / "run"
+    train(small_folder, out, max_steps=3, micro_batch_size="auto")
+    path = out / "run.json"
+    config = json.loads(path.read_text())
+    config["training"]["micro_batch_size"] = config["found_micro_batch_size"] = 2
+    path.write_text(json.dumps(config))
+    capsys.readouterr()
+
+    def resumed(steps, **options):
+        train(small_folder, out, max_steps=steps, resume=True, **options)
+        stored = json.loads(path.read_text())
+        return stored["training"]["micro_batch_size"], stored["found_micro_batch_size"]
+
+    assert resumed(4) == (2, 2)
+    assert resumed(5, micro_batch_size="auto") == (2, 2)
+    assert "note: --micro-batch-size" not in capsys.readouterr().err
+    assert resumed(6, micro_batch_size=4) == (4, None)
+
+
+# ---- in a process whose memory is limited --------------------------------------------------------
+
+
+def limited(megabytes, *arguments):
+    line = [sys.executable, str(LIMITED), str(megabytes), *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def many_rows(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("many")
+    return write_data_set(folder, train=(600, 500), validation=(8,), config=SMALL)
+
+
+def command(folder, out, *options):
+    """Steps whose largest tensors have 134 MB: what fails is one of them, and no small one."""
+    numbers = ("--preset=bert-tiny", "--max-steps=1", "--batch-size=4096", "--precision=fp32")
+    return ("pretrain", folder, "--out", out, *numbers, "--dropout=0", *options)
+
+
+def found_in(run):
+    return json.loads((run / "run.json").read_text())["found_micro_batch_size"]
+
+
+@pytest.mark.slow
+def test_out_of_memory_is_one_line_and_auto_halves_until_it_fits(many_rows, tmp_path):
+    failed = limited(600, *command(many_rows, tmp_path / "failed"))
+    assert failed.returncode == 1, failed.stderr
+    last = failed.stderr.splitlines()[-1]
+    assert last.startswith(
+        "Error: out of memory in a step with 4096 examples of 16 tokens per forward pass; give a "
+        "smaller --micro-batch-size, or auto, or --activation-checkpointing. ("
+    )
+    assert "Traceback" not in failed.stderr
+
+    out = tmp_path / "found"
+    done = limited(600, *command(many_rows, out, "--micro-batch-size=auto"))
+    assert done.returncode == 0, done.stderr
+    found = found_in(out)
+    assert 64 <= found <= 2048
+    assert f"note: --micro-batch-size {found}: {4096 // found} forward passes" in done.stderr
+
+    again = limited(6000, *command(many_rows, tmp_path / "given", "--micro-batch-size=512"))
+    assert again.returncode == 0, again.stderr
+    ours, theirs = (read_metrics(folder)[0] for folder in (out, tmp_path / "given"))
+    assert ours["data_digest"] == theirs["data_digest"]  # the same global batch, in the same order
+    assert ours["mlm_loss"] == pytest.approx(theirs["mlm_loss"], rel=1e-5)
+
+
+@pytest.mark.slow
+def test_processes_agree_on_the_smallest_size(many_rows, tmp_path):
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    numbers = command(many_rows, tmp_path / "run", "--micro-batch-size=auto")
+    line = [sys.executable, *torchrun, str(LIMITED), "6000,600", *map(str, numbers)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert 64 <= found_in(tmp_path / "run") <= 1024  # of 2048, which fit in the other process
