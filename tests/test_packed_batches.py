@@ -23,6 +23,8 @@ from train.data.loader import Loader
 from train.data.loader_check import check_loader
 from train.monitoring.metrics import read_metrics
 from train.pretraining.evaluate import evaluate_run
+from train.pretraining.guesses import held_out_rows
+from train.pretraining.more_positions import with_positions
 
 PACKED = DataConfig(max_seq_length=32, num_shards=2, pairs="packed")
 #: Rotary with windows, learned, started at neighbours, sinusoids with a segment for padding.
@@ -216,6 +218,37 @@ def test_training_is_the_same_padded_and_unpadded(folder, tmp_path, preset_name)
         assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
         assert again.examples == 9
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_the_recorded_rows_of_a_run_are_whole(folder):
+    batch = loaded(folder, batch_size=8)[0].batch
+    for row, ids, mask in zip(
+        held_out_rows([batch]), batch.input_ids, batch.attention_mask, strict=True
+    ):
+        assert row.input_ids == ids[mask > 0].tolist()
+        assert row.length_a == len(row.input_ids)
+
+
+def test_a_packed_run_goes_on_with_rows_four_times_as_long(folder, tmp_path, capsys):
+    size = small_tokenizer().vocab_size
+    short = replace(narrow("modern-mini"), vocab_size=size, max_position_embeddings=32)
+    train(folder, tmp_path / "short", model=short, max_steps=2, micro_batch_size=4)
+    long = replace(PACKED, max_seq_length=128)
+    longer = write_data_set(tmp_path / "long", train=(12,), validation=(4,), config=long)
+    train(
+        longer,
+        tmp_path / "grown",
+        model=with_positions(short, 128),
+        start_from=tmp_path / "short",
+        max_steps=2,
+        micro_batch_size=2,
+        activation_checkpointing=True,
+        unpadded=True,
+    )
+    assert "max_position_embeddings 32 there, 128 now" in capsys.readouterr().err
+    first, *_, heldout = read_metrics(tmp_path / "grown")
+    assert np.isfinite(first["mlm_loss"])
+    assert heldout["heldout/examples"] == 4
 
 
 @pytest.mark.slow  # importing the compiler

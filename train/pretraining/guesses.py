@@ -53,7 +53,7 @@ def held_out_rows(batches: Iterable[Batch]) -> list[HeldOutRow]:
     found = []
     for batch in batches:
         for row, number in _real_rows(batch):
-            length = int(batch.attention_mask[row].sum())
+            length = int(batch.attention_mask[row].bool().sum())  # packed: numbers of pieces
             length_b = int(batch.token_type_ids[row].sum())
             found.append(
                 HeldOutRow(

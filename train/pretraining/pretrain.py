@@ -66,9 +66,6 @@ def pretrain(
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago
         config = _config(out, model, training, manifest, world, overwrite=overwrite)
-        training = config.training
-        for size in training.batch_sizes:
-            training.accumulation(world.size, size)
         start = world.broadcast_from_main(
             lambda: find_resume_point(
                 out,
@@ -80,7 +77,7 @@ def pretrain(
                 init=init,
             )
         )
-        loader = open_loader(shards, training, world, state=start.state.loader)
+        loader = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
         config = replace(_with_micro_batch(config, world), started_from=start.started_from)
@@ -100,17 +97,21 @@ def _config(
     *,
     overwrite: bool,
 ) -> RunConfig:
-    """The config of the run, with the micro-batch that an earlier process of it found."""
+    """The config of the run, with the micro-batch that an earlier process of it found.
+
+    Raises InputError for batches that cannot be divided equally.
+    """
+    found = None
+    if training.micro_batch_size in (None, "auto") and not overwrite:
+        found = world.broadcast_from_main(
+            lambda: read_run(out).found_micro_batch_size if (out / RUN).exists() else None
+        )
+    for size in training.batch_sizes:
+        training.accumulation(world.size, size)
+    if found is not None:
+        training = with_found_size(training, found, world)
     config = RunConfig.of(model, training, manifest)
-    if training.micro_batch_size not in (None, "auto") or overwrite:
-        return config
-    found = world.broadcast_from_main(
-        lambda: read_run(out).found_micro_batch_size if (out / RUN).exists() else None
-    )
-    if found is None:
-        return config
-    training = with_found_size(training, found, world)
-    return replace(config, training=training, found_micro_batch_size=found)
+    return replace(config, found_micro_batch_size=found)
 
 
 def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
