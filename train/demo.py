@@ -1,5 +1,7 @@
 """`make demo`: from text to predictions on the built-in sample, offline, with the user's commands.
 
+    python -m train.demo FOLDER [SEED]
+
 Each command is printed before it runs. Finished stages are not repeated, so an interrupted demo
 continues where it stopped.
 """
@@ -10,30 +12,41 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from train.monitoring.metrics import read_metrics
 
-CORPUS = ("sample:articles?size=12MB", "sample:reviews?rows=24000")
+CORPUS = ("sample:articles?size=8MB", "sample:reviews?rows=36000")
 # Disjoint from each other and from the reviews of the corpus.
-TRAIN, TEST = "sample:reviews?rows=4000&start=100000", "sample:reviews?rows=2000&start=200000"
+TRAIN = "sample:reviews?rows=200&start=100000"
+PLAIN = "sample:reviews?rows=1000&start=200000&turning=0"
+TURNING = "sample:reviews?rows=500&start=300000&turning=1"
 
 MASKED = (
     "It was founded in 1873 as a small [MASK] on the river.",
-    "She was born in the town, where her [MASK] was a teacher.",
-    "I sent it [MASK] and want a refund.",
+    "My kettle's lid is elegant and [MASK].",
+    "My kettle's lid is clumsy and [MASK].",
 )
 # Title, tab, review: the classifier was trained on two columns.
 REVIEWS = (
-    "Two days\tI wanted to love it, but it broke after two days.",
-    "After a month\tNot bad at all: the sound is clear and my daughter uses it every day.",
-    "My opinion\tStay away from it. The zip jams and the seams came apart.",
+    "After a month\tThe sound of my headset is gorgeous and stylish. My sister has the same one. "
+    "For me the fit is a treat, so pleasant and relaxing.",
+    "Two days\tThe lid of our kettle falls apart: clumsy and crude. We find that the handle is a "
+    "nuisance, so tacky and awful.",
+    "My opinion\tMy backpack is stylish, and the strap is superb and neat. True, the zip is a bit "
+    "crude. I use it nearly every day.",
 )
+STARTS = {
+    "pretrained": "pretrained",
+    "from_scratch": "from scratch",
+    "bag_of_words": "bag-of-words",
+}
 CLASSES = {"0": "negative", "1": "positive"}
 
 
-def main(folder: Path) -> None:
-    """Run every stage in `folder` and print the results."""
+def main(folder: Path, seed: str = "0") -> None:
+    """Run every stage in `folder` and print the results; the seed is that of all training."""
     started = time.time()
     tokenizer, shards, run, classifier = (
         folder / name for name in ("tokenizer", "shards", "run", "classifier")
@@ -49,13 +62,15 @@ def main(folder: Path) -> None:
     command("inspect", shards, "-n", "1")
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
-        "--max-steps", "1000", "--batch-size", "64", "--learning-rate", "2e-3",
-        "--resume",
+        "--max-steps", "2000", "--batch-size", "32", "--learning-rate", "2e-3",
+        "--seed", seed, "--resume",
     )  # fmt: skip
     command("evaluate", run, shards)
     command(
-        "finetune", run, TRAIN, "--test", TEST, "--text", "title", "--text-pair", "content",
-        "--epochs", "3", "--learning-rate", "1e-3", "--from-scratch", "--out", classifier,
+        "finetune", run, TRAIN, "--test", PLAIN, "--also-test", TURNING,
+        "--text", "title", "--text-pair", "content", "--from-scratch", "--seeds", "3",
+        "--batch-size", "16", "--epochs", "6", "--learning-rate", "1e-3", "--seed", seed,
+        "--out", classifier,
     )  # fmt: skip
     answers = command("predict", classifier, *REVIEWS).splitlines()
     filled = [command("fill", run, text, "--top", "3").splitlines() for text in MASKED]
@@ -88,12 +103,12 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
         ("masked-LM accuracy, held out", f"{heldout['mlm_accuracy']:.1%}",
          f"most frequent token {heldout['most_frequent_share']:.1%}"),
         ("NSP accuracy, held out", f"{heldout['nsp_accuracy']:.1%}", "chance 50.0%"),
-        ("sentiment accuracy, held out", f"{report['finetuned']['accuracy']:.1%}",
-         _compared_models(report)),
     ]  # fmt: skip
     lines = [
         "",
         *(f"{name:<30} {value:>7}   {beside}".rstrip() for name, value, beside in rows),
+        "",
+        *sentiment_table(report),
         "",
     ]
     lines += [
@@ -106,12 +121,23 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
     return lines
 
 
-def _compared_models(report: dict[str, Any]) -> str:
-    names = {"from_scratch": "from scratch", "bag_of_words": "bag-of-words"}
-    return ", ".join(
-        f"{name} {report[key]['accuracy']:.1%}" for key, name in names.items() if report[key]
-    )
+def sentiment_table(report: dict[str, Any]) -> list[str]:
+    """Accuracy of the compared models, mean over the seeds, on both kinds of reviews."""
+    points = {point["start"]: point for point in report["label_efficiency"]}
+    columns = [(name, points[start]) for start, name in STARTS.items() if start in points]
+    heads = "".join(f"{name:>15}" for name, _ in columns)
+    lines = [f"{'sentiment, ' + str(report['examples']) + ' labels':<26}{heads}"]
+    kinds = {"plain reviews": None, "turning reviews": TURNING}
+    for kind, source in kinds.items():
+        cells = "".join(f"{_accuracy(point, source):>15}" for _, point in columns)
+        lines.append(f"{kind:<26}{cells}")
+    return lines
+
+
+def _accuracy(point: dict[str, Any], source: str | None) -> str:
+    seeds = point["also"][source] if source else point["accuracies"]
+    return f"{mean(seeds):.1%}" + (f" ± {100 * stdev(seeds):.1f}" if len(seeds) > 1 else "")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:3])

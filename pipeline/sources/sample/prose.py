@@ -2,7 +2,8 @@
 
     words.toml      lists of words, countries, and syllables of names
     themes.toml     words that go together in an article
-    reviews.toml    products, and what a review says of them
+    reviews.toml    products, and the sentences of a review
+    opinions.toml   words of praise and of blame
     place.txt ...   the sentences of the articles of a kind
 
 They are read when this module is imported, which takes tens of milliseconds.

@@ -1,12 +1,15 @@
 """The built-in sample's product reviews, with a sentiment that takes some reading.
 
     product, parts, label   kettle: lid, spout, ...          1 (positive)
-    plan                    context, turn                    (drawn)
-    review                  "My Velmora kettle", "I use it nearly every day. Although the lid
-                            jams, the spout pours neatly."
+    plan                    own, concession, context         (drawn)
+    review                  "My Velmora kettle", "The lid of the kettle is superb and elegant.
+                            True, the spout seems clumsy and drab. I use it nearly every day."
 
-Most reviews are plain, and counting words is enough. In *turning* reviews praise and blame are
-equally frequent, and only "although", "but" and "not so" tell which side the writer is on.
+What is said of a part does not depend on the part: only the company a word keeps shows which side
+it is on. Plain reviews also grant the other side a point. So a few labelled reviews teach a counter
+of words little, and many unlabelled ones teach a language model which words belong together. In
+*turning* reviews the other side gets as many words as the writer's own, or more, and only
+"although", "but" and "not so" tell which is which.
 
 Review i is a pure function of (seed, i) and of the fraction of turning reviews.
 """
@@ -18,15 +21,29 @@ from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
 from pipeline.sources.sample.article_fields import Columns, Integers, RowRng, random_order, strings
-from pipeline.sources.sample.opinions import PLANS, PRODUCTS, TEXTS, TITLES, VERDICTS
+from pipeline.sources.sample.opinions import (
+    CLAIMS,
+    PLANS,
+    PRODUCTS,
+    SIDES,
+    TEXTS,
+    TITLES,
+    VOICES,
+    numbered,
+)
 from pipeline.sources.sample.prose import WORDS, Words
 
 #: fraction of the reviews in which the order of the clauses decides
-TURNING = 0.25
+TURNING = 0.1
 #: fraction of the plain reviews whose title tells the verdict
 TELLING_TITLES = 0.6
 #: parts of a product; a review mentions each once at most
 PARTS = 6
+#: most clauses of the reviewer's own opinion, and of the other side
+OWN, OPPOSITE = 4, 3
+#: words drawn for each claim, and for the whole product
+CLAIM_WORDS = {"adjective": 3, "adverb": 1, "name": 1, "verb": 1}
+WHOLE_WORDS = {"adjective": 3, "feeling": 1}
 
 
 @dataclass(frozen=True)
@@ -48,9 +65,10 @@ def make_reviews(seed: int, start: int, stop: int, *, turning: float = TURNING) 
     rows = np.arange(start, stop)
     rng = RowRng(seed=seed, scope="sample/review", rows=rows, skew=2)
     labels = review_labels(seed, rows)
-    fields = review_fields(rng) | clause_fields(rng, labels)
+    fields = review_fields(rng) | whole_fields(rng, labels)
+    fields |= clause_fields(rng, labels, nouns=fields["noun"], my=fields["my"])
     is_turning = rng.chance("turning", turning)
-    columns = title_column(rng, labels, is_turning), content_column(rng, labels, is_turning)
+    columns = title_column(rng, is_turning), content_column(rng, labels, is_turning)
     templates = zip(*columns, strict=True)
     titles, contents = [], []
     for (title, content), values in zip(templates, zip(*fields.values(), strict=True), strict=True):
@@ -67,12 +85,17 @@ def review_labels(seed: int, rows: Integers) -> NDArray[np.int8]:
 
 
 def review_fields(rng: RowRng) -> Columns:
-    """What a review mentions besides the product's parts."""
+    """The reviewer's voice, and what a review mentions besides the product's parts."""
     product = rng.below("product", len(PRODUCTS))
     heads = rng.pick("brand/head", TEXTS["brand_heads"])
     endings = rng.pick("brand/ending", TEXTS["brand_endings"])
     counts = rng.pick("count", WORDS["counts"])
+    voices = [VOICES[i] for i in rng.below("voice", len(VOICES)).tolist()]
+    voice = {word: [voice[word] for voice in voices] for word in VOICES[0]}
     return {
+        **voice,
+        "i_": capitalized(voice["i"]),
+        "my_": capitalized(voice["my"]),
         "noun": rng.pick_of("noun", [p.nouns for p in PRODUCTS], product),
         "brand": [head + ending for head, ending in zip(heads, endings, strict=True)],
         "relative": rng.pick("relative", TEXTS["relatives"]),
@@ -85,32 +108,81 @@ def review_fields(rng: RowRng) -> Columns:
     }
 
 
-def clause_fields(rng: RowRng, labels: NDArray[np.int8]) -> Columns:
+def clause_fields(
+    rng: RowRng, labels: NDArray[np.int8], *, nouns: list[str], my: list[str]
+) -> Columns:
     """Clauses about the product's parts in random order: own0.. agree with the label, opp0.. don't.
 
-    No part is mentioned twice: the first half of the parts is for the reviewer's own opinion.
+    The own ones take the parts from the front, the others from the back: no part is mentioned
+    twice as long as there are six clauses at most.
     """
     product = rng.below("product", len(PRODUCTS)).tolist()
     order = random_order(rng, "parts", PARTS)
-    choice = rng.bits("clauses", PARTS)
+    slots = [(f"own{n}", n, labels) for n in range(OWN)]
+    slots += [(f"opp{n}", PARTS - 1 - n, 1 - labels) for n in range(OPPOSITE)]
     fields: Columns = {}
-    for number in range(PARTS):
-        is_own = number < PARTS // 2
-        side = labels if is_own else 1 - labels
-        parts = zip(product, order[:, number].tolist(), side.tolist(), strict=True)
-        options = [PRODUCTS[p].parts[part].clauses[s] for p, part, s in parts]
-        picks = uniform_below(choice[:, number], [len(clauses) for clauses in options]).tolist()
-        clauses = [some[pick] for some, pick in zip(options, picks, strict=True)]
-        name = ("own" if is_own else "opp") + str(number % (PARTS // 2))
-        fields[name] = clauses
-        fields[f"{name}_"] = [clause[0].upper() + clause[1:] for clause in clauses]
+    for name, place, sides in slots:
+        subjects = rng.evenly().pick(f"{name}/subject", TEXTS["subjects"])
+        parts = zip(product, order[:, place].tolist(), strict=True)
+        names = [PRODUCTS[p].parts[part] for p, part in parts]
+        starts = [
+            subject.format(part=part, noun=noun, my=whose)
+            for subject, part, noun, whose in zip(subjects, names, nouns, my, strict=True)
+        ]
+        pairs = zip(starts, claims(rng, name, sides), strict=True)
+        fields[name] = [f"{start} {claim}" for start, claim in pairs]
+        fields[f"{name}_"] = capitalized(fields[name])
     return fields
 
 
-def title_column(rng: RowRng, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
+def claims(rng: RowRng, name: str, sides: NDArray[np.int8]) -> list[str]:
+    """What is said of a part: all its words are of the row's side."""
+    templates = rng.evenly().pick(f"{name}/claim", CLAIMS)
+    words = opinions(rng, name, sides, CLAIM_WORDS)
+    rows = zip(*words.values(), strict=True)
+    return [
+        template.format_map(dict(zip(words, row, strict=True)))
+        for template, row in zip(templates, rows, strict=True)
+    ]
+
+
+def whole_fields(rng: RowRng, labels: NDArray[np.int8]) -> Columns:
+    """What the reviewer says of the whole product: adjective0.., and feeling0."""
+    fields = opinions(rng, "whole", labels, WHOLE_WORDS)
+    return fields | {f"{name}_": capitalized(words) for name, words in fields.items()}
+
+
+def opinions(rng: RowRng, name: str, sides: NDArray[np.int8], numbers: dict[str, int]) -> Columns:
+    """So many different words of each kind from each row's side: adjective0, adjective1, ..."""
+    fields: Columns = {}
+    for kind, number in numbers.items():
+        tables = [side[f"{kind}s"] for side in SIDES]
+        limits = np.array([[len(table)] * number for table in tables])[sides]
+        chosen = distinct(rng.options(f"{name}/{kind}", limits), limits)
+        for n, column in enumerate(chosen.T.tolist()):
+            picks = zip(sides.tolist(), column, strict=True)
+            fields[f"{kind}{n}"] = [tables[side][pick] for side, pick in picks]
+    return fields
+
+
+def distinct(chosen: Integers, limits: Integers) -> Integers:
+    """Each row's numbers, int64 [rows, width]; one that occurred before becomes the next free."""
+    for column in range(1, chosen.shape[1]):
+        for _ in range(column):
+            taken = (chosen[:, :column] == chosen[:, column, None]).any(1)
+            chosen[:, column] = (chosen[:, column] + taken) % limits[:, column]
+    return chosen
+
+
+def capitalized(texts: list[str]) -> list[str]:
+    """'the lid' -> 'The lid'; the other letters stay."""
+    return [text[0].upper() + text[1:] for text in texts]
+
+
+def title_column(rng: RowRng, turning: NDArray[np.bool_]) -> list[str]:
     """A template for each title; those of turning reviews never tell the verdict."""
     telling = rng.chance("title/telling", TELLING_TITLES) & ~turning
-    return rng.pick_of("title", TITLES, np.where(telling, labels, 2))
+    return rng.pick_of("title", TITLES, telling.astype(np.int64))
 
 
 def content_column(rng: RowRng, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
@@ -128,25 +200,18 @@ def content_column(rng: RowRng, labels: NDArray[np.int8], turning: NDArray[np.bo
 
 def wordings(label: int) -> dict[str, Words]:
     """The wordings of each kind of sentence in a plan; only verdicts depend on the label."""
-    kinds = ("context", "own", "concession", "turn", "denial")
-    return {kind: TEXTS[kind] for kind in kinds} | {"verdict": VERDICTS[label]}
+    kinds = ("context", "own", "feeling", "concession", "turn", "denial")
+    return {kind: TEXTS[kind] for kind in kinds} | {"verdict": SIDES[label]["verdicts"]}
 
 
 def content_template(
     plan: list[str], options: dict[str, Words], orders: dict[str, list[int]]
 ) -> str:
-    """The sentences of a plan; the k-th of a kind takes that kind's k-th wording in its order.
-
-    Each {own} and {opp} gets the number of the next clause: {own0}, {own1}, ...
-    """
-    clauses = {"own": 0, "opp": 0}
+    """The sentences of a plan; the k-th of a kind takes that kind's k-th wording in its order."""
     used = dict.fromkeys(options, 0)
+    slots = {"own": 0, "opp": 0, "feeling": 0}
     sentences = []
     for kind in plan:
-        sentence = options[kind][orders[kind][used[kind]]]
+        sentences.append(numbered(options[kind][orders[kind][used[kind]]], slots))
         used[kind] += 1
-        for side, number in clauses.items():
-            clauses[side] = number + (f"{{{side}" in sentence)
-            sentence = sentence.replace(f"{{{side}", f"{{{side}{number}")
-        sentences.append(sentence)
     return " ".join(sentences)

@@ -1,6 +1,6 @@
 """The built-in sample as a source: blocks are ranges of articles or reviews.
 
-    sample:articles?size=250MB&seed=0    sample:reviews?rows=5000&seed=0&start=100000&turning=0.25
+    sample:articles?size=250MB&seed=0    sample:reviews?rows=5000&seed=0&start=100000&turning=0.1
 
 `start` skips the first rows, so that held-out reviews come from the same seed. `turning` is the
 fraction of reviews in which only the order of the clauses tells the label.
