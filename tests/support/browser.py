@@ -82,10 +82,19 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._chrome("Emulation.setEmulatedMedia", features=[scheme])
 
-    def screenshot(self, path: Path, *, height: int = 2400) -> None:
-        """The page down to a height, as PNG."""
-        width = self.run("return window.innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+    def screenshot(
+        self,
+        path: Path,
+        *,
+        left: float = 0,
+        top: float = 0,
+        width: float | None = None,
+        height: float = 2400,
+        scale: float = 1,
+    ) -> None:
+        """A part of the page as PNG, in CSS pixels; `scale` image pixels for each of them."""
+        width = width or self.run("return window.innerWidth")
+        clip = {"x": left, "y": top, "width": width, "height": height, "scale": scale}
         found = self._chrome("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
         path.write_bytes(base64.b64decode(found["data"]))
 

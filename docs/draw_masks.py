@@ -1,0 +1,45 @@
+"""Draws docs/masks.png: three rows of a data set as `clozeline view` shows them.
+
+PYTHONPATH=. python docs/draw_masks.py work/shards docs/masks.png --row 0
+"""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from tests.support.browser import chromium
+from tests.support.local_page import running
+from train.view.view import make_site
+
+ROWS = 3
+#: Left, top, width and height of the legend and the first rows, in CSS pixels.
+BOX = f"""
+const parts = [document.querySelector("main .legend"),
+               ...[...document.querySelectorAll(".example")].slice(0, {ROWS})];
+const boxes = parts.map(part => part.getBoundingClientRect());
+const top = boxes[0].top - 8, bottom = boxes[boxes.length - 1].bottom + 8;
+return [boxes[0].left - 12, top, boxes[0].width + 24, bottom - top];
+"""
+
+
+def main() -> None:
+    """Parse the arguments, and write the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shards", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--row", type=int, default=0)
+    given = parser.parse_args()
+    site = make_site([given.shards])
+    with (
+        running(site.server()) as server,
+        tempfile.TemporaryDirectory() as folder,
+        chromium(Path(folder)) as browser,
+    ):
+        browser.look(width=860)
+        browser.open(f"{server.url}examples?row={given.row}")
+        left, top, width, height = browser.run(BOX)
+        browser.screenshot(given.out, left=left, top=top, width=width, height=height, scale=1.5)
+
+
+if __name__ == "__main__":
+    main()
