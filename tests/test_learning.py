@@ -8,12 +8,16 @@ import torch
 
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
+from pipeline.config import DataConfig
+from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
-from tests.support.small_data import write_data_set
+from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_training import TINY, assert_same_run, go_back, numbers, train, weights
 from train.artifacts.run import LEARNING, remove_run
 from train.data.loader import evaluation_batches
+from train.engine.distributed import join_world
 from train.monitoring.learning import ROWS, Guesses, Learning, LearningLog
+from train.pretraining.evaluate import evaluate
 from train.pretraining.guesses import guess, held_out_rows
 
 
@@ -64,6 +68,29 @@ def test_each_evaluation_has_an_answer_for_every_mask(run):
             ):
                 assert 0 <= of_answer <= p <= 1
                 assert token != answer or of_answer == p
+
+
+def test_packed_rows_keep_their_pieces(tmp_path):
+    """And the answers are those of attention inside the pieces, as in an evaluation."""
+    config = DataConfig(max_seq_length=16, num_shards=1, pairs="packed")
+    shards = write_data_set(
+        tmp_path, train=(20,), validation=(12,), config=config, make=packed_examples
+    )
+    examples = read_shard(shards / "validation-00000-of-00001.arrow")
+    batches = [loaded.batch for loaded in evaluation_batches(shards, batch_size=5)]
+    for row, shown in enumerate(held_out_rows(batches)):
+        of_row = examples.slice(row, row + 1)
+        assert shown.input_ids == of_row.input_ids.values.tolist()
+        assert shown.piece_lengths == of_row.piece_lengths.values.tolist()
+        assert shown.length_a == of_row.length_a[0]
+    model = BertForPretraining(TINY, seed=1)
+    found = guess(model, batches, precision="fp32")
+    losses = [-math.log(p) for row in found.of_answers for p in row]
+    log_unigram = read_manifest(shards).log_unigram
+    loaded = evaluation_batches(shards, batch_size=5)
+    with join_world() as world:
+        measured = evaluate(model, loaded, log_unigram=log_unigram, world=world, precision="fp32")
+    assert sum(losses) / len(losses) == pytest.approx(measured.mlm_loss, rel=1e-5)
 
 
 def test_answers_are_those_of_the_models_softmax(shards):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from pipeline.common.errors import InputError
+from pipeline.config import DataConfig
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
 from pipeline.report.shown_example import ShownGuess
@@ -15,7 +16,7 @@ from pipeline.view.row_search import has_sequence
 from pipeline.view.site import Site
 from tests.support.local_page import request, running
 from tests.support.small import small_tokenizer
-from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_data import SMALL, packed_examples, write_data_set
 
 pytest.importorskip("jinja2")
 
@@ -271,6 +272,23 @@ def test_every_format_can_be_browsed(tmp_path):
     for name, changes in {"tar": {"format": "webdataset"}, "zstd": {"compression": "zstd"}}.items():
         folder = write_data_set(tmp_path / name, train=(12,), config=replace(SMALL, **changes))
         assert len(ExamplePages(folder).data({"row": "3"})["rows"]) == 9
+
+
+def test_packed_rows_are_shown_piece_by_piece_and_found_by_the_document_of_any(tmp_path):
+    config = DataConfig(max_seq_length=32, num_shards=1, pairs="packed")
+    folder = write_data_set(tmp_path, train=(30,), config=config, make=packed_examples)
+    pages = ExamplePages(folder)
+    examples = read_shard(folder / pages.shards[0].name)
+    row = int(np.argmax(examples.piece_lengths.lengths))
+    pieces = examples.piece_lengths.slice(row, row + 1).values
+    assert len(pieces) > 2
+    shown = pages.values({"row": row})["examples"][0]
+    assert [name for name, _ in shown.spans] == [f"piece {i + 1}" for i in range(len(pieces))]
+    assert [len(tokens) for _, tokens in shown.spans] == pieces.tolist()
+    assert shown.notes[1] == f"{len(pieces)} pieces"
+    assert len(shown.documents) == len(pieces)
+    for document in shown.documents:
+        assert places(pages.data({"text": document})) == [(pages.shards[0].name, row)]
 
 
 def test_a_data_set_without_rows_has_a_page(tmp_path):

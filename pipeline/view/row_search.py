@@ -59,8 +59,7 @@ class RowSearch:
         if self.ids:
             matches &= has_sequence(original, self.ids) | has_sequence(examples.input_ids, self.ids)
         if self.document is not None:
-            document = np.uint64(self.document)
-            matches &= (examples.document_a == document) | (examples.document_b == document)
+            matches &= has_document(examples, np.uint64(self.document))
         if self.only == RANDOM:
             matches &= examples.next_sentence_label == B_IS_RANDOM
         if self.only == UNKNOWN:
@@ -83,7 +82,16 @@ def token_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def has_sequence(column: Ragged, ids: Sequence[int]) -> NDArray[np.bool_]:
+def has_document(examples: Examples, document: np.uint64) -> NDArray[np.bool_]:
+    """Whether each row has text of the document, in A, B or a piece, bool [R]."""
+    if examples.piece_documents is not None:
+        return has_sequence(examples.piece_documents, (document,))
+    found: NDArray[np.bool_] = np.isin(examples.document_a, document)
+    found |= examples.document_b == document
+    return found
+
+
+def has_sequence(column: Ragged, ids: Sequence[Any]) -> NDArray[np.bool_]:
     """Whether each row has these values in a row, bool [R]."""
     values: NDArray[Any] = column.values
     starts = max(len(values) - len(ids) + 1, 0)

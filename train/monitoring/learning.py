@@ -9,7 +9,7 @@ The first line has the rows, each other line one evaluation. Nothing reads the f
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,7 @@ class HeldOutRow:
     answers: list[int]  # original ids at the positions
     length_a: int
     next_sentence_label: int  # as in the shards
+    piece_lengths: list[int] = field(default_factory=list)  # of a packed row
 
 
 @dataclass(frozen=True, kw_only=True)

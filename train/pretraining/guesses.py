@@ -53,7 +53,8 @@ def held_out_rows(batches: Iterable[Batch]) -> list[HeldOutRow]:
     found = []
     for batch in batches:
         for row, number in _real_rows(batch):
-            length = int(batch.attention_mask[row].bool().sum())  # packed: numbers of pieces
+            mask = batch.attention_mask[row]  # of a packed row, the piece of each token
+            length = int((mask != 0).sum())
             length_b = int(batch.token_type_ids[row].sum())
             found.append(
                 HeldOutRow(
@@ -62,6 +63,7 @@ def held_out_rows(batches: Iterable[Batch]) -> list[HeldOutRow]:
                     answers=batch.masked_lm_labels[row, :number].tolist(),
                     length_a=length - length_b,
                     next_sentence_label=int(batch.next_sentence_labels[row]),
+                    piece_lengths=[] if mask.dtype == torch.bool else mask.bincount()[1:].tolist(),
                 )
             )
     return found

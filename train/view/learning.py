@@ -101,6 +101,7 @@ def _examples(row: HeldOutRow) -> Examples:
     def ragged(values: list[int]) -> Ragged:
         return Ragged(np.array(values, np.uint32), np.array([0, len(values)]))
 
+    pieces = row.piece_lengths
     return Examples(
         input_ids=ragged(row.input_ids),
         masked_lm_positions=ragged(row.positions),
@@ -109,6 +110,8 @@ def _examples(row: HeldOutRow) -> Examples:
         next_sentence_label=np.array([row.next_sentence_label], np.int8),
         document_a=np.zeros(1, np.uint64),
         document_b=np.zeros(1, np.uint64),
+        piece_lengths=ragged(pieces) if pieces else None,
+        piece_documents=ragged([0] * len(pieces)) if pieces else None,
     )
 
 
