@@ -170,8 +170,10 @@ class Layer(nn.Module):
             x = x + self.dropout(self.attention(self.attention_norm(x), rows, rotation))
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
-            x = self.attention_norm(x + self.dropout(self.attention(x, rows, rotation)))
-            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
+            # Autocast makes norms return float32.
+            dtype = x.dtype
+            x = self.attention_norm(x + self.dropout(self.attention(x, rows, rotation))).to(dtype)
+            x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x))).to(dtype)
         return x
 
 
@@ -184,6 +186,9 @@ class BertEncoder(nn.Module):
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.config = config
+        #: The dtype of the sums that pass from layer to layer; None: that of the embeddings, which
+        #: is float32 also under autocast.
+        self.residual_dtype: torch.dtype | None = None
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
         self.final_norm = layer_norm(config) if config.final_norm else nn.Identity()
@@ -218,6 +223,8 @@ class BertEncoder(nn.Module):
         """
         rows = attention_mask if packing is None else packing
         x = self.embeddings(input_ids, token_type_ids, rows)  # [B, S, H]
+        if self.residual_dtype is not None:
+            x = x.to(self.residual_dtype)
         rotations = self._rotations(x, rows)
         for index, layer in enumerate(self.layers):
             is_global = self.config.is_global(index)

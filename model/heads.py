@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +23,14 @@ from model.attention import Packing
 from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
 from model.config import BertConfig, Pooling
 from model.cpu_kernels import Dropout, cross_entropies
+
+
+class Targets(NamedTuple):
+    """What a batch should be predicted as; the fields of `Batch` with these names."""
+
+    masked_lm_labels: Tensor  # int64 [B, P], unpadded [P]
+    masked_lm_weights: Tensor  # float32, 0 in unused slots
+    next_sentence_labels: Tensor  # int64 [B], -1: no sentence B
 
 
 class Transform(nn.Module):
@@ -78,8 +86,14 @@ class BertForPretraining(nn.Module):
         attention_mask: Tensor | None,
         masked_lm_positions: Tensor,
         packing: Packing | None = None,
+        targets: Targets | None = None,
+        count_hits: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Logits of the masked tokens [B, P, W] and of (follows, is random) [B, 2].
+
+        With `targets`, instead the sums of both losses and the numbers of correct predictions of
+        both (0 without `count_hits`), each float32 [2]: compiled with the model, the losses need
+        no float32 copy of the logits.
 
         `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: [B, S] or None, see
         `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots. With a `packing`, ids
@@ -93,7 +107,14 @@ class BertForPretraining(nn.Module):
         else:
             masked = hidden.index_select(0, masked_lm_positions)  # [P, H]
         mlm_logits = self.mlm_head(masked, self.encoder.embeddings.word_embeddings.weight)
-        return mlm_logits, self.nsp_head(pooled)
+        nsp_logits = self.nsp_head(pooled)
+        if targets is None:
+            return mlm_logits, nsp_logits
+        mlm_loss = masked_lm_loss_sum(mlm_logits, *targets[:2])
+        losses = torch.stack([mlm_loss, next_sentence_loss_sum(nsp_logits, targets[2])])
+        if not count_hits:
+            return losses, torch.zeros_like(losses)
+        return losses, _hits(mlm_logits.detach(), nsp_logits.detach(), targets)
 
 
 class BertForClassification(nn.Module):
@@ -184,6 +205,13 @@ def next_sentence_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
     `logits` [B, 2], `labels` int [B]: 0 B follows A, 1 B is random, -1 no sentence B.
     """
     return F.cross_entropy(logits.float(), labels.long(), ignore_index=-1, reduction="sum")
+
+
+def _hits(mlm_logits: Tensor, nsp_logits: Tensor, targets: Targets) -> Tensor:
+    """Correct predictions of masked tokens and of next sentences, float32 [2]."""
+    words = (mlm_logits.argmax(-1) == targets.masked_lm_labels) * targets.masked_lm_weights
+    pairs = nsp_logits.argmax(-1) == targets.next_sentence_labels
+    return torch.stack([words.sum(), pairs.sum().float()])
 
 
 @torch.no_grad()

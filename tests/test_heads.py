@@ -12,6 +12,7 @@ from model.cpu_kernels import LOGIT_ROWS
 from model.heads import (
     BertForClassification,
     BertForPretraining,
+    Targets,
     count_parameters,
     load_encoder,
     masked_lm_loss_sum,
@@ -137,6 +138,46 @@ def test_the_gradient_of_logits_in_half_precision_is_rounded_once():
     (masked_lm_loss_sum(exact, labels, weights) / 7).backward()
     assert half.grad.dtype == torch.bfloat16
     torch.testing.assert_close(half.grad.float(), exact.grad, atol=0, rtol=2**-8)
+
+
+@pytest.mark.parametrize("name", ["bert-tiny", "nano"])
+def test_with_targets_a_model_returns_its_losses_and_hits(name):
+    """Those of its logits, with the same gradients."""
+    config = preset(name, **SMALL)
+    plain, whole = shaken(config), shaken(config)
+    labels, weights, follows = answers()
+    words, pairs = plain(**batch_of())
+    labels = torch.where(torch.arange(3) == 0, words.argmax(-1), labels)  # some are right
+    mlm = masked_lm_loss_sum(words, labels, weights)
+    nsp = next_sentence_loss_sum(pairs, follows)
+    (mlm / 3 + nsp).backward()
+    targets = Targets(labels, weights, follows)
+    losses, hits = whole(**batch_of(), targets=targets, count_hits=True)
+    (losses[0] / 3 + losses[1]).backward()
+    assert losses.tolist() == [mlm.item(), nsp.item()]
+    is_right = (words.argmax(-1) == labels) * weights
+    assert hits.tolist() == [is_right.sum(), (pairs.argmax(-1) == follows).sum()]
+    assert hits[0] >= 4
+    torch.testing.assert_close(gradients(whole), gradients(plain), atol=0, rtol=0)
+    assert whole(**batch_of(), targets=targets)[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_no_float32_copy_of_the_logits_is_kept_for_the_backward_pass(device):
+    """On meta tensors, whose path is that of a GPU, without their values."""
+    with torch.device(device):
+        model = BertForPretraining(preset("bert-tiny", **SMALL)).bfloat16()
+    inputs = {key: value.to(device) for key, value in batch_of().items()}
+    targets = Targets(*(value.to(device) for value in answers()))
+    kept = []
+    keep = torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x)
+    with keep:
+        losses, _ = model(**inputs, targets=targets, count_hits=True)
+    losses.sum().backward()
+    floats = [x for x in kept if x.is_floating_point()]
+    of_logits = [x for x in floats if x.numel() == 4 * 3 * 128 and x.shape[-1] == 128]
+    assert {x.dtype for x in of_logits} == {torch.bfloat16}
+    assert {p.grad.device.type for p in model.parameters()} == {device}
 
 
 def test_the_next_sentence_loss_counts_class_0_and_skips_minus_1():

@@ -16,7 +16,7 @@ from tests.test_loader import GLOBAL, POOL_ROWS, N, load, originals, rows_of
 from train.data.batch import digest_text
 from train.data.length_bins import assign_bins
 from train.data.loader import Loader
-from train.data.unpadded import concatenate_unpadded, split_unpadded
+from train.data.unpadded import concatenate_unpadded, split_unpadded, with_dummy_row
 
 BINS = 4
 
@@ -129,6 +129,24 @@ def test_an_unpadded_batch_has_the_tokens_of_the_padded_one(small_folder):
         assert torch.equal(batch.masked_lm_labels, padded.batch.masked_lm_labels[is_masked])
         assert torch.equal(batch.next_sentence_labels, padded.batch.next_sentence_labels)
         assert replace(unpadded, batch=None) == replace(padded, batch=None)  # also the digest
+
+
+def test_a_dummy_row_rounds_tokens_and_slots_up(small_folder):
+    for loaded in load(small_folder, 12, unpadded=True):
+        batch, found = loaded.batch, with_dummy_row(loaded.batch)
+        tokens, masked = batch.num_tokens, len(batch.masked_lm_labels)
+        assert (found.num_tokens % 16, len(found.masked_lm_labels) % 64) == (0, 0)
+        assert 1 <= found.num_tokens - tokens <= batch.max_seqlen
+        real = found.slice(0, 12).tensors()
+        for name in ("input_ids", "token_type_ids", "position_ids", "next_sentence_labels"):
+            assert torch.equal(real[name], batch.tensors()[name]), name
+        assert torch.equal(real["cu_seqlens"], batch.cu_seqlens)
+        assert torch.equal(real["masked_lm_labels"], batch.masked_lm_labels)
+        dummy = found.slice(12, 13)
+        assert dummy.position_ids.tolist() == list(range(dummy.num_tokens))
+        assert not dummy.masked_lm_weights.any()
+        assert dummy.next_sentence_labels.tolist() == [-1]
+        assert found.masked_lm_weights.sum() == masked
 
 
 def test_unpadded_parts_make_up_the_batch(small_folder):

@@ -190,6 +190,24 @@ def test_without_padding_losses_hits_and_gradients_are_the_same(config, accumula
     torch.testing.assert_close(found, gradients, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow  # importing the compiler
+def test_unpadded_batches_of_any_length_are_compiled_twice_at_most():
+    """Once for the first length, and once for all."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    model = torch.compile(BertForPretraining(STILL), backend=counter)
+    loaded, lengths = make_batch(), set()
+    for short in (12, 4, 9, 7, 2):
+        mask = loaded.batch.attention_mask.clone()
+        mask[5:] = torch.arange(12) < short
+        part = replace(loaded, batch=unpadded(replace(loaded.batch, attention_mask=mask)))
+        lengths.add(part.batch.num_tokens)
+        step(model, part)
+    assert len(lengths) == 5
+    assert counter.frame_count <= 2
+
+
 def test_a_token_without_padding_sees_its_own_row_and_no_other():
     model, batch = BertForPretraining(STILL), unpadded(make_batch().batch)
     changed = replace(batch, input_ids=batch.input_ids.clone())
@@ -247,6 +265,22 @@ def test_bf16_rounds_products_and_keeps_the_weights():
     torch.testing.assert_close(sums[:2], wanted[:2], rtol=1e-2, atol=0)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert {gradient.dtype for gradient in found.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("config", [STILL, replace(preset("nano"), **SMALL)], ids=["post", "pre"])
+def test_a_bf16_residual_is_what_layers_pass_on(config):
+    """Autocast alone leaves it in float32, and the losses are nearly the same."""
+    seen, losses = [], []
+    for dtype in (None, torch.bfloat16):
+        model = BertForPretraining(config)
+        model.encoder.residual_dtype = dtype
+        for layer in model.encoder.layers:
+            layer.register_forward_hook(lambda layer, inputs, x: seen.append((inputs[0], x)))
+        losses.append(step(model, precision="bf16")[0])
+    dtypes = [{x.dtype for x in pair} for pair in seen]
+    half = len(dtypes) // 2
+    assert dtypes == [{torch.float32}] * half + [{torch.bfloat16}] * half
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=0)
 
 
 def test_what_is_dropped_depends_on_seed_step_and_rank_alone():

@@ -29,6 +29,7 @@ def test_a_config_without_a_number_is_refused():
         ({"micro_batch_size": 0}, "micro_batch_size is 0; it must be 1 or more."),
         ({"max_steps": 0}, "max_steps is 0; it must be 1 or more."),
         ({"keep": 0}, "keep is 0; it must be 1 or more."),
+        ({"bf16_residual": True}, "bf16_residual is for precision bf16; leave it out with fp32."),
         ({"save_every": -1}, "save_every is -1; it must be 0 or more."),
         ({"clip": -0.5}, "clip is -0.5; it must be 0 or more."),
         ({"seed": -1}, "seed is -1; it must be 0 to 9223372036854775807."),

@@ -67,6 +67,11 @@ class PretrainConfig:
         RECIPE,
         "`bf16` runs matrix products in bfloat16 (autocast); `auto` does where that is native.",
     )
+    bf16_residual: bool = option(
+        False,
+        "With bf16, also keep the sums that pass from layer to layer in bfloat16: half of their "
+        "memory traffic. FSDP does so anyway.",
+    )
     compile: bool | None = option(
         None, "Compile the model with torch.compile; by default only on CUDA."
     )
@@ -126,6 +131,8 @@ class PretrainConfig:
                 "micro_batch_size auto tries steps of the whole model in each process, which "
                 "parallel fsdp avoids; give a number."
             )
+        if self.bf16_residual and self.precision == "fp32":
+            raise ValueError("bf16_residual is for precision bf16; leave it out with fp32.")
         if self.batch_ramp and self.length_bins:
             raise ValueError(
                 "batch_ramp changes the batch size, which length_bins does not allow: it orders "

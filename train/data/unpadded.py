@@ -9,8 +9,9 @@ B examples with T tokens and M masked tokens in all.
 
 Packed rows are taken apart: each piece is a sequence of its own, with positions from 0 on.
 
-T and M differ from batch to batch, so compiled code has to allow dynamic shapes. The row offsets
-are kept on the CPU too, so that splitting a batch on a GPU does not synchronize with it.
+T and M differ from batch to batch, so compiled code has to allow dynamic shapes; `with_dummy_row`
+leaves a few. The row offsets are kept on the CPU too, so that splitting a batch on a GPU does not
+synchronize with it.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -18,13 +19,18 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.ragged import Offsets, offsets_of, slice_indices
-from pipeline.dataset.schema import Examples
+from pipeline.dataset.schema import NO_PAIR, Examples
 from train.data.batch import digest_weights, final_hashes
+
+#: T and M are rounded up to multiples of these before a forward pass: products of whole tiles, and
+#: few different shapes for a compiler, for an allocator and for a cache of kernels.
+TOKENS, PREDICTIONS = 128, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,6 +172,33 @@ def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
     size, rest = divmod(len(batch), parts)
     assert not rest, f"{len(batch)} rows do not make {parts} equal parts"
     return [batch.slice(start, start + size) for start in range(0, len(batch), size)]
+
+
+def with_dummy_row(batch: UnpaddedBatch) -> UnpaddedBatch:
+    """The batch with one more row, of at least one [PAD], that rounds T and M up.
+
+    The row has no label, and its slots for masked tokens have weight 0.
+    """
+    multiple = min(TOKENS, batch.max_seqlen)
+    tokens = multiple - batch.num_tokens % multiple
+    slots = -len(batch.masked_lm_labels) % PREDICTIONS
+    total = batch.num_tokens + tokens
+    dummy, starts = torch.arange(tokens, device=batch.position_ids.device), batch.row_starts
+    return replace(
+        batch,
+        input_ids=F.pad(batch.input_ids, (0, tokens)),
+        token_type_ids=F.pad(batch.token_type_ids, (0, tokens)),
+        position_ids=torch.cat([batch.position_ids, dummy]),
+        cu_seqlens=F.pad(batch.cu_seqlens, (0, 1), value=total),
+        row_starts=None if starts is None else F.pad(starts, (0, 1), value=total),
+        masked_lm_positions=F.pad(batch.masked_lm_positions, (0, slots)),
+        masked_lm_labels=F.pad(batch.masked_lm_labels, (0, slots)),
+        masked_lm_weights=F.pad(batch.masked_lm_weights, (0, slots)),
+        next_sentence_labels=F.pad(batch.next_sentence_labels, (0, 1), value=NO_PAIR),
+        token_offsets=np.append(batch.token_offsets, total),
+        sequence_offsets=np.append(batch.sequence_offsets, total),
+        masked_offsets=np.append(batch.masked_offsets, len(batch.masked_lm_labels) + slots),
+    )
 
 
 def unpadded_hashes(

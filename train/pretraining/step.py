@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from model.attention import Packing
-from model.heads import masked_lm_loss_sum, next_sentence_loss_sum
+from model.heads import Targets
 from train.data.batch import Batch, LoadedBatch, split
-from train.data.unpadded import UnpaddedBatch, split_unpadded
+from train.data.unpadded import UnpaddedBatch, split_unpadded, with_dummy_row
 from train.engine.distributed import World, full_tensor
 from train.engine.precision import autocast
 
@@ -39,20 +39,19 @@ def train_step(
     predictions, float32 [4], and the global gradient norm before clipping. The numbers of correct
     predictions stay 0 without `count_hits`: for a small model, counting takes a tenth of the step.
     """
+    count_hits |= world.device.type == "cuda"  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
     parts = _split(loaded.batch, accumulation)
     with _weights_converted_once(world.device):
         for part in parts:
             with _gradients_shared(model, now=part is parts[-1]):
                 with autocast(precision, world.device):
-                    mlm_logits, nsp_logits = _forward(model, part, is_full=_is_full(loaded, world))
-                mlm = masked_lm_loss_sum(mlm_logits, part.masked_lm_labels, part.masked_lm_weights)
-                nsp = next_sentence_loss_sum(nsp_logits, part.next_sentence_labels)
+                    is_full = _is_full(loaded, world)
+                    losses, hits = _forward(model, part, is_full=is_full, count_hits=count_hits)
+                mlm, nsp = losses.unbind()
                 loss = mlm / max(loaded.num_predictions, 1) + nsp / max(loaded.num_pairs, 1)
                 (loss * world.size).backward()  # what averages over processes now gives the sum
-            sums[:2] += torch.stack([mlm.detach(), nsp.detach()])
-            if count_hits:
-                sums[2:] += _hits(part, mlm_logits, nsp_logits)
+            sums += torch.cat([losses.detach(), hits])
     norm = clip_gradients(model, clip)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
@@ -64,7 +63,7 @@ def clip_gradients(model: nn.Module, clip: float) -> Tensor:
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = full_tensor(nn.utils.get_total_norm(gradients))
     # On CPU reading the norm is cheaper than a product of everything with 1; CUDA would wait.
-    if norm.is_cuda or norm > clip > 0:
+    if norm.device.type != "cpu" or norm > clip > 0:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip or float("inf"), norm)
     return norm
 
@@ -79,30 +78,25 @@ def _split(batch: Batch | UnpaddedBatch, parts: int) -> Sequence[Batch | Unpadde
 
 
 def _forward(
-    model: nn.Module, part: Batch | UnpaddedBatch, *, is_full: bool
+    model: nn.Module, part: Batch | UnpaddedBatch, *, is_full: bool, count_hits: bool
 ) -> tuple[Tensor, Tensor]:
-    """Logits of masked words and of next sentences."""
-    ids, types, positions = part.input_ids, part.token_type_ids, part.masked_lm_positions
+    """The losses and hits of `BertForPretraining.forward`."""
+    mask, packing = None, None
     if isinstance(part, UnpaddedBatch):
+        part = with_dummy_row(part)
         packing = Packing(part.position_ids, part.cu_seqlens, part.max_seqlen, part.row_starts)
-        mlm_logits, nsp_logits = model(ids, types, None, positions, packing)
-    else:
-        is_packed = part.attention_mask.dtype != torch.bool
-        mask = None if is_full and not is_packed else part.attention_mask
-        mlm_logits, nsp_logits = model(ids, types, mask, positions)
-    return mlm_logits, nsp_logits
+    elif not is_full or part.attention_mask.dtype != torch.bool:  # packed rows: numbered pieces
+        mask = part.attention_mask
+    inputs = part.input_ids, part.token_type_ids, mask, part.masked_lm_positions, packing
+    targets = Targets(part.masked_lm_labels, part.masked_lm_weights, part.next_sentence_labels)
+    losses, hits = model(*inputs, targets, count_hits)
+    return losses, hits
 
 
 def _is_full(loaded: LoadedBatch[Any], world: World) -> bool:
     """Whether nothing is padded; counted beforehand, for asking the GPU would mean waiting."""
     slots: int = loaded.batch.input_ids.numel() * world.size
     return loaded.num_tokens == slots
-
-
-def _hits(part: Batch | UnpaddedBatch, mlm_logits: Tensor, nsp_logits: Tensor) -> Tensor:
-    words = (mlm_logits.detach().argmax(-1) == part.masked_lm_labels) * part.masked_lm_weights
-    pairs = nsp_logits.detach().argmax(-1) == part.next_sentence_labels
-    return torch.stack([words.sum(), pairs.sum().float()])
 
 
 def _gradients_shared(model: nn.Module, *, now: bool) -> AbstractContextManager[object]:

@@ -74,6 +74,8 @@ class Trainer:
         self.model = _initialize_model(config.model, self.manifest, training.seed, start)
         if training.activation_checkpointing:
             self.model.encoder.checkpoint_activations()
+        if training.bf16_residual:
+            self.model.encoder.residual_dtype = torch.bfloat16
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.parallel_model = parallelize(
