@@ -195,7 +195,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types check bench clean distclean
+.PHONY: test test-all test-minima lint types check gpu bench clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -214,6 +214,12 @@ types: $(READY)  ## check the types
 
 check: lint types test  ## run lint, types and test, as CI does
 	@echo "lint, types and tests passed"
+
+# GPU_PYTHON=python3 uses an environment that is already there.
+ON_GPU = $(or $(GPU_PYTHON),$(BIN)/python)
+gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests that need it, then print its speed as a table
+	$(ON_GPU) -m pytest -q -rs -p no:cacheprovider -m gpu $$(grep -l 'mark\.gpu' tests/test_*.py)
+	PYTHONPATH=. $(ON_GPU) tests/benchmarks/training_speed.py --device cuda --rounds 2
 
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done

@@ -23,7 +23,10 @@ ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)
 
 
-def plan(shards: Path, out: Path, **changes) -> Plan:
+GPU = World(0, 1, torch.device("cuda", 0))
+
+
+def plan(shards: Path, out: Path, *, world: World = ALONE, **changes) -> Plan:
     options = {
         "preset": None,
         "dropout": None,
@@ -33,7 +36,7 @@ def plan(shards: Path, out: Path, **changes) -> Plan:
         "given": {},
         "is_timed": False,
     }
-    return make_plan(shards, out=out, world=ALONE, **options | changes)
+    return make_plan(shards, out=out, world=world, **options | changes)
 
 
 @pytest.fixture
@@ -53,6 +56,23 @@ def test_a_new_run_takes_the_numbers_of_its_preset(small_folder, tmp_path):
         assert found.settings["max_steps"].source.startswith("40 epochs")
         assert found.note.startswith(f"note: --max-steps {found.values['max_steps']}: 40 epochs")
     assert plan(small_folder, tmp_path).values == plan(small_folder, tmp_path, preset="nano").values
+
+
+def test_on_cuda_a_new_run_has_no_dropout_in_attention_and_a_note(run, small_folder, tmp_path):
+    on_gpu = {"preset": "bert-tiny", "given": {"precision": "bf16"}, "world": GPU}
+    found = plan(small_folder, tmp_path / "new", **on_gpu)
+    model = found.model
+    assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (0.1, 0.0)
+    assert found.note.splitlines()[-1] == (
+        "note: no dropout in attention, which excludes the fastest kernels on CUDA; --dropout 0.1 "
+        "applies it there, too."
+    )
+    given = plan(small_folder, tmp_path / "new", dropout=0.2, **on_gpu)
+    assert given.model.attention_probs_dropout_prob == 0.2
+    assert "attention" not in (given.note or "")
+    resumed = plan(small_folder, run, **on_gpu)  # keeps its own
+    assert resumed.model.attention_probs_dropout_prob == 0.1
+    assert "attention" not in (resumed.note or "")
 
 
 def test_a_run_goes_on_with_its_own_numbers(run, small_folder):

@@ -26,21 +26,21 @@ def test_losses_are_means_over_all_tokens_and_pairs_since_the_line_before():
     """Weighted by what is masked: a mean of the steps' means would be (2 + 5) / 2."""
     running = RunningMetrics(ALONE, peak_flops=None)
     small, large = loaded(predictions=1, pairs=1), loaded(predictions=9, pairs=3)
-    running.add(small, torch.tensor([2.0, 0.5]), flops=0)
-    running.add(large, torch.tensor([45.0, 1.5]), flops=0)
+    running.add(small, torch.tensor([2.0, 0.5]), flops=0, slots=64)
+    running.add(large, torch.tensor([45.0, 1.5]), flops=0, slots=64)
     line = line_of(running, large)
     assert (line["mlm_loss"], line["nsp_loss"]) == (47 / 10, 2 / 4)
 
-    running.add(small, torch.tensor([3.0, 0.25]), flops=0)
+    running.add(small, torch.tensor([3.0, 0.25]), flops=0, slots=64)
     line = line_of(running, small)
     assert (line["mlm_loss"], line["nsp_loss"]) == (3.0, 0.25)
 
 
 def test_accuracies_and_the_digest_are_those_of_the_last_batch():
     running = RunningMetrics(ALONE, peak_flops=None)
-    running.add(loaded(digest=7), torch.zeros(2), flops=0)
+    running.add(loaded(digest=7), torch.zeros(2), flops=0, slots=64)
     last = loaded(predictions=8, pairs=4, digest=-2)
-    running.add(last, torch.zeros(2), flops=0)
+    running.add(last, torch.zeros(2), flops=0, slots=64)
     line = line_of(running, last, hits=(2.0, 3.0))
     assert (line["mlm_accuracy"], line["nsp_accuracy"], line["nsp_pairs"]) == (0.25, 0.75, 4)
     assert line["data_digest"] == "fffffffffffffffe"
@@ -52,7 +52,7 @@ def test_the_terms_of_processes_add_up_to_the_line_of_one():
     total, line = torch.zeros(6, dtype=torch.float64), {}
     for rank, digest in enumerate(digests):
         running = RunningMetrics(World(rank, 3, torch.device("cpu")), peak_flops=None)
-        running.add(loaded(digest=digest), losses[rank], flops=0)
+        running.add(loaded(digest=digest), losses[rank], flops=0, slots=64)
         total += running.sums(loaded(digest=digest), torch.tensor([1.0, 0.0]))
     line = running.line(loaded(), total)
     assert line["mlm_loss"] == pytest.approx(losses[:, 0].sum().item() / 4)
@@ -62,14 +62,17 @@ def test_the_terms_of_processes_add_up_to_the_line_of_one():
 
 def test_without_pairs_nothing_is_logged_about_them():
     running = RunningMetrics(ALONE, peak_flops=None)
-    running.add(loaded(pairs=0), torch.tensor([2.0, 0.0]), flops=0)
+    running.add(loaded(pairs=0), torch.tensor([2.0, 0.0]), flops=0, slots=64)
     assert not [name for name in line_of(running, loaded(pairs=0)) if name.startswith("nsp")]
 
 
 def test_mfu_is_logged_where_the_peak_of_the_device_is_known():
     running = RunningMetrics(ALONE, peak_flops=1.0)
-    running.add(loaded(), torch.zeros(2), flops=1e9)
-    assert line_of(running, loaded())["mfu"] > 0
+    running.add(loaded(), torch.zeros(2), flops=1e9, slots=60)
+    line = line_of(running, loaded(tokens=30))
+    assert line["mfu"] > 0
+    assert line["mfu_of_tokens"] == pytest.approx(line["mfu"] / 2, abs=1e-4)
+    assert line["slots_per_second"] == pytest.approx(2 * line["tokens_per_second"], rel=1e-3)
     assert "mfu" not in line_of(RunningMetrics(ALONE, peak_flops=None), loaded())
 
 
@@ -79,12 +82,12 @@ def test_what_an_earlier_process_left_is_in_the_next_line_to_the_bit(cut):
     whole = RunningMetrics(ALONE, peak_flops=None)
     first = RunningMetrics(ALONE, peak_flops=None)
     for losses in steps:
-        whole.add(loaded(), losses, flops=0)
+        whole.add(loaded(), losses, flops=0, slots=64)
     for losses in steps[:cut]:
-        first.add(loaded(), losses, flops=0)
+        first.add(loaded(), losses, flops=0, slots=64)
     second = RunningMetrics(ALONE, peak_flops=None, carried=first.state())
     for losses in steps[cut:]:
-        second.add(loaded(), losses, flops=0)
+        second.add(loaded(), losses, flops=0, slots=64)
     found, wanted = line_of(second, loaded()), line_of(whole, loaded())
     assert (found["mlm_loss"], found["nsp_loss"]) == (wanted["mlm_loss"], wanted["nsp_loss"])
 

@@ -199,12 +199,17 @@ def on_cpu(rounds: int) -> None:
 
 def on_cuda(rounds: int) -> None:
     device = torch.device("cuda")
-    print(f"{torch.cuda.get_device_name(device)}: real tokens per second, bf16, torch.compile")
+    print(f"{torch.cuda.get_device_name(device)}: real tokens per second, bf16, torch.compile\n")
+    print(
+        "| model | examples x tokens | clozeline | MFU | waiting | memory | transformers | ratio |"
+    )
+    print("|---|---|---:|---:|---:|---:|---:|---:|")
     for name, (tokens, examples) in CUDA_CASES.items():
         with tempfile.TemporaryDirectory() as scratch:
             folder = data_set(Path(scratch), tokens, max(100_000, 8 * examples))
             loader = Loader(folder, batch_size=examples, seed=0, device=device)
-            print(f"  {name}, {examples} x {tokens}:", cuda_row(name, loader, rounds), flush=True)
+            row = cuda_row(name, loader, rounds)
+            print(f"| `{name}` | {examples} x {tokens} | {row} |", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
 
@@ -215,10 +220,10 @@ def cuda_row(name: str, loader: Loader, rounds: int) -> str:
     fixed = next(batches)
     ours = attempt(lambda: our_speed(name, batches, fixed, rounds))
     theirs = attempt(lambda: their_speed(name, fixed, rounds))
-    if isinstance(ours, str) or isinstance(theirs, str):
-        shown = (side if isinstance(side, str) else side[1] for side in (ours, theirs))
-        return "  transformers ".join(shown)
-    return f"{ours[1]}  transformers {theirs[1]}  {ours[0] / theirs[0]:.2f} x"
+    mine = f"{ours} | | |" if isinstance(ours, str) else ours[1]
+    other = theirs if isinstance(theirs, str) else theirs[1]
+    is_whole = not isinstance(ours, str) and not isinstance(theirs, str)
+    return f"{mine} | {other} | " + (f"{ours[0] / theirs[0]:.2f}" if is_whole else "")
 
 
 def attempt(measure: Callable[[], tuple[float, str]]) -> tuple[float, str] | str:
@@ -260,8 +265,8 @@ def our_speed(
     share = mfu(flops, seconds=mine, peak=peak)
     shown = "not known" if share is None else f"{share:.1%}"
     memory = torch.cuda.max_memory_allocated(device) / 1e9
-    text = f"{read / spent:10.0f}  MFU {shown}  waiting {waited / spent:.2%}  {memory:.1f} GB"
-    return read / spent, text
+    speed = read / spent
+    return speed, f"{speed:,.0f} | {shown} | {waited / spent:.2%} | {memory:.1f} GB"
 
 
 def their_speed(name: str, fixed: LoadedBatch, rounds: int) -> tuple[float, str]:
@@ -273,7 +278,7 @@ def their_speed(name: str, fixed: LoadedBatch, rounds: int) -> tuple[float, str]
     seconds = statistics.median([timed(step) for _ in range(rounds + 1)][1:])
     note = "" if fitting == rows else f" ({fitting} x {length})"
     speed = part.num_tokens / seconds
-    return speed, f"{speed:10.0f}{note}"
+    return speed, f"{speed:,.0f}{note}"
 
 
 def timed(step: Step, steps: int = 10) -> float:

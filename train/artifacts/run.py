@@ -25,6 +25,7 @@ from train.config import PretrainConfig
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
+PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
 LEARNING = "learning.jsonl"
 
 
@@ -186,6 +187,7 @@ def remove_run(run: Path) -> None:
         remove_files(folder, CHECKPOINT_FILES)
     remove_files(run / CHECKPOINTS, ())
     remove_files(run / TOKENIZER, TOKENIZER_FILES)
+    remove_files(run / PROFILE, PROFILE_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
     for name in (SUMMARY, LEARNING, "metrics.jsonl", RUN):

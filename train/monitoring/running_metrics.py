@@ -42,12 +42,14 @@ class RunningMetrics:
         running = RunningMetrics(world, peak_flops=None)
         with running.timer.waiting():
             loaded = next(batches)
-        running.add(loaded, losses, flops=2e9)            # every step; does not wait for the GPU
+        running.add(loaded, losses, flops=2e9, slots=64)  # every step; does not wait for the GPU
         totals = world.sum(running.sums(loaded, hits))    # every line: its only collective
         running.line(loaded, totals)  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
 
     Losses are means over all masked tokens and pairs since the last line. Accuracies and the data
-    digest are those of its last batch alone. `carried` is the `state` of an earlier process.
+    digest are those of its last batch alone. Tokens are real ones; slots are tokens and padding, on
+    which the device works alike, so `mfu` counts both and `mfu_of_tokens` what was worth it.
+    `carried` is the `state` of an earlier process.
     """
 
     def __init__(
@@ -60,14 +62,16 @@ class RunningMetrics:
         losses = [mlm, nsp] if world.is_main else [0.0, 0.0]
         self._losses = torch.tensor(losses, dtype=torch.float64, device=world.device)
         self._predictions, self._pairs = int(predictions), int(pairs)  # of the global batches
-        self._flops = 0.0
+        self._flops, self._slots = 0.0, 0
 
-    def add(self, loaded: LoadedBatch[Any], losses: Tensor, *, flops: float) -> None:
-        """Add a step: its batch, this process's sums of both losses [2], and everybody's FLOPs."""
+    def add(self, loaded: LoadedBatch[Any], losses: Tensor, *, flops: float, slots: int) -> None:
+        """Add a step: its batch, this process's sums of both losses [2], and the FLOPs and the
+        slots, padding included, of all processes."""
         self._losses += losses
         self._predictions += loaded.num_predictions
         self._pairs += loaded.num_pairs
         self._flops += flops
+        self._slots += slots
         self.timer.tokens += loaded.num_tokens
 
     def sums(self, loaded: LoadedBatch[Any], hits: Tensor) -> Tensor:
@@ -88,6 +92,7 @@ class RunningMetrics:
             "mlm_loss": mlm / max(self._predictions, 1),
             "mlm_accuracy": token_hits / max(loaded.num_predictions, 1),
             "tokens_per_second": round(tokens / seconds, 1),
+            "slots_per_second": round(self._slots / seconds, 1),
             "data_wait": round(waited / seconds, 4),
             "data_digest": digest_text(int(high) << 32, int(low)),
         }
@@ -95,13 +100,17 @@ class RunningMetrics:
         used = mfu(self._flops, seconds=seconds, peak=self._peak_flops, devices=devices)
         if used is not None:
             line["mfu"] = round(used, 4)
+            line["mfu_of_tokens"] = round(used * tokens / max(self._slots, 1), 4)
+        if self._world.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self._world.device)
+            line["peak_memory_gb"] = round(peak / 1e9, 3)
         if self._pairs:
             line["nsp_loss"] = nsp / self._pairs
         if loaded.num_pairs:
             line["nsp_accuracy"] = pair_hits / loaded.num_pairs
             line["nsp_pairs"] = loaded.num_pairs
         self._losses.zero_()
-        self._predictions, self._pairs, self._flops = 0, 0, 0.0
+        self._predictions, self._pairs, self._flops, self._slots = 0, 0, 0.0, 0
         return line
 
     def state(self) -> list[float]:

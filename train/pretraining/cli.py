@@ -39,6 +39,13 @@ FOLDER = PathOrUrl()
 @click.option(
     "--print-recipe", is_flag=True, help="Print the numbers of the run with their sources and exit."
 )
+@click.option(
+    "--profile",
+    type=click.IntRange(min=1),
+    metavar="STEPS",
+    help="Profile this many steps after the first three: OUT/profile gets a trace and a table of "
+    "the ten most expensive operations.",
+)
 @options_of(PretrainConfig)
 def pretrain(
     folder: Path,
@@ -50,6 +57,7 @@ def pretrain(
     start_from: Path | None,
     init: Path | None,
     print_recipe: bool,
+    profile: int | None,
     **options: Any,
 ) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
@@ -91,6 +99,7 @@ def pretrain(
             training=training,
             resume=resume,
             note=plan.note,
+            profile=profile or 0,
             **sources,
         )
     _report(outcome, out, training)

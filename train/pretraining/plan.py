@@ -37,6 +37,7 @@ class Plan:
     model: BertConfig
     settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
     manifest: Manifest
+    left_out: float = 0.0  # attention dropout that a new run on CUDA does without
 
     @property
     def values(self) -> dict[str, Value]:
@@ -45,12 +46,17 @@ class Plan:
 
     @property
     def note(self) -> str | None:
-        """A line for the user whose data set is too small for the recipe."""
-        steps, source = self.settings["max_steps"]
-        if not source.startswith(MOST_EPOCHS.source):
-            return None
-        examples = self.manifest.num_examples("train")
-        return f"note: --max-steps {steps}: {source}. The data set has {examples:,} examples."
+        """Lines about what differs from the recipe or the model, and why."""
+        notes, (steps, source) = [], self.settings["max_steps"]
+        if source.startswith(MOST_EPOCHS.source):
+            examples = self.manifest.num_examples("train")
+            notes.append(f"--max-steps {steps}: {source}. The data set has {examples:,} examples.")
+        if self.left_out:
+            notes.append(
+                f"no dropout in attention, which excludes the fastest kernels on CUDA; --dropout "
+                f"{self.left_out:g} applies it there, too."
+            )
+        return "\n".join(f"note: {note}" for note in notes) or None
 
     def lines(self) -> list[str]:
         """All numbers as options with their sources, a line each."""
@@ -91,8 +97,12 @@ def make_plan(
         lambda: read_run(out) if is_kept and (out / RUN).exists() else None
     )
     model = _model(manifest, preset, dropout=dropout, start_from=start_from, init=init)
+    left_out = 0.0
     if there and dropout is None:
         model = _with_dropout_of(there.model, model)
+    elif dropout is None and world.device.type == "cuda":
+        left_out = model.attention_probs_dropout_prob
+        model = replace(model, attention_probs_dropout_prob=0.0)
     if there:
         settings = _of_run(there, out)
     elif start_from:  # that run may have used another device
@@ -111,7 +121,7 @@ def make_plan(
     settings |= {name: Setting(value, "given") for name, value in given.items()}
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    return Plan(model=model, settings=settings, manifest=manifest)
+    return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out)
 
 
 def _model(

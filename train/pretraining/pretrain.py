@@ -48,13 +48,14 @@ def pretrain(
     start_from: Path | None = None,
     init: Path | None = None,
     note: str | None = None,
+    profile: int = 0,
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
     A new run may start from the weights and moments of another run (`start_from`), or from the
-    weights of a Hugging Face folder (`init`). A `note` is printed before the first step. Raises
-    InputError for everything the user can fix, OutOfMemoryError where a step does not fit, and
-    DivergedError where the loss is not finite any more.
+    weights of a Hugging Face folder (`init`). A `note` is printed before the first step; `profile`
+    steps are profiled. Raises InputError for everything the user can fix, OutOfMemoryError where a
+    step does not fit, and DivergedError where the loss is not finite any more.
     """
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
@@ -85,7 +86,10 @@ def pretrain(
         if note and world.is_main:
             print(note, file=sys.stderr)
         with _out_of_memory_in_one_line(config, world):
-            return Trainer(shards, out, config, world, loader=loader, start=start).train()
+            trainer = Trainer(
+                shards, out, config, world, loader=loader, start=start, profile=profile
+            )
+            return trainer.train()
 
 
 def _config(

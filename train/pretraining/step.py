@@ -41,13 +41,15 @@ def train_step(
     """
     count_hits |= world.device.type == "cuda"  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
-    parts = _split(loaded.batch, accumulation)
+    parts = split_batch(loaded.batch, accumulation)
     with _weights_converted_once(world.device):
         for part in parts:
             with _gradients_shared(model, now=part is parts[-1]):
                 with autocast(precision, world.device):
                     is_full = _is_full(loaded, world)
-                    losses, hits = _forward(model, part, is_full=is_full, count_hits=count_hits)
+                    losses, hits = forward_losses(
+                        model, part, is_full=is_full, count_hits=count_hits
+                    )
                 mlm, nsp = losses.unbind()
                 loss = mlm / max(loaded.num_predictions, 1) + nsp / max(loaded.num_pairs, 1)
                 (loss * world.size).backward()  # what averages over processes now gives the sum
@@ -73,11 +75,11 @@ def _weights_converted_once(device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, enabled=False)
 
 
-def _split(batch: Batch | UnpaddedBatch, parts: int) -> Sequence[Batch | UnpaddedBatch]:
+def split_batch(batch: Batch | UnpaddedBatch, parts: int) -> Sequence[Batch | UnpaddedBatch]:
     return split_unpadded(batch, parts) if isinstance(batch, UnpaddedBatch) else split(batch, parts)
 
 
-def _forward(
+def forward_losses(
     model: nn.Module, part: Batch | UnpaddedBatch, *, is_full: bool, count_hits: bool
 ) -> tuple[Tensor, Tensor]:
     """The losses and hits of `BertForPretraining.forward`."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from train.monitoring.health import Health
 from train.monitoring.learning import ROWS, LearningLog
 from train.monitoring.metrics import MetricsLog
 from train.monitoring.running_metrics import RunningMetrics
+from train.monitoring.step_profile import StepProfile
 from train.pretraining.evaluate import Evaluation, evaluate
 from train.pretraining.guesses import guess, held_out_rows
 from train.pretraining.initial_weights import load_initial
@@ -65,6 +66,7 @@ class Trainer:
         *,
         loader: Loader,
         start: ResumePoint,
+        profile: int = 0,
     ) -> None:
         training = config.training
         self.shards, self.out, self.training, self.world = shards, out, training, world
@@ -106,13 +108,16 @@ class Trainer:
             writes=world.is_main,
             health=Health(total_steps=total_steps),
         )
+        is_profiled = profile > 0 and world.is_main
+        self.profile = StepProfile(out, steps=profile, device=world.device) if is_profiled else None
         self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
 
     def train(self) -> Outcome:
         """Train until the last step, the end of the time budget, or a stop request."""
         training, control = self.training, self.control
         self.model.train()
-        with control, self.writer, self.log, closing(self._batches()) as batches:
+        profiled = self.profile or nullcontext()
+        with control, self.writer, self.log, profiled, closing(self._batches()) as batches:
             while not (self._is_over() or control.is_stopped):
                 with self.running.timer.waiting():
                     loaded = next(batches)
@@ -121,12 +126,15 @@ class Trainer:
                 self.heldout = None
                 is_logged = self.step == 1 or self._is_due(training.log_every)
                 sums, norm = self._step(loaded, count_hits=is_logged)
-                self.running.add(loaded, sums[:2], flops=self._flops(loaded))
+                slots = loaded.batch.input_ids.numel() * self.world.size
+                self.running.add(loaded, sums[:2], flops=self._flops(loaded), slots=slots)
 
                 if is_logged:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
                     self._log(self.running.line(loaded, totals), norm)
                 self.log.advance()
+                if self.profile:
+                    self.profile.step()
 
                 control.after_step(stop=self.writer.has_failed)
                 if self._evaluates() and not control.is_stopped:  # a stop request does not wait

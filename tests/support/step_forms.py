@@ -1,0 +1,52 @@
+"""Every form that a training step has: layout of the rows, architecture, precision."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from model.config import BertConfig
+from tests.support.small_models import narrow
+from tests.support.small_training import STILL
+from tests.test_step import make_batch, unpadded
+from train.data.batch import LoadedBatch
+
+
+@dataclass(frozen=True)
+class StepForm:
+    """A model of the vocabulary of `make_batch`, and how it trains on that batch."""
+
+    config: BertConfig
+    is_full: bool = False  # no row has padding
+    is_unpadded: bool = False
+    accumulation: int = 1
+    precision: str = "bf16"
+    residual: torch.dtype | None = None
+
+    @property
+    def loaded(self) -> LoadedBatch[Any]:
+        """The batch, on the CPU."""
+        loaded = make_batch()
+        if self.is_full:
+            mask = torch.ones_like(loaded.batch.attention_mask)
+            batch = replace(loaded.batch, attention_mask=mask)
+            return replace(loaded, batch=batch, num_tokens=mask.numel())
+        return replace(loaded, batch=unpadded(loaded.batch)) if self.is_unpadded else loaded
+
+
+def _narrow(name: str) -> BertConfig:
+    return replace(narrow(name), vocab_size=STILL.vocab_size)
+
+
+FORMS = {
+    "padded": StepForm(STILL),
+    "full": StepForm(STILL, is_full=True),
+    "unpadded": StepForm(STILL, is_unpadded=True),
+    "accumulation": StepForm(STILL, accumulation=4),
+    "fp32": StepForm(STILL, precision="fp32"),
+    "bf16 residual": StepForm(STILL, residual=torch.bfloat16),
+    "nano": StepForm(_narrow("nano")),
+    "modern": StepForm(_narrow("modern-nano")),
+    "modern unpadded": StepForm(_narrow("modern-nano"), is_unpadded=True),
+    "bert-pytorch": StepForm(_narrow("bert-pytorch-base"), accumulation=2),
+}

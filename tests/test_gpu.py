@@ -1,0 +1,148 @@
+"""What only a GPU can show; `make gpu` runs it. Everything is compared with the CPU in float32."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.attention import attend
+from model.heads import BertForPretraining
+from tests.support.small_training import command_line, numbers, preset_of, train
+from tests.support.step_forms import FORMS
+from train.artifacts.checkpoint import list_checkpoints
+from train.engine.distributed import World, join_world
+from train.monitoring.metrics import METRICS
+from train.pretraining.step import train_step
+
+pytestmark = pytest.mark.gpu
+ROOT = Path(__file__).parent.parent
+TRAIN = ["-m", "train"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *TRAIN]
+ALONE = World(0, 1, torch.device("cpu"))
+#: Relative errors of a bfloat16 (8 bits) and a TF32 (11 bits) step.
+ERRORS = {"bf16": 5e-2, "fp32": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    """The world of a training process, with its settings of CUDA."""
+    with join_world() as world:
+        assert world.device.type == "cuda"
+        yield world
+
+
+def step_of(form, world, *, precision, compile=False):
+    """The sums of a step, and its gradients, float32 on the CPU."""
+    model = BertForPretraining(form.config).train().to(world.device)
+    if precision == "bf16":
+        model.encoder.residual_dtype = form.residual
+    called = torch.compile(model) if compile else model
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), {}
+    optimizer.register_step_pre_hook(
+        lambda *_: found.update({n: p.grad.float().cpu() for n, p in model.named_parameters()})
+    )
+    sums, _ = train_step(
+        called,
+        optimizer,
+        form.loaded.to(world.device),
+        world=world,
+        accumulation=form.accumulation,
+        precision=precision,
+        clip=0.0,
+    )
+    return sums.cpu(), found
+
+
+def error(found, wanted):
+    """The norm of the difference of all gradients, relative to that of `wanted`."""
+    difference = torch.stack([(found[name] - wanted[name]).norm() for name in wanted]).norm()
+    return (difference / torch.stack([x.norm() for x in wanted.values()]).norm()).item()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_step_of_every_form_is_that_of_the_cpu(name, gpu):
+    form = FORMS[name]
+    wanted_sums, wanted = step_of(form, ALONE, precision="fp32")
+    sums, found = step_of(form, gpu, precision=form.precision)
+    torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS[form.precision], atol=0)
+    assert error(found, wanted) < ERRORS[form.precision]
+
+
+@pytest.mark.parametrize("name", ["padded", "unpadded", "modern"])
+def test_a_compiled_step_is_that_of_the_cpu(name, gpu):
+    form = FORMS[name]
+    wanted_sums, wanted = step_of(form, ALONE, precision="fp32")
+    sums, found = step_of(form, gpu, precision="bf16", compile=True)
+    torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS["bf16"], atol=0)
+    assert error(found, wanted) < ERRORS["bf16"]
+
+
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("length", [64, 128, 192])
+def test_gradients_of_attention_are_those_of_the_cpu(length, is_masked, gpu):
+    """cuDNN's can be NaN with a mask at 64 and 192."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, length, 3, 2, 64, generator=draw)
+    weights = torch.randn(4, length, 2, 64, generator=draw)
+    lengths = torch.tensor([length, length - 1, length // 2, 1])
+    mask = torch.arange(length) < lengths[:, None] if is_masked else None
+
+    def gradient(device, dtype):
+        qkv = rows.to(device, dtype).requires_grad_()
+        attended = attend(qkv, None if mask is None else mask.to(device), dropout_prob=0.0)
+        real = 1 if mask is None else mask.to(device)[..., None, None]
+        (attended.float() * weights.to(device) * real).sum().backward()
+        return qkv.grad.float().cpu()
+
+    found, wanted = gradient(gpu.device, torch.bfloat16), gradient("cpu", torch.float32)
+    assert found.isfinite().all()
+    assert error({"": found}, {"": wanted}) < ERRORS["bf16"]
+
+
+def test_a_run_logs_its_memory_and_use(small_folder, tmp_path):
+    train(small_folder, tmp_path, max_steps=2, precision="bf16", compile=False)
+    line = numbers(tmp_path)[0]
+    assert line["peak_memory_gb"] > 0
+    if "mfu" in line:
+        assert 0 < line["mfu_of_tokens"] <= line["mfu"] < 1
+
+
+def test_a_killed_training_resumes_where_it_was(small_folder, tmp_path):
+    options = {"max_steps": 60, "save_every": 10, "eval_every": 0, "keep": 9}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    train(small_folder, whole, model=preset_of(small_folder), compile=False, **options)
+    line = command_line(small_folder, run, "--no-compile", "--dropout=0.1", **options)
+    with subprocess.Popen([sys.executable, *TRAIN, *line], cwd=ROOT) as process:
+        while process.poll() is None and len(list_checkpoints(run)) < 2:
+            pass
+        process.send_signal(signal.SIGKILL)
+    steps = (run / METRICS).read_text().count("\n")
+    train(small_folder, run, model=preset_of(small_folder), compile=False, resume=True, **options)
+    assert steps >= 10
+    assert_same_losses(run, whole, rel=1e-2)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_gpus_train_as_one_does(parallel, small_folder, tmp_path):
+    options = {"max_steps": 20, "precision": "bf16", "eval_every": 0}
+    one, two = tmp_path / "one", tmp_path / "two"
+    flags = ["--no-compile", "--dropout=0"]
+    for command, out in ((TRAIN, one), (TORCHRUN, two)):
+        line = command_line(small_folder, out, *flags, parallel=parallel, **options)
+        alone = {**os.environ, "CUDA_VISIBLE_DEVICES": "0"} if out == one else None
+        subprocess.run([sys.executable, *command, *line], cwd=ROOT, env=alone, check=True)
+    assert_same_losses(two, one, rel=2e-2)
+
+
+def assert_same_losses(run, whole, *, rel):
+    found, wanted = (
+        [(line["step"], line["data_digest"], line["mlm_loss"]) for line in numbers(out)
+         if "mlm_loss" in line] for out in (run, whole)
+    )  # fmt: skip
+    assert [line[:2] for line in found] == [line[:2] for line in wanted]
+    assert [line[2] for line in found] == pytest.approx([line[2] for line in wanted], rel=rel)

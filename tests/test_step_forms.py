@@ -1,0 +1,46 @@
+"""Each form of a step runs on tensors of another device, which have no values.
+
+A tensor that is made on the wrong device, or a branch that depends on values (on a GPU it would
+wait for them), is an error on meta tensors.
+"""
+
+import pytest
+import torch
+
+from model.heads import BertForPretraining
+from tests.support.step_forms import FORMS
+from train.data.unpadded import UnpaddedBatch
+from train.engine.distributed import World
+from train.pretraining.step import clip_gradients, forward_losses, split_batch
+
+META = World(0, 1, torch.device("meta"))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_step_neither_mixes_devices_nor_depends_on_values(name):
+    form = FORMS[name]
+    with torch.device("meta"):
+        model = BertForPretraining(form.config)
+    if form.precision == "bf16":  # autocast does not know this device
+        model.bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loaded = form.loaded.to("meta")
+    parts = split_batch(loaded.batch, form.accumulation)
+    assert len(parts) == form.accumulation
+    assert isinstance(loaded.batch, UnpaddedBatch) == form.is_unpadded
+    for part in parts:
+        losses, hits = forward_losses(model, part, is_full=form.is_full, count_hits=True)
+        (losses[0] / loaded.num_predictions + losses[1] / loaded.num_pairs).backward()
+        assert (losses.device, hits.device) == (META.device, META.device)
+    assert clip_gradients(model, 1.0).device == META.device
+    optimizer.step()
+    assert all(p.grad.device == META.device for p in model.parameters())
+
+
+def test_a_branch_on_values_or_another_device_would_be_noticed():
+    """So the test above can tell."""
+    x = torch.ones(2, device="meta")
+    with pytest.raises(RuntimeError, match="meta"):
+        bool(x.sum() > 0)
+    with pytest.raises(RuntimeError, match="expected device meta"):
+        x @ torch.ones(2)
