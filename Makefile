@@ -195,7 +195,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types check gpu bench clean distclean
+.PHONY: test test-all test-minima lint types check gpu bench torture kills fuzz clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -223,6 +223,25 @@ gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests th
 
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
+
+# TRIALS and ROUNDS of them, drawn from SEED; a stopped call continues. FUZZ_RUNS inputs for each parser,
+# or for those in TARGETS.
+SEED      ?= 0
+TRIALS    ?= 10000
+ROUNDS    ?= 100
+FUZZ_RUNS ?= 1000000
+TARGETS   ?= $$(PYTHONPATH=. $(BIN)/python -m tests.fuzz)
+
+torture: $(READY)  ## damage files of every kind at random; every command must notice, or answer as before
+	PYTHONPATH=. $(BIN)/python -m tests.faults.torture --trials $(TRIALS) --seed $(SEED) --out $(WORK)/torture
+
+kills: $(READY)  ## kill commands at random moments, run them again, and compare what they wrote
+	PYTHONPATH=. $(BIN)/python -m tests.faults.kills --rounds $(ROUNDS) --seed $(SEED) --out $(WORK)/kills
+
+fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Linux, Python up to 3.13)
+	$(BIN)/$(INSTALL) atheris==3.0.0
+	@for target in $(TARGETS); do echo "== $$target"; \
+	    PYTHONPATH=. FUZZ_FOLDER=$(WORK)/fuzz $(BIN)/python -m tests.fuzz $$target -runs=$(FUZZ_RUNS) || exit 1; done
 
 clean:  ## remove caches; shards, runs and models stay
 	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -133,6 +133,8 @@ class BertConfig:
             least = 0 if name == "type_vocab_size" else 1
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}; give a whole number of at least {least}.")
+            if value > (most := LARGEST.get(name, 1 << 24)):
+                raise ValueError(f"{name} is {value}; give at most {most:,}.")
         for name in SWITCHES:
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give true or false.")
@@ -188,6 +190,7 @@ SIZES, RATES, SWITCHES = (
     tuple(field.name for field in fields(BertConfig) if field.type == kind)
     for kind in ("int", "float", "bool")
 )
+LARGEST = {"num_hidden_layers": 1000, "hidden_size": 1 << 16}  #: for files of others
 
 
 def _refuse_unknown_fields(names: Iterable[str]) -> None:

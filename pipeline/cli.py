@@ -17,7 +17,9 @@ FOLDER = PathOrUrl()
 @click.option("--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.")
 @click.option("--vocab", type=FOLDER, help="Use this vocab.txt or tokenizer.json.")
 @click.option(
-    "--vocab-size", type=click.IntRange(min=100), help="Learn a vocabulary of this many tokens."
+    "--vocab-size",
+    type=click.IntRange(100, 1 << 24),
+    help="Learn a vocabulary of this many tokens.",
 )
 @click.option("--cased/--uncased", default=False, show_default=True, help="Keep upper case.")
 @click.option(
@@ -41,6 +43,9 @@ FOLDER = PathOrUrl()
     show_default=True,
     type=click.IntRange(min=1),
     help="Maximum megabytes of text to learn from.",
+)
+@click.option(
+    "--allow-truncated", is_flag=True, help="Use what can be read of sources that end early."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an existing tokenizer.")
 def tokenizer(

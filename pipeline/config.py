@@ -4,7 +4,12 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from pipeline.common.config_checks import check_between, check_choices, check_field_names
+from pipeline.common.config_checks import (
+    check_between,
+    check_choices,
+    check_field_names,
+    check_types,
+)
 from pipeline.common.config_options import option
 
 PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
@@ -124,4 +129,6 @@ class DataConfig:
         """The inverse of `to_dict`. Raises ValueError for a dict with other fields."""
         values = {"max_document_bytes": cls.max_document_bytes, **values}  # it came later
         check_field_names(cls, values)
-        return cls(**{**values, "text_columns": tuple(values["text_columns"])})
+        config = cls(**{**values, "text_columns": tuple(values["text_columns"])})
+        check_types(config)
+        return config

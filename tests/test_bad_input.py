@@ -344,7 +344,8 @@ def test_shards_need_a_tokenizer_folder(folder: Path, tmp_path: Path) -> None:
         "shards", source, "--tokenizer", tmp_path / "none", "--out", out
     )
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
-    (tmp_path / "tokenizer" / "punkt.json").unlink()
+    for name in ("punkt.json", "SHA256SUMS"):
+        (tmp_path / "tokenizer" / name).unlink()
     line = refused(
         "shards", source, "--tokenizer", tmp_path / "tokenizer", "--out", out, "--workers=1"
     )

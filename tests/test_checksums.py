@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from model.heads import BertForPretraining
+from pipeline.common.checksums import SUMS, check_sums, write_sums
 from pipeline.common.errors import DivergedError, InputError
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
 from tests.test_folder_owner import QUICK, write_classifier, write_rows
-from train.artifacts.checksums import SUMS, check_sums, write_sums
 from train.artifacts.huggingface import load_model
 from train.export import export
 from train.finetuning.classifier import load_classifier

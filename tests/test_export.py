@@ -17,6 +17,7 @@ from model.config import BertConfig, preset
 from model.heads import BertForPretraining, mean_of_tokens
 from model.huggingface.convert import load_huggingface, save_huggingface
 from model.huggingface.weight_files import weights_sha256
+from pipeline.common.sealed import sealed
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 from tests.support.small import small_tokenizer
 from tests.support.small_huggingface import quiet_transformers
@@ -377,9 +378,8 @@ def test_pretraining_starts_from_the_weights_of_a_folder_and_resumes(
     assert output_of(*line, "--out", folder, "--max-steps=4", "--resume").endswith(
         f"step 4 of 4: {folder}\n"
     )
-    assert json.loads((folder / "run.json").read_bytes()) == facts | {
-        "training": facts["training"] | {"max_steps": 4}
-    }
+    training = facts["training"] | {"max_steps": 4}
+    assert json.loads((folder / "run.json").read_bytes()) == sealed(facts | {"training": training})
     assert "already complete" in output_of(*line, "--out", folder, "--max-steps=4", "--resume")
 
 

@@ -8,6 +8,7 @@ import torch
 
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
+from pipeline.common.sealed import unsealed
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import Manifest
 from tests.support.small import small_tokenizer
@@ -106,7 +107,9 @@ def test_a_run_that_goes_on_is_not_complete_any_more(tmp_path):
     write_run(tmp_path, CONFIG, small_tokenizer())
     write_summary(tmp_path, 9, {"mlm_loss": 2.5})
     facts = {"step": 9, "heldout": {"mlm_loss": 2.5}}
-    assert json.loads((tmp_path / "summary.json").read_text()) == facts
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert unsealed(summary) == facts
+    assert summary != facts
     write_run(tmp_path, CONFIG, small_tokenizer())
     assert not (tmp_path / "summary.json").exists()
 
@@ -132,6 +135,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 def test_another_tokenizer_in_a_run_is_refused(tmp_path):
     run, _ = small_run(tmp_path)
     facts = json.loads((run / "run.json").read_text())
+    del facts["sha256"]
     (run / "run.json").write_text(json.dumps({**facts, "tokenizer_digest": "f" * 64}))
     with pytest.raises(InputError, match=r"not the tokenizer .*\(digest \w{12}, expected f{12}\)"):
         load_run(run)

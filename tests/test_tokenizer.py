@@ -93,7 +93,7 @@ def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, saved: Path
     assert loaded.normalization == tokenizer.normalization
     assert loaded.punkt == PUNKT
     assert loaded.digest == tokenizer.digest
-    assert names(saved) == ["punkt.json", "tokenizer.json", "vocab.txt"]
+    assert names(saved) == ["SHA256SUMS", "punkt.json", "tokenizer.json", "vocab.txt"]
     assert names(saved.parent) == ["tokenizer"]
 
 
@@ -240,6 +240,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("message", CHANGES)
 def test_a_tokenizer_json_of_another_kind_is_refused(message: str, saved: Path) -> None:
+    (saved / "SHA256SUMS").unlink()
     change_json(saved / "tokenizer.json", CHANGES[message])
     with pytest.raises(InputError, match=message):
         adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
@@ -257,6 +258,7 @@ def test_a_tokenizer_json_keeps_its_flags(saved: Path) -> None:
 
 
 def test_unset_strip_accents_follows_lowercase(tokenizer: Tokenizer, saved: Path) -> None:
+    (saved / "SHA256SUMS").unlink()
     change_json(
         saved / "tokenizer.json", lambda spec: spec["normalizer"].update(strip_accents=None)
     )
@@ -269,5 +271,8 @@ def test_a_folder_without_a_tokenizer_is_refused(saved: Path) -> None:
     with pytest.raises(InputError, match="it has tokenizer"):
         load_tokenizer(saved.parent)
     (saved / "punkt.json").write_text("nonsense")
+    with pytest.raises(InputError, match=r"punkt\.json cannot be read \(its content"):
+        load_tokenizer(saved)
+    (saved / "SHA256SUMS").unlink()
     with pytest.raises(InputError, match=r"punkt\.json is not JSON"):
         load_tokenizer(saved)

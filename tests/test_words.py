@@ -18,7 +18,7 @@ PLAIN = {
     r"\bmend(?:s|ed|able|ing)?\b": "fix",
     r"\b(?:lives|life)\b": "process, restart; is in",
     r"\bthe clock\b": "elapsed time",
-    r"(?<!page )(?<!page then )\bfaults\b(?! again)": "findings",
+    r"(?<!page )(?<!page then )(?<!tests\.)\bfaults\b(?! again|/)": "findings",
     r"\bstretch(?:es)?\b": "span",
     r"\brivals?\b": "compared models",
     r"\bfacts\b": "summary, metadata",

@@ -1,5 +1,18 @@
-"""`python -m train` is `clozeline`."""
+"""`clozeline` and `python -m train`: Ctrl-C during the imports is not an error."""
 
-from train.cli import main
+import sys
 
-main(prog_name="clozeline")
+INTERRUPTED = 130  #: 128 + SIGINT, as of a shell
+
+
+def run() -> None:
+    """Import the commands, then run one."""
+    try:
+        from train.cli import main
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    main(prog_name="clozeline")
+
+
+if __name__ == "__main__":
+    run()

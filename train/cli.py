@@ -1,13 +1,13 @@
 """`clozeline`: all commands, in data-flow order."""
 
-import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import click
 
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
-from pipeline.common.errors import ClozelineError, InputError
+from pipeline.common.errors import ClozelineError, InputError, one_line
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
 from train.pretraining.cli import evaluate, pretrain
@@ -15,11 +15,8 @@ from train.view.cli import view
 
 LOCAL = click.Path(path_type=Path)
 
-# Operating system errors that the user can fix: the disk is full, a folder is read-only.
-FIXABLE = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR),
-)
+# What torch and Python say where no more memory may be had (`ulimit -v`).
+NO_MEMORY = ("can't allocate memory", "can't start new thread", "out of memory")
 
 
 def failure(message: str, exit_code: int) -> click.ClickException:
@@ -41,13 +38,38 @@ class InOrder(click.Group):
         try:
             return super().invoke(ctx)
         except ClozelineError as error:
-            raise failure(str(error), error.exit_code) from error
+            raise failure(_escaped(str(error)), error.exit_code) from error
+        except BrokenPipeError:  # click's: the reader of our output has left
+            raise
         except OSError as error:
-            if error.errno not in FIXABLE:
+            if error.errno is None:
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            message = f"{where}{error.strerror}. Fix this and rerun the command."
-            raise failure(message, InputError.exit_code) from error
+            message = f"{where}{os.strerror(error.errno)}. Fix this and rerun the command."
+            raise failure(_escaped(message), InputError.exit_code) from error
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and not any(t in str(error) for t in NO_MEMORY):
+                raise
+            message = f"there is not enough memory ({one_line(error) or 'MemoryError'})."
+            raise failure(message, ClozelineError.exit_code) from error
+        except Exception as error:
+            if _is_interrupted(error):
+                raise click.Abort from error
+            raise
+
+
+def _escaped(message: str) -> str:
+    """One line; where it had several, the name of a file has line ends in it."""
+    return message.replace("\r", "\\r").replace("\n", "\\n")
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the cause: a library may turn it into an error of its import."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})

@@ -10,6 +10,7 @@ from pipeline.common.config_checks import (
     check_choices,
     check_fraction,
     check_positive,
+    check_types,
 )
 from pipeline.common.config_options import chosen_fields, chosen_option, option
 from pipeline.common.errors import InputError
@@ -196,8 +197,10 @@ class PretrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**values)
+        """The inverse of `to_dict`. Raises ValueError or TypeError for other values."""
+        config = cls(**values)
+        check_types(config)
+        return config
 
 
 #: The fields that the command chooses where they are not given.

@@ -24,12 +24,13 @@ from model.heads import BertForPretraining, count_parameters
 from model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
 from model.huggingface.convert import save_huggingface
 from model.huggingface.weight_files import SAFETENSORS
+from pipeline.common.checksums import SUMS, write_sums
 from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import LOCK, locked_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
+from pipeline.common.sealed import unsealed
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
 from train.artifacts.checkpoint import latest_checkpoint, read_state
-from train.artifacts.checksums import SUMS, write_sums
 from train.artifacts.classifier_folder import read_metadata, read_report
 from train.artifacts.huggingface import PARTS
 from train.artifacts.huggingface_tokenizer import (
@@ -188,7 +189,8 @@ def _write_transformers(found: _Source, partial: Path) -> str:
 def _write_sentence_transformers(found: _Source, partial: Path) -> str:
     saved = save_huggingface(
         partial,
-        found.config,
+        # A mean needs no pooler, and the family follows from the segments alone.
+        replace(found.config, pooler=found.config.type_vocab_size > 0),
         _weights(found),
         architecture="BertModel" if found.config.type_vocab_size else "ModernBertModel",
         pooling=found.pooling,
@@ -230,11 +232,11 @@ def _weights(found: _Source) -> dict[str, Tensor]:
 def _heldout(run: Path, step: int) -> dict[str, float] | None:
     """The run's held-out evaluation at this step, if there is one."""
     try:
-        summary = json.loads((run / SUMMARY).read_bytes())
+        summary = unsealed(json.loads((run / SUMMARY).read_bytes()))
         return summary["heldout"] if summary["step"] == step else None
     except FileNotFoundError:
         return None  # the run has not finished
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{run / SUMMARY} cannot be read ({error}).") from error
 
 

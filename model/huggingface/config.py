@@ -225,10 +225,10 @@ def _modern_model(values: Mapping[str, Any]) -> BertConfig:
 def _rope_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
     """The bases as transformers 5 writes them, by kind of layer."""
     thetas = {}
-    rope = values.get("rope_parameters") or {}
+    rope = _object(values, "rope_parameters")
     kinds = ("full_attention", "sliding_attention")
     for name, kind in zip(MODERN_THETAS, kinds, strict=True):
-        parameters = rope.get(kind) or {}
+        parameters = _object(rope, kind)
         if parameters.get("rope_type", "default") != "default":
             raise ValueError(f"rope_parameters of {kind} are {parameters}; only default is known.")
         if "rope_theta" in parameters:
@@ -236,15 +236,25 @@ def _rope_thetas(values: Mapping[str, Any]) -> dict[str, Any]:
     return thetas
 
 
-def _global_every(layer_types: list[str]) -> int:
+def _object(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = values.get(name) or {}
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} is {found!r:.80}, not an object.")
+    return found
+
+
+def _global_every(layer_types: Any) -> int:
     """n where layers 0, n, 2n ... are global; transformers 5 lists the kind of each layer."""
-    for every in range(1, len(layer_types) + 1):
-        kinds = (
-            "sliding_attention" if i % every else "full_attention" for i in range(len(layer_types))
-        )
-        if list(kinds) == layer_types:
+    if isinstance(layer_types, list) and layer_types[:1] == ["full_attention"]:
+        count = len(layer_types)
+        others = (i for i in range(1, count) if layer_types[i] == "full_attention")
+        every = next(others, count)
+        kinds = ["sliding_attention" if i % every else "full_attention" for i in range(count)]
+        if kinds == layer_types:
             return every
-    raise ValueError(f"layer_types are {layer_types}; layers 0, n, 2n ... must be the global ones.")
+    raise ValueError(
+        f"layer_types are {layer_types!r:.80}; layers 0, n, 2n ... must be the global ones."
+    )
 
 
 def _activation(name: str, act: Any) -> str:

@@ -9,6 +9,7 @@ Weight names of 2018 become today's. Errors are ValueErrors of one line.
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -85,7 +86,7 @@ def weight_files(folder: Path) -> list[Path]:
     refuse_tensorflow(folder)
     for name in (SAFETENSORS, PICKLE):
         if (folder / name).exists():
-            return [folder / name]
+            return [_regular(folder / name)]
         if (folder / (name + INDEX)).exists():
             return _parts(folder / (name + INDEX))
     raise ValueError(f"{folder} has no weights (no {SAFETENSORS} or {PICKLE}).")
@@ -134,14 +135,22 @@ def _parts(index: Path) -> list[Path]:
     missing = [name for name in names if not (index.parent / name).exists()]
     if missing:
         raise ValueError(f"{index} names {', '.join(missing)}, which is missing; download it too.")
-    return [index.parent / name for name in names]
+    return [_regular(index.parent / name) for name in names]
+
+
+def _regular(path: Path) -> Path:
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError(f"{path} is not a regular file; download it again.")
+    return path
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # torch's, about what is refused here in any case
+            warnings.simplefilter("ignore")
+            found = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, SafetensorError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be read ({reason}); download it again.") from error

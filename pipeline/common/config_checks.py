@@ -6,7 +6,8 @@ check_between("validation", 0.9, 0.0, 0.5)  ->  validation is 0.9; it must be 0.
 import math
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 
 def check_between(name: str, found: float, low: float, high: float) -> None:
@@ -42,6 +43,29 @@ def check_choices(config: object) -> None:
         is_word = isinstance(found, str) or hint in literals
         if words and is_word and found not in words:
             raise ValueError(f"{name} is {found!r}; it must be one of {', '.join(words)}.")
+
+
+def check_types(config: object) -> None:
+    """Each field is of the type it is declared with, also inside lists; for values from a file."""
+    for name, hint in get_type_hints(type(config)).items():
+        found = getattr(config, name)
+        if not _is_of_type(found, hint):
+            raise ValueError(f"{name} is {found!r:.40}; it is of another type")
+
+
+def _is_of_type(found: Any, hint: Any) -> bool:
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (UnionType, Union):
+        return any(_is_of_type(found, part) for part in parts)
+    if kind is Literal:
+        return found in parts if isinstance(found, str) else False
+    if kind is dict:
+        return isinstance(found, dict) and set(map(type, found.values())) <= {parts[1]}
+    if kind in (list, tuple):
+        if get_origin(parts[0]):
+            return isinstance(found, kind) and all(_is_of_type(part, parts[0]) for part in found)
+        return isinstance(found, kind) and set(map(type, found)) <= {parts[0]}
+    return type(found) in ((int, float) if hint is float else (hint,))
 
 
 def check_field_names(config_class: type, stored: Iterable[str]) -> None:

@@ -8,6 +8,9 @@
 A broken invariant of our own is an `AssertionError` and ends with its traceback.
 """
 
+import errno
+import os
+
 STOPPED = 75  #: exit code of a run that was asked to stop and saved a checkpoint
 
 
@@ -41,6 +44,19 @@ class DivergedError(ClozelineError):
 
 class OutOfMemoryError(ClozelineError):
     """A training step does not fit in memory."""
+
+
+#: What a write fails with where there is no more space, or no more is allowed.
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def advice(error: BaseException) -> str:
+    """What to do about a file that cannot be written: "free disk space" only where that helps."""
+    number = getattr(error, "errno", None)
+    codes = [os.strerror(code) for code in NO_SPACE] + [f"os error {code})" for code in NO_SPACE]
+    if number in NO_SPACE or any(code in str(error) for code in codes):
+        return "free disk space"
+    return "fix this"
 
 
 def one_line(error: Exception) -> str:

@@ -18,6 +18,16 @@ def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**bare, SHA256: hashlib.sha256(written).hexdigest()}
 
 
+def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values without their digest, checked if there is one: earlier versions wrote none.
+
+    Raises ValueError where a value has changed since it was sealed.
+    """
+    if SHA256 in values:
+        check_seal(values)
+    return {name: value for name, value in values.items() if name != SHA256}
+
+
 def check_seal(values: Mapping[str, Any]) -> None:
     """Raises ValueError where a value has changed since it was sealed."""
     if sealed(values)[SHA256] != values.get(SHA256):

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.config_checks import check_field_names
+from pipeline.common.config_checks import check_field_names, check_types
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, whole_file
-from pipeline.common.sealed import SHA256, check_seal, sealed
+from pipeline.common.sealed import sealed, unsealed
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 
@@ -114,6 +114,11 @@ def read_manifest(folder: AnyPath) -> Manifest:
         )
     if not path.is_file() and (folder / "run.json").exists():
         raise InputError(f"{folder} is a run of `clozeline pretrain`; give a folder of shards.")
+    if not path.is_file() and (folder / "tokenizer.json").exists():
+        raise InputError(
+            f"{folder} is a tokenizer folder; give the folder that `clozeline shards --tokenizer "
+            f"{folder}` writes."
+        )
     if not path.is_file():
         raise InputError(
             f"{folder} has no {MANIFEST}: its shards are not finished. Run the same "
@@ -131,14 +136,17 @@ def _manifest_of(stored: Mapping[str, Any]) -> Manifest:
     found, is_packed = stored["schema_version"], stored["config"]["pairs"] == "packed"
     if found != (known := schema_version(packed=is_packed)):
         raise ValueError(f"schema version {found}, this code reads {known}")
-    if SHA256 in stored:  # earlier versions wrote none
-        check_seal(stored)
-    values = {name: value for name, value in stored.items() if name != SHA256}
+    values = unsealed(stored)
     recorded = values.pop("dataset_digest")
     check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
     manifest = Manifest(**values)
+    for part in (manifest, *manifest.shards):
+        check_types(part)
+    numbers = [*manifest.token_counts, *(n for e in manifest.shards for n in (e.rows, e.bytes))]
+    if min(numbers, default=0) < 0 or max(numbers, default=0) >= 1 << 63:
+        raise ValueError("a number of tokens, rows or bytes is out of range")
     if recorded != manifest.dataset_digest:
         raise ValueError("its dataset_digest does not match its shards")
     return manifest

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.common.errors import CorruptDataError, InputError
+from pipeline.common.errors import CorruptDataError, InputError, one_line
 from pipeline.common.paths import AnyPath, open_mapped, whole_file
 from pipeline.common.ragged import Ragged, to_record_batch
 from pipeline.dataset.schema import (
@@ -109,7 +109,11 @@ def read_batches(path: AnyPath, *, expected: int | None = None) -> Iterator[pa.R
         yield from read(path, source)
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing; rerun `clozeline shards` to rebuild it.") from error
+    except MemoryError:  # Arrow's, too
+        raise
     except (pa.ArrowException, tarfile.TarError, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
         raise CorruptDataError(
             f"{path} is damaged ({error}); `clozeline verify {path.parent}` lists damaged shards."
         ) from error
@@ -124,15 +128,6 @@ def rows_sha256(examples: Examples) -> str:
             digest.update(column.lengths.astype("<u4").tobytes())
             column = column.values
         digest.update(column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes())
-    return digest.hexdigest()
-
-
-def file_sha256(path: AnyPath) -> str:
-    """The sha256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
     return digest.hexdigest()
 
 
@@ -185,7 +180,11 @@ def _read_webdataset(path: AnyPath, source: pa.NativeFile) -> Iterator[pa.Record
     for offset, size in members:
         stream = pa.ipc.open_stream(whole.slice(offset, size))
         _check_version(path, stream.schema)
-        yield stream.read_next_batch()
+        try:
+            batch = stream.read_next_batch()
+        except StopIteration as error:
+            raise pa.ArrowInvalid("a member has no record batch") from error
+        yield batch
 
 
 def _no_rows(schema: pa.Schema) -> pa.RecordBatch:

@@ -1,6 +1,7 @@
 """The graph. Nothing else in the project imports Beam."""
 
 import argparse
+import difflib
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -92,10 +93,11 @@ def _pipeline(beam_args: list[str]) -> beam.Pipeline:
     endpoint = values["job_endpoint"]
     # A job server may have options that Beam's Python does not know.
     is_remote = isinstance(root.runner, PortableRunner) and endpoint != "embed"
-    if unknown and not is_remote:
+    near = _nearest(unknown, known=parsers[0]._option_string_actions)
+    if unknown and (near or not is_remote):
         raise InputError(
             f"neither Beam nor the runner knows {' '.join(unknown)}; what follows -- is passed to "
-            "Beam."
+            f"Beam{near}."
         )
     for option, name in {
         "--job_endpoint": "job_endpoint",
@@ -104,6 +106,15 @@ def _pipeline(beam_args: list[str]) -> beam.Pipeline:
         if address := values.get(name):
             _check_connection(option, address)
     return root
+
+
+def _nearest(unknown: Sequence[str], *, known: Iterable[str]) -> str:
+    """ " (did you mean --flink_master?)" for the first option that is like a known one."""
+    for option in unknown:
+        found = difflib.get_close_matches(option.partition("=")[0], list(known), n=1, cutoff=0.85)
+        if option.startswith("--") and found:
+            return f" (did you mean {found[0]}?)"
+    return ""
 
 
 def _check_connection(option: str, address: str) -> None:

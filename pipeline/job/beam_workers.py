@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -22,7 +23,7 @@ from apache_beam.runners.portability.fn_api_runner.worker_handlers import (
 )
 from google.protobuf import json_format, text_format
 
-WORKER: Final = "apache_beam.runners.worker.sdk_worker_main"
+WORKER: Final = str(Path(__file__).with_name("worker.py"))
 SECONDS_BETWEEN_CHECKS: Final = 0.2
 SECONDS_TO_EXIT: Final = 10.0
 
@@ -47,7 +48,9 @@ class LocalWorker(GrpcWorkerHandler):
             "PIPELINE_OPTIONS": json_format.MessageToJson(options),
             "WORKER_ID": self.worker_id,
         }
-        self._process = subprocess.Popen([sys.executable, "-m", WORKER], env=environment)
+        # The pipe ends with this process, and the worker with the pipe.
+        command = [sys.executable, WORKER]
+        self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def stop_worker(self) -> None:
@@ -66,6 +69,8 @@ class LocalWorker(GrpcWorkerHandler):
 
     def _watch(self) -> None:
         code = self._process.wait()
+        if self._process.stdin:
+            self._process.stdin.close()
         message = f"a worker process exited unexpectedly ({_exit_reason(code)})"
         while not self._is_stopping.wait(SECONDS_BETWEEN_CHECKS):
             # Again and again: the runner may ask for something more before it sees the failure.

@@ -20,15 +20,17 @@ from typing import Self
 
 import numpy as np
 
+from pipeline.common.checksums import file_sha256
 from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, whole_file
+from pipeline.common.sealed import sealed, unsealed
 from pipeline.common.stage_timer import StageTimer
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import TRAIN, Buckets
 from pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
 from pipeline.dataset.schema import Examples, example_schema
-from pipeline.dataset.shards import file_sha256, write_shard
+from pipeline.dataset.shards import write_shard
 from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.examples.examples import SLAB, make_examples
 from pipeline.job.memory import process_peak, release_memory
@@ -44,7 +46,7 @@ from pipeline.job.token_cache import (
 )
 from pipeline.sources.block import Block
 from pipeline.sources.documents import TRUNCATED, Documents
-from pipeline.sources.formats import read_block
+from pipeline.sources.formats import not_whole, read_block
 from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.punkt import PunktData
@@ -103,12 +105,12 @@ class ShardRecord:
     def to_json(self) -> str:
         """One line."""
         values = {**vars(self), "entry": asdict(self.entry), "counts": self.counts.to_json()}
-        return json.dumps(values)
+        return json.dumps(sealed(values))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The inverse of `to_json`."""
-        values = json.loads(text)
+        """The inverse of `to_json`. Raises ValueError where the text has changed."""
+        values = unsealed(json.loads(text))
         values["entry"] = ShardEntry(**values["entry"])
         values["counts"] = Counts.from_json(values["counts"])
         return cls(**values)
@@ -287,15 +289,15 @@ def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) ->
 def _check_whole(block: Block, counts: Counts) -> None:
     if counts.read[TRUNCATED]:
         *_, reason = (entry["reason"] for entry in counts.rejected if entry["where"] == block.path)
-        raise JobFailedError(
-            f"{block.path} is not whole: {reason}. Get the whole file, or add --allow-truncated to "
-            "use what is there."
-        )
+        raise not_whole(block.path, reason)
 
 
 def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
     """The record of a shard that an earlier process finished, if its bytes have not changed."""
     if not (record_path.exists() and shard_path.exists()):
         return None
-    record = ShardRecord.from_json(record_path.read_bytes())
+    try:
+        record = ShardRecord.from_json(record_path.read_bytes())
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None  # damaged: the shard is built again
     return record if file_sha256(shard_path) == record.entry.sha256 else None

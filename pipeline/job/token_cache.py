@@ -9,6 +9,7 @@ for other pairs or masks, not when a source is added.
                             batch whose metadata holds the block's counts
 """
 
+import errno
 import hashlib
 import json
 from collections import defaultdict
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from pipeline.common import ragged
 from pipeline.common.counts import Counts
-from pipeline.common.errors import CorruptDataError
+from pipeline.common.errors import CorruptDataError, InputError, one_line
 from pipeline.common.paths import (
     PARTIAL,
     AnyPath,
@@ -185,7 +186,11 @@ def _metadata(path: AnyPath) -> dict[bytes, bytes]:
 def _open(path: AnyPath) -> Iterator[pa.RecordBatchFileReader]:
     try:
         yield pa.ipc.open_file(open_mapped(path))
+    except MemoryError:  # Arrow's, too
+        raise
     except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) not in (None, errno.ENOENT):
+            raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
         raise CorruptDataError(
             f"{path} is damaged ({error}); delete it and rerun the command."
         ) from error

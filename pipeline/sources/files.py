@@ -71,7 +71,7 @@ def find_files(sources: Iterable[str]) -> list[File]:
 
 def _find(source: str) -> list[File]:
     try:
-        store, path = fsspec.core.url_to_fs(source)
+        store, path = _store_of(source)
         if store.isfile(path):
             return [_describe(store, path)]
         if store.isdir(path):
@@ -88,12 +88,21 @@ def _find(source: str) -> list[File]:
         raise InputError(f"{source} cannot be read: {error}") from error
     except InputError:
         raise
-    except ValueError as error:  # fsspec: an unknown protocol
+    except Exception as error:  # an unknown protocol, an archive that is none: any of a store's own
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
         options = ", or the option: text, repeat or limit" if re.search(r"\?\w+=", source) else ""
         raise InputError(f"{source} matches no file; check the path{options}")
     return files
+
+
+def _store_of(source: str) -> tuple[Any, str]:
+    """The store and its path; a path on this machine may contain "::", which chains URLs."""
+    if "://" in source:
+        store, path = fsspec.core.url_to_fs(source)
+        return store, path
+    local = LocalFileSystem()
+    return local, str(local._strip_protocol(source))
 
 
 def _describe(store: Any, path: str) -> File:
@@ -152,7 +161,7 @@ class _Raw(io.RawIOBase):
     def __init__(self, path: str) -> None:
         self._path = path
         try:
-            store, name = fsspec.core.url_to_fs(path)
+            store, name = _store_of(path)
             self._file = store.open(name, "rb")
         except (OSError, ImportError) as error:
             raise InputError(f"{path} cannot be opened: {error}") from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.sources import hub, parquet, text_files
 from pipeline.sources.block import Block
 from pipeline.sources.documents import Documents
@@ -203,6 +203,14 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
         _check_unchanged(block)  # then this is the cause
         raise
     _check_unchanged(block)
+
+
+def not_whole(path: str, reason: str) -> JobFailedError:
+    """The error for a source that ends early, where that is not allowed."""
+    return JobFailedError(
+        f"{path} is not whole: {reason}. Get the whole file, or add --allow-truncated to use what "
+        "is there."
+    )
 
 
 def _check_unchanged(block: Block) -> None:

@@ -19,11 +19,12 @@ from pipeline.sources.documents import fix_unicode
 from pipeline.sources.files import (
     File,
     bare_name,
+    check_utf8,
     compression_by_name,
     find_files,
     read_unpacked,
 )
-from pipeline.sources.formats import BY_NAME, find_sources, has_scheme, whole_file
+from pipeline.sources.formats import BY_NAME, HEAD_BYTES, find_sources, has_scheme, whole_file
 from pipeline.sources.source_query import SourceOptions, split_options
 from pipeline.sources.text_columns import check_columns, is_string, strings
 
@@ -76,6 +77,7 @@ def _read(whole: Block, columns: Sequence[str]) -> pa.Table:
 
 def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Table:
     data = read_unpacked(path, compression_by_name(path))
+    check_utf8(path, data[:HEAD_BYTES])
     if not data.strip():
         raise InputError(f"{path} has no rows")
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -94,7 +96,11 @@ def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Tab
         )
     except pa.ArrowException as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
-    check_columns(path, table.schema.names, columns)
+    try:
+        names = table.schema.names
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
+    check_columns(path, names, columns)
     return table.select(list(columns))
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.config_checks import check_types
 from pipeline.common.errors import InputError
 
 
@@ -37,8 +38,12 @@ class PunktData:
     def from_json(cls, data: dict[str, Any]) -> "PunktData":
         """The inverse of `to_json`. Raises InputError for other fields."""
         try:
-            return cls(**data)
-        except TypeError as error:
+            parameters = cls(**data)
+            check_types(parameters)
+            if any(len(pair) != 2 for pair in parameters.collocations):
+                raise ValueError("a collocation is not of two words")
+            return parameters
+        except (TypeError, ValueError) as error:
             raise InputError(
                 f"the Punkt parameters are invalid ({error}); build the tokenizer again."
             ) from None

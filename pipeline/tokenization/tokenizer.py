@@ -24,6 +24,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from pipeline.common.checksums import SUMS, check_sums, sums_of
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
 
@@ -31,8 +32,8 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order 
 CONTINUATION = "##"
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
-TOKENIZER_FILES = ("vocab.txt", "punkt.json", "tokenizer.json")
-VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = TOKENIZER_FILES
+TOKENIZER_FILES = ("vocab.txt", "punkt.json", SUMS, "tokenizer.json")
+VOCAB_TXT, PUNKT_JSON, _, TOKENIZER_JSON = TOKENIZER_FILES
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 
 # The settings of BERT's tokenizer.json: (part, setting, value).
@@ -103,24 +104,29 @@ class Tokenizer:
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
     def save(self, folder: str | AnyPath) -> None:
-        """Write vocab.txt, punkt.json if there are parameters, and finally tokenizer.json.
+        """Write vocab.txt, punkt.json if there are parameters, sums, and finally tokenizer.json.
 
         Without the last file a folder is not a tokenizer. A folder with the same tokenizer is left
         unchanged. Raises InputError for a folder that holds anything else.
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.startswith(".")}
-        if TOKENIZER_JSON in names or not names <= {VOCAB_TXT, PUNKT_JSON}:
+        if TOKENIZER_JSON in names or not names <= {VOCAB_TXT, PUNKT_JSON, SUMS}:
             self._check_same(folder)
             return
         folder.mkdir(parents=True, exist_ok=True)
-        _write(folder / VOCAB_TXT, "".join(f"{token}\n" for token in self.tokens))
+        texts = {VOCAB_TXT: "".join(f"{token}\n" for token in self.tokens)}
         if self.punkt is not None:
-            _write(folder / PUNKT_JSON, canonical_json(self.punkt) + "\n")
+            texts[PUNKT_JSON] = canonical_json(self.punkt) + "\n"
         else:
             (folder / PUNKT_JSON).unlink(missing_ok=True)
         # Not the library's own save: it reports a full disk as a bare Exception.
-        _write(folder / TOKENIZER_JSON, self.library.to_str(pretty=True))
+        texts[TOKENIZER_JSON] = self.library.to_str(pretty=True)
+        contents = {name: text.encode() for name, text in texts.items()}
+        sums, last = sums_of(contents), contents.pop(TOKENIZER_JSON)
+        for name, data in {**contents, SUMS: sums, TOKENIZER_JSON: last}.items():
+            with whole_file(folder / name) as file:
+                file.write(data)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
@@ -173,6 +179,7 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
         raise InputError(
             f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); {fix}."
         )
+    check_sums(folder)
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
     parameters = _read_json_object(punkt) if punkt.exists() else None
@@ -284,7 +291,9 @@ def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
     )
 
 
-def _check_added_tokens(path: AnyPath, added: list[Any], vocabulary: dict[str, int]) -> None:
+def _check_added_tokens(path: AnyPath, added: Any, vocabulary: dict[str, int]) -> None:
+    if not isinstance(added, list):
+        raise InputError(f"{path}: added_tokens is not a list; give the vocab.txt instead.")
     for token in added:
         spec = token if isinstance(token, dict) else {}
         content, i = spec.get("content"), spec.get("id")
@@ -303,11 +312,6 @@ def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
         if not isinstance(flag, bool):
             raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
     return Normalization(**flags)  # type: ignore[arg-type]
-
-
-def _write(path: AnyPath, text: str) -> None:
-    with whole_file(path) as file:
-        file.write(text.encode())
 
 
 def _read_text(path: AnyPath) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ from pipeline.common.folder_lock import locked_folder
 from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import AnyPath, names_in
 from pipeline.sources.block import Block
-from pipeline.sources.formats import list_blocks, read_block
+from pipeline.sources.documents import TRUNCATED
+from pipeline.sources.formats import list_blocks, not_whole, read_block
 from pipeline.tokenization.accents import (
     MAX_LOST,
     count_characters,
@@ -52,6 +53,30 @@ class Made(NamedTuple):
     warning: str | None
 
 
+@dataclass(frozen=True)
+class Corpus:
+    """The blocks to learn from, in random order."""
+
+    blocks: list[Block]
+    allow_truncated: bool
+
+    def texts(self, limit: int, *, label: str) -> Iterator[str]:
+        """The documents, up to about `limit` characters.
+
+        Raises JobFailedError for a source that ends early, unless that is allowed.
+        """
+        total = min(limit, sum(block.text_bytes for block in self.blocks))
+        with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
+            for block in self.blocks:
+                for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
+                    if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
+                        raise not_whole(block.path, chunk.rejected[-1].reason)
+                    yield from chunk.texts
+                    bar.update(sum(map(len, chunk.texts)))
+                    if bar.n >= limit:
+                        return
+
+
 def make_tokenizer(
     sources: Sequence[str],
     *,
@@ -63,11 +88,13 @@ def make_tokenizer(
     text_columns: tuple[str, ...],
     max_megabytes: int,
     strip_accents: bool | None = None,
+    allow_truncated: bool = False,
     overwrite: bool = False,
 ) -> Made:
     """Write the tokenizer folder.
 
-    Raises InputError for a vocabulary that is not BERT's, and if there is no text to learn from.
+    Raises InputError for a vocabulary that is not BERT's, and if there is no text to learn from;
+    JobFailedError for a source that ends early, unless that is allowed.
     """
     _check_out(out, overwrite=overwrite)
     with locked_folder(out):
@@ -80,6 +107,7 @@ def make_tokenizer(
             language,
             text_columns,
             max_megabytes * 1_000_000,
+            allow_truncated,
         )
         if overwrite:
             remove_files(out, TOKENIZER_FILES)
@@ -96,24 +124,26 @@ def _learn_or_adopt(
     language: str,
     text_columns: tuple[str, ...],
     limit: int,
+    allow_truncated: bool,
 ) -> Made:
     """The tokenizer; reads up to `limit` bytes of text."""
     if vocab is not None:  # reports a bad one before the long work
         adopt_vocabulary(vocab, cased=cased, strip_accents=strip_accents, punkt=None)
     blocks = _mixed(sources, text_columns) if sources else []
+    corpus = Corpus(blocks, allow_truncated)
     punkt = find_punkt(language)
     origin = f"from nltk ({language})"
     if punkt is None:
-        punkt = _train_punkt(blocks, language)
+        punkt = _train_punkt(corpus, language)
         origin = "trained on the sources"
     if vocab is not None:
         tokenizer = adopt_vocabulary(
             vocab, cased=cased, strip_accents=strip_accents, punkt=punkt.to_json()
         )
-        reason, warning = "", _warning(tokenizer, blocks)
+        reason, warning = "", _warning(tokenizer, corpus)
     else:
         tokenizer, reason = _learn(
-            blocks,
+            corpus,
             vocab_size=vocab_size,
             cased=cased,
             strip_accents=strip_accents,
@@ -127,7 +157,7 @@ def _learn_or_adopt(
 
 
 def _learn(
-    blocks: list[Block],
+    corpus: Corpus,
     *,
     vocab_size: int | None,
     cased: bool,
@@ -137,17 +167,17 @@ def _learn(
 ) -> tuple[Tokenizer, str]:
     """A learned tokenizer; and why it keeps accents, if that is because of the text."""
     assert vocab_size is not None
-    if not blocks:
+    if not corpus.blocks:
         raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
     reason = ""
-    counts = _count_characters(blocks)
+    counts = _count_characters(corpus)
     if strip_accents is None and not cased:
         lost, letters = count_letters(counts)
         strip_accents = lost <= MAX_LOST * letters
         if not strip_accents:
             reason = f" (stripping them would lose {lost / letters:.1%} of the letters)"
     tokenizer = learn_vocabulary(
-        _texts(blocks, limit, label="learning WordPiece"),
+        corpus.texts(limit, label="learning WordPiece"),
         vocab_size=vocab_size,
         cased=cased,
         strip_accents=strip_accents,
@@ -195,20 +225,20 @@ def learn_vocabulary(
     return named_tokenizer("the training text", tokens, normalization, punkt)
 
 
-def _warning(tokenizer: Tokenizer, blocks: list[Block]) -> str | None:
+def _warning(tokenizer: Tokenizer, corpus: Corpus) -> str | None:
     """What an adopted vocabulary loses of the sources, or of its own scripts if there are none."""
     if not tokenizer.normalization.strip_accents:
         return None
     loses = lost_from_vocabulary(tokenizer.tokens)
-    if blocks:
-        lost, letters = count_letters(_count_characters(blocks))
+    if corpus.blocks:
+        lost, letters = count_letters(_count_characters(corpus))
         share = f"{lost:,} of {letters:,} letters of the sources"
         loses = share if lost > MAX_LOST * letters else None
     return loses and f"the vocabulary strips accents, and with them it loses {loses}."
 
 
-def _count_characters(blocks: list[Block]) -> Counter[str]:
-    return count_characters(_texts(blocks, SAMPLE_BYTES, label="counting letters"))
+def _count_characters(corpus: Corpus) -> Counter[str]:
+    return count_characters(corpus.texts(SAMPLE_BYTES, label="counting letters"))
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:
@@ -219,13 +249,13 @@ def _check_out(out: AnyPath, *, overwrite: bool) -> None:
         raise InputError(f"{out} exists already; give another --out, or --overwrite.")
 
 
-def _train_punkt(blocks: list[Block], language: str) -> PunktData:
-    if not blocks:
+def _train_punkt(corpus: Corpus, language: str) -> PunktData:
+    if not corpus.blocks:
         raise InputError(
             f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; give "
             "sources, or set NLTK_DATA to a folder that contains tokenizers/punkt_tab."
         )
-    texts = _texts(blocks, PUNKT_TEXT_BYTES, label="training Punkt")
+    texts = corpus.texts(PUNKT_TEXT_BYTES, label="training Punkt")
     return train_punkt(texts, language)
 
 
@@ -234,15 +264,3 @@ def _mixed(sources: Sequence[str], text_columns: tuple[str, ...]) -> list[Block]
     blocks = list_blocks(sources, block_bytes=SMALL_BLOCK, text_columns=text_columns)
     blocks = [block for block in blocks for _ in range(block.repeat)]
     return [blocks[index] for index in permutation(stream_key(0, "tokenizer"), len(blocks))]
-
-
-def _texts(blocks: list[Block], limit: int, *, label: str) -> Iterator[str]:
-    """The documents of the blocks, up to about `limit` characters."""
-    total = min(limit, sum(block.text_bytes for block in blocks))
-    with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
-        for block in blocks:
-            for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
-                yield from chunk.texts
-                bar.update(sum(map(len, chunk.texts)))
-                if bar.n >= limit:
-                    return

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from pipeline.common.checksums import file_sha256
 from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath
 from pipeline.dataset.buckets import TRAIN, VALIDATION
@@ -30,7 +31,7 @@ from pipeline.dataset.manifest import (
     read_manifest,
 )
 from pipeline.dataset.schema import Examples
-from pipeline.dataset.shards import file_sha256, read_shard, rows_sha256, shard_name
+from pipeline.dataset.shards import read_shard, rows_sha256, shard_name
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from pipeline.verify.findings import Findings
 from pipeline.verify.row_checks import check_rows

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.common.errors import DivergedError, InputError
+from pipeline.common.errors import DivergedError, InputError, advice
 from pipeline.common.sealed import SHA256, check_seal, sealed
 from train.artifacts.partial_folder import partial_folder, replace_folder
 from train.artifacts.snapshot import Snapshot
@@ -64,7 +64,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
         except (OSError, SafetensorError) as error:
             raise InputError(
                 f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
-                "intact. Free disk space, then continue with --resume."
+                f"intact. To continue, {advice(error)} and add --resume."
             ) from error
     return folder
 
@@ -163,7 +163,7 @@ def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
         values.pop(SHA256)
         sums = values.pop("files")
         return TrainState(**_upgraded(values)), sums
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise _damage(folder, STATE, error) from error
 
 

@@ -14,10 +14,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+from pipeline.common.checksums import SUMS, check_sums
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.tokenization.tokenizer import TOKENIZER_FILES
-from train.artifacts.checksums import SUMS, check_sums
 from train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT, TOKENIZER = (

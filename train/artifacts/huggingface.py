@@ -13,9 +13,9 @@ from model.config import BertConfig
 from model.huggingface.config import CONFIG, read_huggingface_config
 from model.huggingface.convert import HuggingFaceModel, load_huggingface
 from model.huggingface.weight_files import has_weights
+from pipeline.common.checksums import check_sums
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer
-from train.artifacts.checksums import check_sums
 from train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
 
 PARTS = {

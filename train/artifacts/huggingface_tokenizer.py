@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from model.huggingface.weight_files import read_json
+from pipeline.common.checksums import SUMS
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import (
@@ -86,6 +87,7 @@ def save_tokenizer(
             "transformers drops them, so this model cannot be exported."
         )
     Tokenizer(tokenizer.tokens, flags).save(folder)  # without Punkt, which has no use there
+    (folder / SUMS).unlink()  # the export writes those of the whole folder
     special = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))
     config = {
         "tokenizer_class": "BertTokenizer",

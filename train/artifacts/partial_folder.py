@@ -17,7 +17,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, advice
 from pipeline.common.folder_lock import keep_lock
 
 
@@ -34,7 +34,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
         yield partial
     except SafetensorError as error:
         raise InputError(
-            f"{out} cannot be written ({error}); free disk space and rerun the command."
+            f"{out} cannot be written ({error}); {advice(error)} and rerun the command."
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -12,6 +12,7 @@ from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import whole_file
+from pipeline.common.sealed import sealed, unsealed
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import Manifest
 from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
@@ -137,14 +138,14 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
     run.mkdir(parents=True, exist_ok=True)
     (run / SUMMARY).unlink(missing_ok=True)
     with whole_file(run / RUN) as file:
-        file.write((json.dumps(config.to_dict(), indent=2) + "\n").encode())
+        file.write((json.dumps(sealed(config.to_dict()), indent=2) + "\n").encode())
     tokenizer.save(run / TOKENIZER)
 
 
 def read_run(run: Path) -> RunConfig:
     """The config of a run. Raises InputError where the folder is not a run."""
     try:
-        return RunConfig.from_dict(json.loads((run / RUN).read_bytes()))
+        return RunConfig.from_dict(unsealed(json.loads((run / RUN).read_bytes())))
     except FileNotFoundError as error:
         raise InputError(
             f"{run} is not a run (it has no {RUN}); give a folder written by `clozeline pretrain`."
@@ -176,7 +177,7 @@ def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
 
 def write_summary(run: Path, step: int, heldout: dict[str, float] | None) -> None:
     """Write summary.json, which only a complete run has: its last step and held-out numbers."""
-    summary = {"step": step, "heldout": heldout}
+    summary = sealed({"step": step, "heldout": heldout})
     with whole_file(run / SUMMARY) as file:
         file.write((json.dumps(summary, indent=2) + "\n").encode())
 

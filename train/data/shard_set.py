@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.common.checksums import file_sha256
 from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath, path_of
 from pipeline.common.ragged import Ragged, offsets_of, slice_indices
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, concatenate_examples
-from pipeline.dataset.shards import file_sha256, read_shard
+from pipeline.dataset.shards import read_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import load_tokenizer
 from train.data.order import Pool

@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from model.config import BertConfig
 from model.heads import BertForClassification
 from model.huggingface.config import CLASSIFICATION
+from pipeline.common.checksums import check_sums, write_sums
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from train.artifacts.checksums import check_sums, write_sums
 from train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,

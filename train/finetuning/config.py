@@ -1,5 +1,6 @@
 """The fine-tuning config; free of torch, so that `--help` answers at once."""
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -92,8 +93,10 @@ class FinetuneConfig:
         check_between("warmup", self.warmup, 0, 0.99)
         check_between("dropout", self.dropout, 0, 0.99)
         check_between("layer_decay", self.layer_decay, 0.01, 1)
-        check_between("max_seq_length", self.max_seq_length or 8, 8, 65_535)
-        check_between("max_examples", self.max_examples or 2, 2, 1 << 40)
+        if self.max_seq_length is not None:
+            check_between("max_seq_length", self.max_seq_length, 8, 65_535)
+        if self.max_examples is not None:
+            check_between("max_examples", self.max_examples, 2, 1 << 40)
         for name in ("clip", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
         check_choices(self)
@@ -121,7 +124,7 @@ class FinetuneConfig:
         for part in filter(None, self.label_efficiency.split(",")):
             if part.strip() == ALL:
                 continue
-            if not part.strip().isdecimal() or int(part) < 2:
+            if not re.fullmatch(r"\s*[0-9]{1,12}\s*", part) or int(part) < 2:
                 raise ValueError(
                     f"label_efficiency is {self.label_efficiency!r}; give numbers of rows from 2 "
                     "on with commas between, as in 100,1000,all."

@@ -158,7 +158,7 @@ def read_rows(
     read = partial(read_labelled, text=config.text, text_pair=config.text_pair, label=config.label)
     train = read(train_source)
     if test_source is None:
-        train, test = hold_out(train, share=config.test_share, seed=config.seed)
+        train, test = hold_out(train, share=config.test_share, seed=config.seed, are_classes=True)
     else:
         test = read(test_source)
     if config.max_examples is not None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import permutation, stream_key
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, one_line
 from pipeline.sources.labelled_table import read_table
 from pipeline.sources.text_columns import is_string
 
@@ -88,7 +88,11 @@ def read_labelled(source: str, *, text: str, text_pair: str | None, label: str) 
             f"{source}: column '{label}' holds {kind}, but classes must be text or whole numbers; "
             "name another --label, or convert the column."
         )
-    return Labelled(texts, table.column(label).cast(pa.string()).to_pylist(), source)
+    try:
+        labels = table.column(label).cast(pa.string())
+    except pa.ArrowException as error:
+        raise InputError(f"{source}: column '{label}' is not text: {one_line(error)}") from error
+    return Labelled(texts, labels.to_pylist(), source)
 
 
 def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
@@ -142,8 +146,13 @@ def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:
     return found
 
 
-def hold_out(labelled: Labelled, *, share: float, seed: int) -> tuple[Labelled, Labelled]:
-    """Split into training and held-out rows at random; each part has at least one row."""
+def hold_out(
+    labelled: Labelled, *, share: float, seed: int, are_classes: bool = False
+) -> tuple[Labelled, Labelled]:
+    """Split into training and held-out rows at random; each part has at least one row.
+
+    With `are_classes`, a class of which all rows would be held out keeps one to train on.
+    """
     if len(labelled) < 2:
         raise InputError(
             f"{labelled.source} has one row, but at least two are needed, one to train on and one "
@@ -151,7 +160,19 @@ def hold_out(labelled: Labelled, *, share: float, seed: int) -> tuple[Labelled, 
         )
     order = permutation(stream_key(seed, "finetune/hold-out"), len(labelled))
     held = min(max(round(len(labelled) * share), 1), len(labelled) - 1)
-    return labelled.take(np.sort(order[held:])), labelled.take(np.sort(order[:held]))
+    train: list[int] = order[held:].tolist()
+    test: list[int] = []
+    known = {labelled.labels[row] for row in train}
+    for row in order[:held].tolist():
+        is_known = not are_classes or labelled.labels[row] in known
+        (test if is_known else train).append(row)
+        known.add(labelled.labels[row])
+    if not test:
+        raise InputError(
+            f"{labelled.source} has too few rows to hold some out: each class needs a row to train "
+            "on; add rows, or give --test."
+        )
+    return labelled.take(np.sort(train)), labelled.take(np.sort(test))
 
 
 def sample(labelled: Labelled, size: int, *, seed: int) -> Labelled:
@@ -202,4 +223,5 @@ def _texts(source: str, table: pa.Table, name: str) -> list[str]:
 
 
 def _is_number(name: str) -> bool:
-    return name.removeprefix("-").isdecimal()
+    digits = name.removeprefix("-")
+    return digits.isdecimal() and len(digits) < 20  # Python refuses numbers of 5,000 digits

@@ -4,15 +4,31 @@ DIR/SHA256SUMS    5e884898da28...  model.safetensors
                   8d969eef6eca...  tokenizer/vocab.txt
 """
 
+import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pipeline.common.errors import InputError
-from pipeline.dataset.shards import file_sha256
+from pipeline.common.paths import AnyPath
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+
+
+def file_sha256(path: AnyPath) -> str:
+    """The sha256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def sums_of(contents: Mapping[str, bytes]) -> bytes:
+    """The content of SHA256SUMS for files that are still to be written."""
+    lines = (f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in contents.items())
+    return "".join(lines).encode()
 
 
 def write_sums(folder: Path, names: Collection[str]) -> None:
@@ -23,7 +39,7 @@ def write_sums(folder: Path, names: Collection[str]) -> None:
     (folder / SUMS).write_text("".join(lines), "utf-8")
 
 
-def check_sums(folder: Path, names: Collection[str] | None = None) -> None:
+def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
     """Raises InputError where a file is not what was written; a folder without sums is accepted.
 
     Checks all files that have a sum, or those of `names`.
@@ -43,7 +59,7 @@ def check_sums(folder: Path, names: Collection[str] | None = None) -> None:
             )
 
 
-def _read_sums(folder: Path) -> dict[str, str]:
+def _read_sums(folder: AnyPath) -> dict[str, str]:
     text = (folder / SUMS).read_bytes().decode("utf-8", "replace")
     lines = [LINE.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
     if not text or None in lines:

@@ -1,0 +1,8 @@
+"""Faults on purpose: what a command says of damaged files, and what a killed one leaves behind.
+
+trials.py      a table of damages, commands and the line that each must end with
+mutations.py   a file's bytes -> the bytes after one flip, cut, insertion, ... drawn from a seed
+artifacts.py   small files of every kind, and the commands that read them
+torture.py     `make torture`: thousands of mutations, each answered in a process of its own
+kills.py       `make kills`: commands killed at random moments, then run again
+"""

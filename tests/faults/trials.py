@@ -1,0 +1,193 @@
+"""Damages, the command that meets each, and the one line that it must end with.
+
+To add one, write what does the damage and a row. The folder has what `make_folder` makes; a command
+runs in it, so that its paths are short.
+"""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from model.heads import BertForPretraining
+from pipeline.common.sealed import sealed
+from tests.support.small import SENTENCE, small_tokenizer
+from tests.support.small_data import write_data_set
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
+
+DEEP = "[" * 200_000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """`harm` is done to a copy of the folder; then the command must end with `line`."""
+
+    name: str
+    harm: Callable[[Path], Any]
+    command: str  #: split at spaces; `{nl}` and the like are put in after that
+    line: str  #: a part of the only line on standard error
+    exit_code: int = 2
+
+
+def make_folder(folder: Path) -> None:
+    """data/, run/, tokenizer/, text.txt and rows.csv."""
+    write_data_set(folder / "data", train=(6,), validation=(4,))
+    model = BertForPretraining(TINY)
+    write_small_run(folder / "run", model, small_tokenizer(), max_seq_length=16)
+    small_tokenizer(punkt=None).save(folder / "tokenizer")
+    (folder / "text.txt").write_text(f"{SENTENCE}.\n\n" * 3)
+    rows = [f"{SENTENCE[:20]} {i},{'ab'[i % 2]}" for i in range(12)]
+    (folder / "rows.csv").write_text("\n".join(["text,label", *rows]))
+
+
+def write(name: str, content: str | bytes) -> Callable[[Path], Any]:
+    """Put a file in the place of another."""
+    data = content.encode() if isinstance(content, str) else content
+    return lambda folder: (folder / name).write_bytes(data)
+
+
+def nothing(folder: Path) -> None:
+    """The command itself is wrong."""
+
+
+def change(name: str, **values: Any) -> Callable[[Path], Any]:
+    """Other values in a JSON object, sealed again where it was."""
+
+    def harm(folder: Path) -> None:
+        found = json.loads((folder / name).read_bytes()) | values
+        (folder / name).write_text(json.dumps(sealed(found) if "sha256" in found else found))
+
+    return harm
+
+
+def hugging_face(**values: Any) -> Callable[[Path], Any]:
+    """A folder with this config.json."""
+    config = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "vocab_size": 100}
+    return lambda folder: _folder(folder / "hf", {"config.json": json.dumps(config | values)})
+
+
+def _folder(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+
+
+class Surprise:
+    """A pickle of more than weights."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("code was executed",)
+
+
+def refused_pickle(folder: Path) -> None:
+    hugging_face()(folder)
+    shutil.copy(folder / "tokenizer/vocab.txt", folder / "hf")
+    (folder / "hf/pytorch_model.bin").write_bytes(pickle.dumps({"a": Surprise()}))
+
+
+def pipe_of_weights(folder: Path) -> None:
+    hugging_face()(folder)
+    shutil.copy(folder / "tokenizer/vocab.txt", folder / "hf")
+    os.mkfifo(folder / "hf/model.safetensors")
+
+
+def binary_labels(folder: Path) -> None:
+    table = pa.table({"text": ["a", "b"], "label": pa.array([b"\xff", b"a"], pa.binary())})
+    pq.write_table(table, folder / "rows.parquet")
+
+
+def one_row_each(folder: Path) -> None:
+    (folder / "two.csv").write_text("text,label\nthe cat,a\nthe dog,b\n")
+
+
+FINETUNE = "finetune run {rows} --out c --epochs=1 --learning-rate=1e-3 --no-baseline"
+SHARDS = "shards {source} --tokenizer tokenizer --out out --workers=1"
+
+
+def finetune(rows: str) -> str:
+    return FINETUNE.replace("{rows}", rows)
+
+
+def shards(source: str) -> str:
+    return SHARDS.replace("{source}", source)
+
+
+TRIALS = (
+    # --- our own JSON, of every shape ---
+    Trial("a manifest with wrong types", change("data/manifest.json", token_counts="x"),
+          "inspect data", "token_counts is 'x'; it is of another type"),
+    Trial("a manifest with a config of a wrong type",
+          lambda f: change("data/manifest.json", config=json.loads(
+              (f / "data/manifest.json").read_bytes())["config"] | {"seed": 0.5})(f),
+          "inspect data", "seed is 0.5; it is of another type"),
+    Trial("negative rows", lambda f: change("data/manifest.json", shards=[
+              shard | {"rows": -1} for shard in json.loads(
+                  (f / "data/manifest.json").read_bytes())["shards"]])(f),
+          "inspect data", "data/manifest.json cannot be read ("),
+    Trial("a changed run.json", lambda f: write("run/run.json", (f / "run/run.json").read_text()
+              .replace('"seed": 0', '"seed": 1'))(f),
+          "fill run [MASK]", "its content has changed since it was written"),
+    Trial("a state that is nested too deep",
+          write("run/checkpoints/step-00000001/state.json", DEEP),
+          "fill run [MASK]", "state.json cannot be read (maximum recursion depth exceeded"),
+    Trial("ten million layers", hugging_face(num_hidden_layers=10**7),
+          "fill hf [MASK]", "num_hidden_layers is 10000000; give at most 1,000."),
+    Trial("rope_parameters that are a list",
+          hugging_face(model_type="modernbert", architectures=["ModernBertForMaskedLM"],
+                       rope_parameters=[5]),
+          "fill hf [MASK]", "rope_parameters is [5], not an object."),
+    Trial("a changed tokenizer", lambda f: write("tokenizer/vocab.txt", (
+              f / "tokenizer/vocab.txt").read_text().replace("cat", "cot"))(f),
+          shards("text.txt"), "tokenizer/vocab.txt cannot be read (its content is not that of SHA"),
+    # --- numbers, labels, rows ---
+    Trial("no number", nothing, finetune("rows.csv").replace("1e-3", "nan"),
+          "learning_rate is nan; it must be"),
+    Trial("no examples", nothing, finetune("rows.csv") + " --max-examples=0",
+          "max_examples is 0; it must be 2 to"),
+    Trial("a huge vocabulary", nothing,
+          f"tokenizer text.txt --vocab-size={1 << 63} --out t", "'--vocab-size'"),
+    Trial("labels that are no text", binary_labels, finetune("rows.parquet"),
+          "column 'label' is not text"),
+    Trial("one row of each class", one_row_each, finetune("two.csv"),
+          "has too few rows to hold some out"),
+    Trial("a table in UTF-16", lambda f: write("rows.csv", (
+              f / "rows.csv").read_text().encode("utf-16"))(f),
+          finetune("rows.csv"), "rows.csv is UTF-16; convert it: iconv -f UTF-16 -t UTF-8"),
+    Trial("a header that is not UTF-8", write("rows.csv", b"te\xffxt,label\na,b\n"),
+          finetune("rows.csv"), "the names of its columns are not UTF-8"),
+    # --- names ---
+    Trial("zip:// on no zip", nothing, shards("zip://a.txt::text.txt"), "cannot be opened: "),
+    Trial("two colons in a name", nothing, shards("a::b.txt"), "a::b.txt: no such file"),
+    Trial("a dangling link", lambda f: (f / "link.txt").symlink_to("nowhere"),
+          shards("link.txt"), "link.txt: no such file"),
+    Trial("an output that is a dangling link", lambda f: (f / "out").symlink_to("no/where"),
+          shards("text.txt"), "out"),
+    Trial("a name of 300 characters", nothing, shards("x" * 300), "x: no such file; check the p"),
+    Trial("an output of 300 characters", nothing,
+          shards("text.txt").replace("--out out", "--out " + "x" * 300), "File name too long"),
+    Trial("a line end in a name", nothing, shards("no{nl}file.txt"), "no\\nfile.txt: no such file"),
+    Trial("weights that are a pipe", pipe_of_weights, "fill hf [MASK]",
+          "model.safetensors is not a regular file"),
+    Trial("a pickle of more than weights", refused_pickle, "fill hf [MASK]",
+          "a pickle of more than weights, which is never opened here"),
+    Trial("a tokenizer folder for shards", nothing, "pretrain tokenizer --out x",
+          "tokenizer is a tokenizer folder; give the folder that `clozeline shards"),
+    # --- cut ---
+    Trial("a tokenizer from a cut archive", lambda f: write("text.txt.gz", _cut_gzip())(f),
+          "tokenizer text.txt.gz --vocab-size=100 --out t", "text.txt.gz is not whole: truncated",
+          exit_code=1),
+)  # fmt: skip
+
+
+def _cut_gzip() -> bytes:
+    import gzip
+
+    return gzip.compress(bytes(range(97, 123)) * 4000)[:200]

@@ -1,0 +1,370 @@
+"""What is fuzzed: bytes to a parser, and what must hold of what it makes of them.
+
+A parser returns, or raises its documented error in one line. Anything else is a finding, and so is
+a document that depends on the size of blocks, a span that is not NLTK's and an id that is not the
+library's.
+"""
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from model.huggingface.config import read_huggingface_config
+from pipeline.common.errors import InputError
+from pipeline.common.sealed import sealed
+from pipeline.config import DataConfig
+from pipeline.dataset.manifest import MANIFEST, read_manifest
+from pipeline.sources.documents import Documents
+from pipeline.sources.formats import list_blocks, read_block
+from pipeline.sources.labelled_table import read_table
+from pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from pipeline.tokenization.punkt import PunktData
+from pipeline.tokenization.sentences import SentenceSplitter
+from pipeline.tokenization.tokenizer import (
+    SPECIAL_TOKENS,
+    Normalization,
+    Tokenizer,
+    adopt_vocabulary,
+    load_tokenizer,
+)
+from tests.support.reference_chain import nltk_splitter
+from tests.support.small import small_tokenizer
+from tests.support.small_data import SMALL, write_data_set
+from train.artifacts.huggingface_tokenizer import read_tokenizer
+
+LONGEST_MARKUP = 20_000  #: characters; mwparserfromhell is slow, and a short page shows as much
+
+
+@dataclass(frozen=True)
+class Target:
+    """A parser, files that it accepts, and words of its language."""
+
+    run: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    words: tuple[str, ...] = ()
+
+
+@cache
+def scratch() -> Path:
+    """A folder of this process."""
+    return Path(tempfile.mkdtemp(prefix="clozeline-fuzz-"))
+
+
+def written(name: str, data: bytes) -> Path:
+    """A file in the scratch folder."""
+    path = scratch() / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    return path
+
+
+def refused_in_one_line(read: Callable[[], Any]) -> Any:
+    """The result; None where the parser refuses. An error of another kind passes through."""
+    try:
+        return read()
+    except ValueError as error:
+        is_documented = isinstance(error, InputError) or type(error) is ValueError
+        if not is_documented or len(str(error).splitlines()) != 1:
+            raise
+        return None
+
+
+# --- sources --------------------------------------------------------------------------------------
+
+
+def documents_of(path: Path, *, block_bytes: int) -> tuple[list[str], Counter[str]]:
+    """All texts of a file, and how many documents were rejected, by reason."""
+    found = Documents()
+    for block in list_blocks([str(path)], block_bytes=block_bytes):
+        for chunk in read_block(block, chunk_bytes=block_bytes):
+            found.texts += chunk.texts
+            found.rejected += chunk.rejected
+    return found.texts, Counter(rejected.reason for rejected in found.rejected)
+
+
+def read_source(name: str, data: bytes) -> None:
+    """The documents are the same, in whatever blocks the file is read."""
+    path = written(name, data)
+    whole = refused_in_one_line(lambda: documents_of(path, block_bytes=1 << 20))
+    if whole is not None and len(data) < 2000:
+        cut = documents_of(path, block_bytes=16 + len(data) % 7)
+        assert cut == whole, (cut, whole)
+
+
+def read_markup(data: bytes) -> None:
+    """Lines without space around them, none empty, of any text."""
+    markup = data[:LONGEST_MARKUP].decode("utf-8", "replace")
+    if over_budget(markup) is None:
+        text = strip_markup(markup)
+        assert not text or all(line.strip() == line != "" for line in text.split("\n"))
+
+
+def read_csv(data: bytes) -> None:
+    """Two columns of valid text without nulls."""
+    path = written("a.csv", data)
+    table = refused_in_one_line(lambda: read_table(str(path), ["text", "label"]))
+    if table is not None:
+        table.validate(full=True)
+        assert table.column("text").null_count == 0
+
+
+# --- files of our own -----------------------------------------------------------------------------
+
+
+def use_tokenizer(tokenizer: Tokenizer | None) -> None:
+    """Whatever was accepted encodes text and can be written."""
+    if tokenizer is not None:
+        assert tokenizer.encode_batch(["a b\u00e9"])
+        json.loads(tokenizer.library.to_str())
+        "".join(tokenizer.tokens).encode()
+
+
+def read_vocabulary(name: str, data: bytes) -> None:
+    """A vocabulary for BERT, or a reason why not."""
+    path = written(name, data)
+    adopt = partial(adopt_vocabulary, path, cased=False, punkt=None)
+    use_tokenizer(refused_in_one_line(adopt))
+
+
+def read_punkt(data: bytes) -> None:
+    """Parameters that split text."""
+    folder = written("punkt/punkt.json", data).parent
+    if not (folder / "tokenizer.json").exists():
+        small_tokenizer().save(scratch() / "plain")
+        (folder / "tokenizer.json").write_bytes((scratch() / "plain/tokenizer.json").read_bytes())
+    tokenizer = refused_in_one_line(lambda: load_tokenizer(folder))
+    if tokenizer is not None:
+        splitter = refused_in_one_line(
+            lambda: SentenceSplitter(PunktData.from_json(tokenizer.punkt))
+        )
+        if splitter is not None:
+            splitter.spans("Dr. Oz of no. 5 came. he left. It is 4 p.m. In town.")
+
+
+def read_manifest_file(data: bytes) -> None:
+    """A manifest whose seal and digest fit; otherwise nothing behind them would be reached."""
+    with suppress(ValueError, RecursionError):
+        values = json.loads(data)
+        if isinstance(values, dict):
+            data = json.dumps(sealed(values)).encode()
+    folder = written(f"dataset/{MANIFEST}", data).parent
+    manifest = refused_in_one_line(lambda: read_manifest(folder))
+    if manifest is not None:
+        assert manifest.num_examples("train") + manifest.num_examples("validation") >= 0
+        assert np.isfinite(manifest.log_unigram).all()
+        assert manifest.unigram_loss >= 0
+
+
+@cache
+def data_set(format: str) -> Any:
+    """A data set of one shard, opened."""
+    from train.data.shard_set import ShardSet
+
+    config = replace(SMALL, format=format)
+    folder = write_data_set(scratch() / format, train=(6,), config=config)
+    return ShardSet(folder, "train")
+
+
+def read_shard_file(format: str, data: bytes) -> None:
+    """Rows within all limits, though no checksum protects them."""
+    shards = data_set(format)
+    [entry] = shards.entries
+    (shards.folder / entry.name).write_bytes(data)
+    entry = replace(entry, bytes=len(data), checksum=None)
+    rows = refused_in_one_line(lambda: shards._read_shard(entry))
+    if rows is not None:
+        original = rows.unmasked().input_ids.values
+        assert int(original.max(initial=0)) < shards.manifest.vocab_size
+
+
+def read_model_config(data: bytes) -> None:
+    """A config.json of transformers."""
+    folder = written("model/config.json", data).parent
+    refused_in_one_line(lambda: read_huggingface_config(folder))
+
+
+def read_tokenizer_config(data: bytes) -> None:
+    """A tokenizer_config.json of transformers."""
+    folder = written("hf/tokenizer_config.json", data).parent
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "a"]))
+    use_tokenizer(refused_in_one_line(lambda: read_tokenizer(folder)))
+
+
+# --- equal to the libraries -----------------------------------------------------------------------
+
+RULES = PunktData(
+    language="rules",
+    abbrev_types=["co", "dr", "e.g", "mr", "no", "p.m", "r", "u.s"],
+    collocations=[["##number##", "bach"], ["end", "of"]],
+    sent_starters=["the", "in"],
+    ortho_context={"he": 34, "it": 64, "she": 8, "no": 46, "in": 2},
+)
+
+
+@cache
+def splitters() -> tuple[Any, Any]:
+    return SentenceSplitter(RULES), nltk_splitter(RULES)
+
+
+def split_sentences(data: bytes) -> None:
+    """Our spans are NLTK's."""
+    ours, theirs = splitters()
+    text = data.decode("utf-8", "replace")
+    assert ours.punkt_spans(text) == list(theirs.span_tokenize(text)), ascii(text)
+
+
+@cache
+def column_tokenizers() -> list[tuple[Tokenizer, ColumnTokenizer]]:
+    """Cased and uncased, of the characters of several scripts."""
+    characters = [*map(chr, range(33, 384)), *"中文한각कखि়áßΣςſﬁ😀…“”।؟\u0301\u0308\u093f\u3099"]
+    known = list(dict.fromkeys(c for c in characters if c.strip() and c != "\xad" and c > " "))
+    known = [c for c in known if not 127 <= ord(c) < 161]
+    tokens = [*SPECIAL_TOKENS, *known, *(f"##{c}" for c in known), "the", "aa", "##aaa"]
+    made = [
+        Tokenizer(tokens, Normalization(lowercase=lower, strip_accents=strip))
+        for lower, strip in ((True, True), (True, False), (False, False))
+    ]
+    return [(tokenizer, ColumnTokenizer(tokenizer)) for tokenizer in made]
+
+
+def encode_words(data: bytes) -> None:
+    """Our ids are the library's."""
+    sentences = data.decode("utf-8", "replace").split("\n")
+    for tokenizer, columns in column_tokenizers():
+        ids, lengths = columns.encode(sentences)
+        ours = [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]]
+        assert ours == tokenizer.encode_batch(sentences), ascii(sentences)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+TEXT = "Rome is old. It is a city of Dr. Ray.\nThe second line.\n\nOslo is new.\r\n\r\n é \0 end"
+DUMP = """<mediawiki xml:lang="en"><siteinfo><namespaces><namespace key="0" />
+<namespace key="6">File</namespace></namespaces></siteinfo>
+<page><title>Rome &amp; b</title><ns>0</ns><id>7</id><revision><id>9</id><model>wikitext</model>
+<format>text/x-wiki</format><text bytes="9" xml:space="preserve">'''Rome''' is [[old|new]].</text>
+</revision></page><page><title>R</title><ns>0</ns><id>8</id><redirect title="Rome" /><revision>
+<text>#REDIRECT [[Rome]]</text></revision></page></mediawiki>"""
+WIKITEXT = """'''Rome''' is a [[city|town]] in [[Italy]].<ref name="a">{{cite|x}}</ref> {{Infobox|a=
+{{b}}}}
+== History ==
+* It ''was'' [http://a.b old] &amp; big<!-- no --> __NOTOC__ <nowiki>[[x]]</nowiki>
+{| class="a"
+| b
+|}
+[[File:a.png|thumb|A [[b]] c]] <math>x</math> end."""
+CONFIG = {
+    "architectures": ["BertForSequenceClassification"],
+    "model_type": "bert",
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "hidden_act": "gelu",
+    "max_position_embeddings": 16,
+    "vocab_size": 30,
+    "id2label": {"0": "a", "1": "b"},
+}
+MODERN = {
+    "architectures": ["ModernBertForMaskedLM"],
+    "model_type": "modernbert",
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+    "num_hidden_layers": 3,
+    "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 160000.0}},
+    "classifier_pooling": "mean",
+}
+JSON_WORDS = ("null", "true", "[]", "{}", "1e999", "NaN", "-1", '"', "\\ud800", "[[[[", ":", ",")
+
+
+def as_json(values: object) -> bytes:
+    return json.dumps(values).encode()
+
+
+def file_of(format: str) -> bytes:
+    shards = data_set(format)
+    return bytes((shards.folder / shards.entries[0].name).read_bytes())
+
+
+def manifest_bytes() -> bytes:
+    return (write_data_set(scratch() / "seed", train=(3,)) / MANIFEST).read_bytes()
+
+
+def tokenizer_bytes() -> bytes:
+    small_tokenizer().save(scratch() / "tokenizer")
+    return (scratch() / "tokenizer" / "tokenizer.json").read_bytes()
+
+
+#: The cheapest first.
+TARGETS: dict[str, Callable[[], Target]] = {
+    "punkt.json": lambda: Target(read_punkt, (as_json(RULES.to_json()),), JSON_WORDS),
+    "config.json": lambda: Target(
+        read_model_config, (as_json(CONFIG), as_json(MODERN)), (*JSON_WORDS, *CONFIG, *MODERN)
+    ),
+    "tokenizer_config.json": lambda: Target(
+        read_tokenizer_config,
+        (as_json({"tokenizer_class": "BertTokenizer", "do_lower_case": True}),),
+        (*JSON_WORDS, "strip_accents", "tokenize_chinese_chars", "do_basic_tokenize"),
+    ),
+    "vocab.txt": lambda: Target(
+        partial(read_vocabulary, "vocab.txt"),
+        ("\n".join([*SPECIAL_TOKENS, "a", "##b", "é"]).encode(),),
+        (*SPECIAL_TOKENS, "##", "[unused0]", "\ufeff"),
+    ),
+    "tokenizer.json": lambda: Target(
+        partial(read_vocabulary, "tokenizer.json"),
+        (tokenizer_bytes(),),
+        (*JSON_WORDS, "added_tokens", "normalizer", "vocab", "WordPiece"),
+    ),
+    "manifest.json": lambda: Target(
+        read_manifest_file,
+        (manifest_bytes(),),
+        (*JSON_WORDS, *DataConfig.__dataclass_fields__, "shards", "rows", "token_counts"),
+    ),
+    "wikitext": lambda: Target(
+        read_markup,
+        (WIKITEXT.encode(),),
+        ("[[", "]]", "{{", "}}", "{|", "|}", "<ref", "</ref>", "<!--", "-->", "''", "__", "&#"),
+    ),
+    "text": lambda: Target(partial(read_source, "a.txt"), (TEXT.encode(),), ("\n\n", "\r\n\r\n")),
+    "jsonl": lambda: Target(
+        partial(read_source, "a.jsonl"),
+        (b'{"text": "One."}\n{"text": "\\u00e9", "id": 5}\n\n{"a": [1]}\n',),
+        (*JSON_WORDS, '{"text": "'),
+    ),
+    "wikiextractor": lambda: Target(
+        partial(read_source, "wiki_00"),
+        (b'<doc id="1" title="Rome">\nRome\n\nRome is old &lt;b&gt;.\n</doc>\n' * 2,),
+        ("<doc ", "</doc>", ' title="', '">', "&amp;"),
+    ),
+    "dump": lambda: Target(
+        partial(read_source, "a.xml"),
+        (DUMP.encode(),),
+        ("<page>", "</page>", "<text", "</text>", "<ns>", "<title>", "&lt;", "&#xD800;", "<!--"),
+    ),
+    "csv": lambda: Target(
+        read_csv,
+        (b'text,label\n"One, two",a\nThree,b\n"Fo""ur",a\n',),
+        ('"', ",", "text", "label", "\r\n"),
+    ),
+    "arrow": lambda: Target(partial(read_shard_file, "arrow"), (file_of("arrow"),)),
+    "tar": lambda: Target(partial(read_shard_file, "webdataset"), (file_of("webdataset"),)),
+    "wordpiece": lambda: Target(
+        encode_words,
+        ("The [MASK] aaa##b é e\u0301 中文 İıß a\u200db".encode(), b"a" * 101),
+        (*SPECIAL_TOKENS, "İ", "\u0301", "ﬁ", "\u3000", "\u0345", "\ud7a3", "\u1112\u1161"),
+    ),
+    "sentences": lambda: Target(
+        split_sentences,
+        (b'Dr. Oz came. he left ("so?") ... It is 4 p.m. In the U.S. of J. R.', TEXT.encode()),
+        ("Dr.", "e.g.", "...", '."', "?)", "##number##", " Bach", "end. of", "no. 5", "…", "\x1c"),
+    ),
+}

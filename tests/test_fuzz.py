@@ -1,0 +1,65 @@
+"""The targets of `make fuzz` without the fuzzer: seeds, a few mutations, and what it found."""
+
+import json
+import random
+
+import pytest
+
+from tests.faults.mutations import mutate
+from tests.fuzz.json_mutator import mutate_json
+from tests.fuzz.targets import CONFIG, MODERN, RULES, TARGETS, Target, as_json, tokenizer_bytes
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_target_accepts_its_seeds_and_survives_mutations(name: str) -> None:
+    target = TARGETS[name]()
+    for seed in target.seeds:
+        target.run(seed)
+        for number in range(12):
+            target.run(mutate(seed, random.Random(number)).data)
+            if name.endswith(".json"):
+                changed = mutate_json(seed, number)
+                assert changed is not None
+                target.run(changed)
+
+
+def tokenizer_with(**values: object) -> bytes:
+    return as_json(json.loads(tokenizer_bytes()) | values)
+
+
+FOUND = (
+    ("punkt.json", as_json(RULES.to_json() | {"collocations": [5]})),
+    ("punkt.json", as_json(RULES.to_json() | {"ortho_context": {"he": "x"}})),
+    ("config.json", as_json(MODERN | {"rope_parameters": 7})),
+    ("config.json", as_json(MODERN | {"layer_types": ["sliding_attention"] * 200_000})),
+    ("config.json", as_json(CONFIG | {"num_hidden_layers": 10**30})),
+    ("csv", b"text\xfa,label\na,b\n"),
+    ("csv", b'\r\nz"nOebelr\x02\xfaa\nz"n\x86\n'),
+)
+
+
+@pytest.mark.parametrize(("name", "data"), FOUND)
+def test_what_the_fuzzer_found_is_refused(name: str, data: bytes) -> None:
+    TARGETS[name]().run(data)
+
+
+def test_other_kinds_of_added_tokens_are_refused() -> None:
+    target: Target = TARGETS["tokenizer.json"]()
+    target.run(tokenizer_with(added_tokens=5))
+
+
+def test_a_tar_member_without_a_record_batch_is_named() -> None:
+    target = TARGETS["tar"]()
+    seed = target.seeds[0]
+    for at in range(512, len(seed), 97):  # inside of the member
+        target.run(seed[:at] + b"\0\0\0\0" + seed[at + 4 :])
+
+
+def test_mutated_json_is_json_and_other_bytes_are_not() -> None:
+    values = {"a": [1, {"b": None}], "c": "x"}
+    made = {mutate_json(json.dumps(values).encode(), seed) for seed in range(50)}
+    assert len(made) > 20
+    for data in made:
+        assert data is not None
+        json.loads(data)
+    assert mutate_json(b"{", 1) is None
