@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -310,10 +311,31 @@ def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> Non
     for line in (*rows, "| masked-LM accuracy | 0.25 |", 'pipeline("fill-mask", model="out")'):
         assert line in card
     assert str(tmp_path) not in card
+    results = {("loss", "masked-LM loss"): 3.21987, ("accuracy", "masked-LM accuracy"): 0.25}
+    assert hub_results(tmp_path / "out") == results
     # An evaluation at another step does not describe these weights.
     (copy / "summary.json").write_text(json.dumps({"step": 2, "heldout": heldout}))
     output_of("export", copy, "--out", tmp_path / "out", "--overwrite")
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
+    assert ModelCard.load(tmp_path / "out" / "README.md").data.eval_results is None
+
+
+def hub_results(folder: Path) -> dict[tuple[str, str], float]:
+    """The scores that the Hub reads from the card of a folder, by type and name of the metric."""
+    data = ModelCard.load(folder / "README.md").data
+    assert (data.library_name, data.license) == ("transformers", "unknown")
+    assert data.pipeline_tag == data.eval_results[0].task_type
+    return {(x.metric_type, x.metric_name): x.metric_value for x in data.eval_results}
+
+
+def test_the_card_of_a_classifier_has_its_scores_for_the_hub(
+    classifier: Path, tmp_path: Path
+) -> None:
+    output_of("export", classifier, "--out", tmp_path / "out")
+    scores = json.loads((classifier / "report.json").read_text())["finetuned"]
+    found = hub_results(tmp_path / "out")
+    f1 = {("f1", f"F1 of {name}"): value for name, value in scores["f1"].items()}
+    assert found == {("accuracy", "accuracy"): scores["accuracy"], **f1}
 
 
 def test_an_identical_export_is_kept_and_nothing_else_is_replaced(

@@ -1,6 +1,7 @@
 """README.md of an exported model: architecture, training, evaluation, usage.
 
-The card states only what the exported folder records; the licence is left to the owner.
+The card states only what the exported folder records; the licence is left to the owner. Its head is
+the metadata from which the Hugging Face Hub shows task and scores.
 """
 
 from importlib.metadata import version
@@ -12,12 +13,7 @@ from train.artifacts.run import RunConfig
 
 HEAD = """\
 ---
-library_name: transformers
-pipeline_tag: {task}
-license: unknown
-tags:
-- bert
-- clozeline
+{metadata}
 ---
 
 # {title}
@@ -47,7 +43,15 @@ EVALUATION = {
     "nsp_accuracy": "NSP accuracy",
 }
 
+# Those of them that the Hub lists, with the name of the metric there.
+RESULTS = {
+    "mlm_loss": "loss",
+    "mlm_accuracy": "accuracy",
+    "nsp_accuracy": "accuracy",
+}
+
 Values = dict[str, Any]
+Results = dict[tuple[str, str], float]
 
 
 def run_card(
@@ -71,9 +75,13 @@ def run_card(
     }
     measured = heldout or {}
     scores: Values = {EVALUATION[key]: measured[key] for key in EVALUATION if key in measured}
+    results = {
+        (kind, EVALUATION[key]): measured[key] for key, kind in RESULTS.items() if key in measured
+    }
+    test_set = f"held-out examples of data set {config.dataset_digest[:12]}"
     title = f"BERT, {config.model.num_hidden_layers} layers of {config.model.hidden_size}"
     return _card(
-        ("fill-mask", title),
+        ("fill-mask", title, test_set, results),
         ("Architecture", _table(_sizes(config.model))),
         ("Training", _table(trained)),
         ("Evaluation", _table(scores) if scores else "Not evaluated.\n"),
@@ -99,10 +107,13 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     }
     scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}
     scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
+    results = {("accuracy", "accuracy"): finetuned["accuracy"]}
+    results |= {("f1", f"F1 of {name}"): value for name, value in finetuned["f1"].items()}
+    title = f"BERT for {len(metadata['names'])} classes"
     is_pair = metadata["text_pair"] is not None
     example = '{"text": "one text", "text_pair": "another"}' if is_pair else '"a text"'
     return _card(
-        ("text-classification", f"BERT for {len(metadata['names'])} classes"),
+        ("text-classification", title, "test rows", results),
         ("Architecture", _table(_sizes(BertConfig.from_dict(metadata["model"])))),
         ("Training", _table(trained)),
         ("Evaluation", _table(scores)),
@@ -121,10 +132,37 @@ def _sizes(model: BertConfig) -> Values:
     }
 
 
-def _card(what: tuple[str, str], *sections: tuple[str, str]) -> str:
-    task, title = what
-    head = HEAD.format(task=task, title=title, version=version("clozeline"))
+def _card(what: tuple[str, str, str, Results], *sections: tuple[str, str]) -> str:
+    task, title, test_set, results = what
+    metadata = _metadata(task, title, test_set, results)
+    head = HEAD.format(metadata=metadata, title=title, version=version("clozeline"))
     return head + "".join(f"\n## {name}\n\n{text}" for name, text in sections)
+
+
+def _metadata(task: str, title: str, test_set: str, results: Results) -> str:
+    """The head of the card, YAML; `results` by the Hub's name of the metric and ours."""
+    from huggingface_hub import EvalResult, ModelCardData  # slow to import
+
+    measured = [
+        EvalResult(
+            task_type=task,
+            dataset_type="custom",  # not a data set of the Hub
+            dataset_name=test_set,
+            metric_type=kind,
+            metric_name=name,
+            metric_value=value,
+        )
+        for (kind, name), value in results.items()
+    ]
+    data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag=task,
+        license="unknown",
+        tags=["bert", "clozeline"],
+        model_name=title if measured else None,
+        eval_results=measured or None,
+    )
+    return data.to_yaml()
 
 
 def _table(values: Values) -> str:
