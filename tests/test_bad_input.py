@@ -257,7 +257,7 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Pa
         (
             "--pairs=next",
             "Invalid value for '--pairs': 'next' is not one of 'segments', 'order', 'sentences', "
-            "'none'.",
+            "'none', 'packed'.",
         ),
         ("--dupe-factor=x", "Invalid value for '--dupe-factor': 'x' is not a valid integer."),
     ],

@@ -36,6 +36,7 @@ Commands:
   inspect    Show random examples in readable form.
   verify     Check every byte and every example of a data set.
   report     Write an HTML report on a data set, a classifier or runs.
+  view       Browse a data set, runs and a classifier in a web browser.
   pretrain   Pretrain a model on shards, in one process or under torchrun.
   evaluate   Measure the loss and accuracy of a run on a data set.
   finetune   Fine-tune a pretrained model into a text classifier.
