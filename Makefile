@@ -195,7 +195,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types check gpu bench torture kills fuzz clean distclean
+.PHONY: test test-all test-minima lint types docs check gpu bench torture kills fuzz clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -212,8 +212,11 @@ lint: $(READY)  ## check the code style
 types: $(READY)  ## check the types
 	$(BIN)/mypy
 
-check: lint types test  ## run lint, types and test, as CI does
-	@echo "lint, types and tests passed"
+docs: $(READY)  ## build the manual as a site in build/docs; warnings are errors
+	$(BIN)/mkdocs build --quiet --config-file docs/mkdocs.yml
+
+check: lint types docs test  ## run lint, types, docs and test, as CI does
+	@echo "lint, types, manual and tests passed"
 
 # GPU_PYTHON=python3 uses an environment that is already there.
 ON_GPU = $(or $(GPU_PYTHON),$(BIN)/python)

@@ -1,6 +1,6 @@
-"""Draws docs/masks.png: three rows of a data set as `clozeline view` shows them.
+"""Draws docs/manual/masks.png: three rows of a data set as `clozeline view` shows them.
 
-PYTHONPATH=. python docs/draw_masks.py work/shards docs/masks.png --row 0
+PYTHONPATH=. python docs/draw_masks.py work/shards docs/manual/masks.png --row 0
 """
 
 import argparse

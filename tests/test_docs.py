@@ -1,4 +1,4 @@
-"""The README says what is so: its commands, options, targets, files and columns exist."""
+"""README and manual say what is so: their commands, options, targets, files and columns exist."""
 
 import re
 import shlex
@@ -13,9 +13,11 @@ from train.cli import main
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs/manual").glob("*.md"))}
+TEXT = "\n".join([README, *PAGES.values()])
 MAKEFILE = (ROOT / "Makefile").read_text()
 CODE = [
-    line for block in re.findall(r"```\n(.*?)```", README, re.DOTALL) for line in block.split("\n")
+    line for block in re.findall(r"```\n(.*?)```", TEXT, re.DOTALL) for line in block.split("\n")
 ]
 COMMANDS = [line for line in CODE if re.match(r"(\.venv/bin/)?clozeline |torchrun ", line)]
 
@@ -32,6 +34,26 @@ def parse(line: str) -> click.Context:
 
 def test_there_is_something_to_test():
     assert len(COMMANDS) >= 8
+    assert len(PAGES) >= 12
+
+
+def test_the_readme_is_short():
+    assert README.count("\n") <= 150
+
+
+def test_every_page_of_the_manual_is_in_its_navigation():
+    navigation = (ROOT / "docs/mkdocs.yml").read_text().partition("nav:")[2]
+    assert sorted(re.findall(r"[\w-]+\.md", navigation)) == sorted(PAGES)
+
+
+def test_the_commands_of_the_manual_are_all_and_in_order():
+    assert re.findall(r":prog_name: clozeline (\w+)", PAGES["commands.md"]) == list(main.commands)
+
+
+def test_every_link_of_the_readme_leads_to_a_file():
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
+    assert len(links) >= 8
+    assert [link for link in links if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.parametrize("line", COMMANDS)
@@ -44,19 +66,20 @@ def test_every_command_is_in_the_readme():
 
 
 def test_every_command_and_option_in_running_text_exists():
-    inline = " ".join(re.findall(r"`([^`\n]+)`", README))
+    inline = " ".join(re.findall(r"`([^`\n]+)`", TEXT))
     commands = set(re.findall(r"clozeline ([a-z]+)\b", inline))
     options = [option for command in main.commands.values() for option in command.params]
     ours = {name for option in options for name in (*option.opts, *option.secondary_opts)}
-    others = {"--runner", "--max-restarts", "--device", "--help"}  # of Beam, torchrun, a benchmark
+    # of Beam, torchrun and a benchmark
+    others = {"--runner", "--max-restarts", "--no-python", "--device", "--help"}
     assert len(commands) >= 6
     assert commands <= set(main.commands)
     assert set(re.findall(r"--[a-z][a-z-]+(?![\w-])", inline)) <= ours | others
 
 
 def test_every_make_target_that_is_named_exists():
-    named = set(re.findall(r"`make ([a-z-]+)", README)) | set(
-        re.findall(r"^make ([a-z-]+)", README, re.M)
+    named = set(re.findall(r"`make ([a-z-]+)", TEXT)) | set(
+        re.findall(r"^make ([a-z-]+)", TEXT, re.M)
     )
     targets = set(re.findall(r"^([a-z-]+):", MAKEFILE, re.M))
     assert named >= {"demo", "check", "bench", "help"}
@@ -72,7 +95,7 @@ def test_every_make_target_explains_itself():
 
 
 def test_every_file_that_is_named_exists():
-    named = set(re.findall(r"`((?:tests|pipeline|model|train)/[\w/.]+\.py)`", README))
+    named = set(re.findall(r"`((?:tests|pipeline|model|train)/[\w/.]+\.py)`", TEXT))
     assert len(named) >= 8
     assert [name for name in named if not (ROOT / name).exists()] == []
 
@@ -87,7 +110,7 @@ def folders_of(tree: str) -> list[str]:
     return paths
 
 
-TREE = folders_of(README[README.index("## Files") : README.index("## What differs")])
+TREE = folders_of(README[README.index("## Files") : README.index("## Development")])
 
 
 def test_folders_are_read_off_their_indentation():
@@ -111,13 +134,11 @@ def test_the_rooms_stand_in_the_order_in_which_they_may_import():
 
 
 def test_the_columns_are_those_of_the_schema():
-    table = README[
-        README.index("## What a shard holds") : README.index("`clozeline inspect` prints")
-    ]
+    table = PAGES["shards.md"].partition("`clozeline inspect` prints")[0]
     rows = re.findall(r"^\| (`[^|]+`) \|", table, re.M)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert named == example_schema(100, "", packed=True).names
 
 
 def test_no_number_was_left_to_be_filled_in():
-    assert "@@" not in README
+    assert "@@" not in TEXT

@@ -1,4 +1,4 @@
-"""Plain words: comments, docstrings, messages and the README use the field's terms."""
+"""Plain words: comments, docstrings, messages and the manual use the field's terms."""
 
 import io
 import re
@@ -68,6 +68,7 @@ FILES = [
     for path in sorted(ROOT.glob(pattern))
     if not path.relative_to(ROOT).as_posix().startswith(PROSE)
 ] + [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")]
+FILES += sorted(ROOT.glob("docs/manual/*.md"))
 
 
 @pytest.mark.parametrize("pattern", PLAIN)
