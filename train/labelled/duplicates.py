@@ -32,7 +32,8 @@ def near_duplicates(test: Sequence[str], train: Sequence[str]) -> NDArray[np.boo
     for start in range(0, len(train), CHUNK):
         rows, hashes = shingles(train[start : start + CHUNK])
         # One row cannot have what the whole chunk lacks; few test rows are left after this.
-        is_known = np.isin(test_hashes, hashes)
+        # Not by a table, which numpy 2.0 tries to index with 64-bit hashes.
+        is_known = np.isin(test_hashes, hashes, kind="sort")
         known = np.bincount(test_rows[is_known], minlength=len(test))
         left = is_known & (known >= needed)[test_rows]
         test_row, shared = _shared(test_rows[left], test_hashes[left], rows, hashes)
