@@ -98,7 +98,6 @@ def _finetune_into(
 ) -> FinetuneReport:
     start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
-    names = class_names(train)
     tests = {TEST: test, **{source: read_other(source, config) for source in also_test}}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
@@ -108,7 +107,7 @@ def _finetune_into(
         lambda: CellStore(out, job, resume=resume, overwrite=overwrite)
     )
     disable_malloc_trim()
-    compared = ComparedModels(start, train, tests, names, config, world.device)
+    compared = ComparedModels(start, train, tests, class_names(train), config, world.device)
     cells, best, weights = train_all(compared, store, world)
 
     def write() -> FinetuneReport:
@@ -116,7 +115,7 @@ def _finetune_into(
         classifier = Classifier(
             model=compared.model_of(weights or store.read_weights(best.key)),
             tokenizer=start.tokenizer,
-            names=names,
+            names=compared.names,
             text=config.text,
             text_pair=config.text_pair,
             max_seq_length=start.max_seq_length,

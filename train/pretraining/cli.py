@@ -68,25 +68,18 @@ def pretrain(
     have longer examples: the model then gets more positions. SIGTERM and SIGINT save a checkpoint
     and exit with code 75.
     """
-    if start_from and init:
-        raise click.UsageError("--start-from and --init exclude each other; give one.")
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
-    _check_options(preset, options, given)
+    sources: dict[str, Any] = {"start_from": start_from, "init": init, "overwrite": overwrite}
+    _check_options(preset, options, given, sources)
     from train.engine.distributed import join_world
     from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
-    sources: dict[str, Any] = {"start_from": start_from, "init": init, "overwrite": overwrite}
+    architecture: dict[str, Any] = {"preset": preset, "dropout": dropout}
+    is_timed = options["for_"] is not None
     with join_world() as world:
         plan = make_plan(
-            folder,
-            out=out,
-            preset=preset,
-            dropout=dropout,
-            given=given,
-            is_timed=options["for_"] is not None,
-            world=world,
-            **sources,
+            folder, out=out, given=given, is_timed=is_timed, world=world, **architecture, **sources
         )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
@@ -105,8 +98,12 @@ def pretrain(
     _report(outcome, out, training)
 
 
-def _check_options(preset: str | None, options: dict[str, Any], given: dict[str, Any]) -> None:
+def _check_options(
+    preset: str | None, options: dict[str, Any], given: dict[str, Any], sources: dict[str, Any]
+) -> None:
     """Complain about what is given before torch is imported."""
+    if sources["start_from"] and sources["init"]:
+        raise click.UsageError("--start-from and --init exclude each other; give one.")
     try:
         recipe_of(preset or DEFAULT_PRESET)
     except ValueError as error:

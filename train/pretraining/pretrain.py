@@ -57,6 +57,7 @@ def pretrain(
     steps are profiled. Raises InputError for everything the user can fix, OutOfMemoryError where a
     step does not fit, and DivergedError where the loss is not finite any more.
     """
+    weights = {"start_from": start_from, "init": init}
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     with join_world() as world, ExitStack() as stack:
@@ -69,13 +70,7 @@ def pretrain(
         config = _config(out, model, training, manifest, world, overwrite=overwrite)
         start = world.broadcast_from_main(
             lambda: find_resume_point(
-                out,
-                config,
-                shards=shards,
-                resume=resume,
-                overwrite=overwrite,
-                start_from=start_from,
-                init=init,
+                out, config, shards=shards, resume=resume, overwrite=overwrite, **weights
             )
         )
         loader = open_loader(shards, config.training, world, state=start.state.loader)

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import BertConfig
 from model.heads import BertForPretraining, start_decoder_at_unigram
 from pipeline.common.errors import DivergedError, InputError
 from pipeline.dataset.manifest import Manifest, read_manifest
@@ -73,11 +72,7 @@ class Trainer:
         self.manifest, self.loader = read_manifest(shards), loader
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
-        self.model = _initialize_model(config.model, self.manifest, training.seed, start)
-        if training.activation_checkpointing:
-            self.model.encoder.checkpoint_activations()
-        if training.bf16_residual:
-            self.model.encoder.residual_dtype = torch.bfloat16
+        self.model = _initialize_model(config, self.manifest, start)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.parallel_model = parallelize(
@@ -297,15 +292,20 @@ class Trainer:
 
 
 def _initialize_model(
-    config: BertConfig, manifest: Manifest, seed: int, start: ResumePoint
+    config: RunConfig, manifest: Manifest, start: ResumePoint
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU."""
-    model = BertForPretraining(config, seed=seed)
-    if config.head_bias:
+    training = config.training
+    model = BertForPretraining(config.model, seed=training.seed)
+    if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(manifest.log_unigram))
     if start.checkpoint:
         found = load_weights(start.checkpoint, is_checked=True)
-        model.load_state_dict(grown_weights(found, config))
+        model.load_state_dict(grown_weights(found, config.model))
     elif start.init:
         load_initial(model, start.init)
+    if training.activation_checkpointing:
+        model.encoder.checkpoint_activations()
+    if training.bf16_residual:
+        model.encoder.residual_dtype = torch.bfloat16
     return model
