@@ -19,7 +19,11 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 CODE = [
     line for block in re.findall(r"```\n(.*?)```", TEXT, re.DOTALL) for line in block.split("\n")
 ]
-COMMANDS = [line for line in CODE if re.match(r"(\.venv/bin/)?clozeline |torchrun ", line)]
+COMMANDS = [
+    line.removeprefix("$ ")
+    for line in CODE
+    if re.match(r"(\$ )?(\.venv/bin/)?clozeline |torchrun ", line) and "..." not in line
+]
 
 
 def parse(line: str) -> click.Context:
