@@ -60,7 +60,10 @@ def test_every_field_reaches_the_manifest():
         ({"dupe_factor": 0}, "dupe_factor is 0"),
         ({"min_characters": -1}, "min_characters is -1"),
         ({"seed": -1}, "seed is -1"),
-        ({"pairs": "all"}, "pairs is 'all'; it must be one of segments, order, sentences, none."),
+        (
+            {"pairs": "all"},
+            "pairs is 'all'; it must be one of segments, order, sentences, none, packed.",
+        ),
         ({"format": "tfrecord"}, "format is 'tfrecord'; it must be one of arrow, webdataset."),
         ({"compression": "gzip"}, "compression is 'gzip'; it must be one of none, lz4, zstd."),
         ({"text_columns": ()}, "text_columns is empty; name the column that holds the text."),

@@ -20,6 +20,7 @@ EXIT_CODES = {
     "JobFailedError": 1,
     "CheckFailedError": 1,
     "DivergedError": 1,
+    "OutOfMemoryError": 1,
 }
 
 

@@ -244,6 +244,7 @@ def test_overwrite_replaces_the_folder(
         "classifier.json",
         "model.safetensors",
         "report.json",
+        "tokenizer/SHA256SUMS",
         "tokenizer/tokenizer.json",
         "tokenizer/vocab.txt",
     ]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pipeline.common.errors import OutOfMemoryError
+from pipeline.common.sealed import sealed
 from pipeline.config import DataConfig
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import TINY, train
@@ -110,7 +111,7 @@ def test_a_resumed_run_uses_what_was_found_unless_told_otherwise(small_folder, t
     path = out / "run.json"
     config = json.loads(path.read_text())
     config["training"]["micro_batch_size"] = config["found_micro_batch_size"] = 2
-    path.write_text(json.dumps(config))
+    path.write_text(json.dumps(sealed(config)))
     capsys.readouterr()
 
     def resumed(steps, **options):

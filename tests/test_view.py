@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.common.errors import InputError
+from pipeline.common.sealed import sealed
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
 from tests.support.local_page import post, request, running
@@ -353,7 +354,8 @@ def test_what_a_user_can_fix_is_one_line(shards, run, classifier, tmp_path):
     assert "reads 16 at most; view them one at a time" in refused(short, run)
     copy = shutil.copytree(run, tmp_path / "run")
     config = json.loads((copy / "run.json").read_text())
-    (copy / "run.json").write_text(json.dumps(config | {"tokenizer_digest": "0" * 64}))
+    other = sealed(config | {"tokenizer_digest": "0" * 64})
+    (copy / "run.json").write_text(json.dumps(other))
     assert "was made with another tokenizer" in refused(shards, copy)
     (copy / "run.json").write_text("{")
     assert "run.json cannot be read" in refused(copy)
