@@ -86,7 +86,7 @@ def has_document(examples: Examples, document: np.uint64) -> NDArray[np.bool_]:
     """Whether each row has text of the document, in A, B or a piece, bool [R]."""
     if examples.piece_documents is not None:
         return has_sequence(examples.piece_documents, (document,))
-    found: NDArray[np.bool_] = np.isin(examples.document_a, document)
+    found: NDArray[np.bool_] = examples.document_a == document
     found |= examples.document_b == document
     return found
 
