@@ -454,7 +454,7 @@ FULL_DISK = """
 import resource, runpy, sys
 most = int(sys.argv.pop(1))
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # no file may grow beyond
-runpy.run_module("train", run_name="__main__")
+runpy.run_module("clozeline", run_name="__main__")
 """
 
 

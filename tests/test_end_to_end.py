@@ -15,7 +15,7 @@ CORPUS = "sample:articles?size=400KB sample:reviews?rows=400"
 def clozeline(folder: Path, line: str) -> str:
     """Output of a command that must succeed."""
     run = subprocess.run(
-        [sys.executable, "-m", "train", *shlex.split(line.format(folder))],
+        [sys.executable, "-m", "clozeline", *shlex.split(line.format(folder))],
         capture_output=True,
         text=True,
         cwd=ROOT,

@@ -81,7 +81,7 @@ def test_an_interrupt_during_the_imports_is_no_traceback() -> None:
         "        raise KeyboardInterrupt\n"
         "    return real(name, *rest)\n"
         "builtins.__import__ = stop\n"
-        "from train.__main__ import run\n"
+        "from clozeline.__main__ import run\n"
         "run()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)

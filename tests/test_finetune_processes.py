@@ -36,7 +36,7 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     alone = CliRunner().invoke(main, [*line, str(one)])
     assert alone.exit_code == 0, alone.output
     both = subprocess.run(
-        [*TORCHRUN, "-m", "train", *line, str(two)], cwd=ROOT, capture_output=True, text=True
+        [*TORCHRUN, "-m", "clozeline", *line, str(two)], cwd=ROOT, capture_output=True, text=True
     )
     assert both.returncode == 0, both.stderr
     assert contents(two) == contents(one)  # weights, report, figure

@@ -20,7 +20,7 @@ from train.pretraining.step import train_step
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parent.parent
-TRAIN = ["-m", "train"]
+TRAIN = ["-m", "clozeline"]
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", *TRAIN]
 ALONE = World(0, 1, torch.device("cpu"))
 #: Relative errors of a bfloat16 (8 bits) and a TF32 (11 bits) step.

@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("pipeline", "model", "train")
+PACKAGES = ("clozeline", "pipeline", "model", "train")
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +44,10 @@ def test_an_installed_clozeline_needs_no_checkout(wheel, tmp_path):
     """Text that is generated from package data, in a process that sees only the wheel's files."""
     ZipFile(wheel).extractall(tmp_path)
     (entry_points,) = tmp_path.glob("*.dist-info/entry_points.txt")
-    assert "clozeline = train.__main__:run" in entry_points.read_text()
+    assert "clozeline = clozeline.__main__:run" in entry_points.read_text()
     command = ["tokenizer", "sample:articles?size=20KB", "sample:reviews?rows=20"]
     subprocess.run(
-        [sys.executable, "-m", "train", *command, "--vocab-size", "300", "--out", "tokenizer"],
+        [sys.executable, "-m", "clozeline", *command, "--vocab-size", "300", "--out", "tokenizer"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         check=True,

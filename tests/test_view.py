@@ -382,7 +382,7 @@ def test_shards_in_a_store_can_be_browsed(shards):
 
 def test_ctrl_c_ends_the_command_without_an_error(shards):
     """In a process of its own, which is asked for a page first."""
-    command = [sys.executable, "-m", "train", "view", str(shards)]
+    command = [sys.executable, "-m", "clozeline", "view", str(shards)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes) as process:

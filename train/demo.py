@@ -83,7 +83,7 @@ def command(*words: object) -> str:
     arguments = [str(word) for word in words]
     print(f"\n$ clozeline {shlex.join(arguments)}", flush=True)
     process = subprocess.run(
-        [sys.executable, "-m", "train", *arguments], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "clozeline", *arguments], stdout=subprocess.PIPE, text=True
     )
     print(process.stdout, end="", flush=True)
     if process.returncode:

@@ -20,7 +20,7 @@ from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-m", "train")
+COMMAND = (sys.executable, "-m", "clozeline")
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,;:!?'\"()-"
 
 

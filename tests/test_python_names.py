@@ -1,0 +1,81 @@
+"""The Python interface: one package, its names, and no confusion with another train.py."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clozeline
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(*arguments: str, cwd: Path, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_type_checkers_and_python_read_the_same_names():
+    (block,) = (
+        node
+        for node in ast.parse((ROOT / "clozeline/__init__.py").read_text()).body
+        if isinstance(node, ast.If)
+    )
+    typed = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == clozeline._MODULES
+
+
+@pytest.mark.parametrize("name", clozeline._MODULES)
+def test_each_name_is_documented(name):
+    assert getattr(clozeline, name).__doc__
+    assert name in dir(clozeline)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="'clozeline' has no attribute 'Loder'"):
+        clozeline.Loder  # noqa: B018
+
+
+def test_data_names_import_no_torch(tmp_path):
+    code = (
+        "import sys, json; from clozeline import DataConfig, read_manifest; "
+        "print(json.dumps([name for name in ('torch', 'apache_beam') if name in sys.modules]))"
+    )
+    assert json.loads(python("-c", code, cwd=tmp_path).stdout) == []
+
+
+@pytest.mark.parametrize("name", ["train", "model", "pipeline"])
+def test_a_file_of_that_name_in_the_working_directory_is_not_taken(name, tmp_path):
+    (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file')")
+    done = python("-m", "clozeline", "pretrain", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: clozeline pretrain")
+
+
+def test_another_package_of_that_name_is_one_line(tmp_path):
+    other = tmp_path / "other"
+    (other / "train").mkdir(parents=True)
+    (other / "train" / "__init__.py").touch()
+    found = f"Python finds another 'train' than Clozeline's: {other}"
+    path = f"import sys; sys.path.append({str(ROOT)!r}); "
+    script = other / "start.py"  # Python looks in its folder first
+    script.write_text(f"{path}from clozeline.__main__ import run; run()")
+    done = python(str(script), cwd=tmp_path, path=tmp_path)
+    assert done.returncode == 2
+    assert [line[: len(found) + 7] for line in done.stderr.splitlines()] == [f"Error: {found}"]
+    done = python("-c", f"{path}from clozeline import Loader", cwd=tmp_path, path=other)
+    assert f"ImportError: {found}" in done.stderr
