@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.paths import AnyPath
 from pipeline.config import DataConfig
@@ -12,42 +13,66 @@ from pipeline.job.job import JobOptions
 FOLDER = PathOrUrl()
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example='clozeline tokenizer "articles/*.parquet" --vocab-size 16384 --out work/tokenizer',
+)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...")
-@click.option("--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.")
-@click.option("--vocab", type=FOLDER, help="Use this vocab.txt or tokenizer.json.")
-@click.option(
+@grouped_option(
+    "--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.", group="Output"
+)
+@grouped_option(
+    "--vocab", type=FOLDER, help="Use this vocab.txt or tokenizer.json.", group="Vocabulary"
+)
+@grouped_option(
     "--vocab-size",
     type=click.IntRange(100, 1 << 24),
     help="Learn a vocabulary of this many tokens.",
+    group="Vocabulary",
 )
-@click.option("--cased/--uncased", default=False, show_default=True, help="Keep upper case.")
-@click.option(
+@grouped_option(
+    "--cased/--uncased",
+    default=False,
+    show_default=True,
+    help="Keep upper case.",
+    group="Vocabulary",
+)
+@grouped_option(
     "--strip-accents/--no-strip-accents",
     default=None,
     help="Remove accents.  [default: not if --cased, or if the text would lose letters]",
+    group="Vocabulary",
 )
-@click.option(
-    "--language", default="english", show_default=True, help="Language of the sentence splitter."
+@grouped_option(
+    "--language",
+    default="english",
+    show_default=True,
+    help="Language of the sentence splitter.",
+    group="Text",
 )
-@click.option(
+@grouped_option(
     "--text-columns",
     multiple=True,
     default=DataConfig.text_columns,
     show_default=True,
     help="Columns (or JSON keys) of the text.",
+    group="Text",
 )
-@click.option(
+@grouped_option(
     "--max-megabytes",
     default=200,
     show_default=True,
     type=click.IntRange(min=1),
     help="Maximum megabytes of text to learn from.",
+    group="Text",
 )
-@click.option(
-    "--allow-truncated", is_flag=True, help="Use what can be read of sources that end early."
+@grouped_option(
+    "--allow-truncated",
+    is_flag=True,
+    help="Use what can be read of sources that end early.",
+    group="Text",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing tokenizer.")
+@grouped_option("--overwrite", is_flag=True, help="Replace an existing tokenizer.", group="Output")
 def tokenizer(
     sources: tuple[str, ...], out: AnyPath, vocab: AnyPath | None, **options: Any
 ) -> None:
@@ -67,7 +92,7 @@ def tokenizer(
     click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
 
 
-class BeamCommand(click.Command):
+class BeamCommand(Command):
     """A command that keeps the arguments after `--` for Beam, in `ctx.obj`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -77,15 +102,24 @@ class BeamCommand(click.Command):
         return super().parse_args(ctx, args[:cut])
 
 
-@click.command(cls=BeamCommand)
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option(
-    "--tokenizer", required=True, type=FOLDER, help="Folder written by `clozeline tokenizer`."
+@click.command(
+    cls=BeamCommand,
+    example='clozeline shards "articles/*.parquet" --tokenizer work/tokenizer --out work/shards',
 )
-@click.option("--out", required=True, type=FOLDER, help="Folder to write the data set to.")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@grouped_option(
+    "--tokenizer",
+    required=True,
+    type=FOLDER,
+    help="Folder written by `clozeline tokenizer`.",
+    group="Text",
+)
+@grouped_option(
+    "--out", required=True, type=FOLDER, help="Folder to write the data set to.", group="Output"
+)
 @options_of(DataConfig)
 @options_of(JobOptions)
-@click.option("--dry-run", is_flag=True, help="Print the plan and exit.")
+@grouped_option("--dry-run", is_flag=True, help="Print the plan and exit.", group="Output")
 @click.pass_obj
 def shards(
     beam_args: list[str],
@@ -134,38 +168,45 @@ def shards(
     )
 
 
-@click.command()
-@click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option(
+@click.command(cls=Command, example="clozeline inspect work/shards -n 5")
+@click.argument("shards", metavar="SHARDS", type=FOLDER)
+@grouped_option(
     *("-n", "number"),
     default=3,
     show_default=True,
     type=click.IntRange(min=0),
     help="Number of examples.",
+    group="Examples",
 )
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Random seed."
+@grouped_option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Random seed.",
+    group="Examples",
 )
-def inspect(folder: AnyPath, number: int, seed: int) -> None:
+def inspect(shards: AnyPath, number: int, seed: int) -> None:
     """Show random examples in readable form."""
     import shutil
 
     from pipeline.report.inspect import inspect_dataset
 
     width = min(shutil.get_terminal_size().columns, 100)
-    for line in inspect_dataset(folder, number=number, seed=seed, width=width):
+    for line in inspect_dataset(shards, number=number, seed=seed, width=width):
         click.echo(line)
 
 
-@click.command()
-@click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option(
+@click.command(cls=Command, example='clozeline verify work/shards --source "articles/*.parquet"')
+@click.argument("shards", metavar="SHARDS", type=FOLDER)
+@grouped_option(
     *("--source", "sources"),
     multiple=True,
     metavar="SOURCE",
     help="Rebuild the examples from this text and compare them; give all sources of the shards.",
+    group="Checks",
 )
-def verify(folder: AnyPath, sources: tuple[str, ...]) -> None:
+def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
     """Check every byte and every example of a data set.
 
     Exit code 1 if there are problems. --source needs space in the temporary folder (TMPDIR) for
@@ -176,13 +217,13 @@ def verify(folder: AnyPath, sources: tuple[str, ...]) -> None:
     from pipeline.verify.verify import summary
     from pipeline.verify.verify import verify as verify_dataset
 
-    findings = list(verify_dataset(folder, sources))
+    findings = list(verify_dataset(shards, sources))
     for finding in findings:
         click.echo(finding, err=True)
     if findings:
         number = f"{len(findings)} problem{'s' if len(findings) > 1 else ''}"
         raise CheckFailedError(
-            f"{number} in {folder}. Delete the damaged files and rerun `clozeline shards`, or "
+            f"{number} in {shards}. Delete the damaged files and rerun `clozeline shards`, or "
             "rerun it with --overwrite."
         )
-    click.echo(summary(read_manifest(folder), sources))
+    click.echo(summary(read_manifest(shards), sources))

@@ -23,50 +23,72 @@ class DataConfig:
     """The options of `clozeline shards` that decide the examples; kept in the manifest."""
 
     num_shards: int | None = option(
-        None, "Number of training shards; defaults to one per 64 MB of text."
+        None, "Number of training shards; defaults to one per 64 MB of text.", group="Shards"
     )
-    validation: float = option(0.01, "Fraction of the documents held out as validation shards.")
+    validation: float = option(
+        0.01, "Fraction of the documents held out as validation shards.", group="Text"
+    )
     pairs: PairScheme = option(
         "segments",
         "How A and B are chosen: `segments` (BERT: B is consecutive or random), `order` (ALBERT: "
         "in order or swapped), `sentences` (adjacent or random sentences), `none` (no B), `packed` "
         "(no B; several documents share a row, and attention stays inside each).",
+        group="Examples",
     )
-    max_seq_length: int = option(128, "Maximum tokens per example, including [CLS] and [SEP].")
+    max_seq_length: int = option(
+        128, "Maximum tokens per example, including [CLS] and [SEP].", group="Examples"
+    )
     short_seq_prob: float = option(
-        0.1, "Fraction of examples built to a random shorter length (`segments`, `order`)."
+        0.1,
+        "Fraction of examples built to a random shorter length (`segments`, `order`).",
+        group="Examples",
     )
-    masked_lm_prob: float = option(0.15, "Fraction of tokens to mask.")
+    masked_lm_prob: float = option(0.15, "Fraction of tokens to mask.", group="Masks")
     max_predictions_per_seq: int | None = option(
         None,
         "Maximum masked tokens per example; defaults to max_seq_length * masked_lm_prob, "
         "rounded up.",
+        group="Masks",
     )
     masking: Masking = option(
-        "tokens", "What is masked: single `tokens`, or `whole-words` with all their tokens."
+        "tokens",
+        "What is masked: single `tokens`, or `whole-words` with all their tokens.",
+        group="Masks",
     )
-    mask_token_prob: float = option(0.8, "Fraction of masked tokens replaced by [MASK].")
+    mask_token_prob: float = option(
+        0.8, "Fraction of masked tokens replaced by [MASK].", group="Masks"
+    )
     random_token_prob: float = option(
-        0.1, "Fraction of masked tokens replaced by a random token; the rest are kept."
+        0.1,
+        "Fraction of masked tokens replaced by a random token; the rest are kept.",
+        group="Masks",
     )
     dupe_factor: int = option(
-        1, "Examples made from each span of text, each with new pairs and masks."
+        1, "Examples made from each span of text, each with new pairs and masks.", group="Examples"
     )
-    min_characters: int = option(16, "Drop paragraphs and documents with fewer characters.")
+    min_characters: int = option(
+        16, "Drop paragraphs and documents with fewer characters.", group="Text"
+    )
     text_columns: tuple[str, ...] = option(
-        ("text",), "Columns (or JSON keys) of the text; several are joined, one per line."
+        ("text",),
+        "Columns (or JSON keys) of the text; several are joined, one per line.",
+        group="Text",
     )
     max_document_bytes: int = option(
-        64_000_000, "Reject documents of more bytes, so that a single one cannot take all memory."
+        64_000_000,
+        "Reject documents of more bytes, so that a single one cannot take all memory.",
+        group="Text",
     )
     max_rejected: float = option(
-        0.01, "Fail the job when more than this fraction of the documents is rejected."
+        0.01,
+        "Fail the job when more than this fraction of the documents is rejected.",
+        group="Text",
     )
-    format: Format = option("arrow", "File format of the shards.")
+    format: Format = option("arrow", "File format of the shards.", group="Shards")
     compression: Compression = option(
-        "none", "Compression inside a shard; `none` lets the loader memory-map it."
+        "none", "Compression inside a shard; `none` lets the loader memory-map it.", group="Shards"
     )
-    seed: int = option(0, "Random seed.")
+    seed: int = option(0, "Random seed.", group="Examples")
 
     def __post_init__(self) -> None:
         check_choices(self)

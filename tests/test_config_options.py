@@ -26,18 +26,22 @@ from train.finetuning.config import FinetuneConfig
 class Meal:
     """Every kind of field there is."""
 
-    guests: int = option(2, "Number of guests.")
+    guests: int = option(2, "Number of guests.", group="Meal")
     spoon_length: float = option(
-        17.5, "Length of the spoon in centimetres; long help texts wrap to the next line."
+        17.5,
+        "Length of the spoon in centimetres; long help texts wrap to the next line.",
+        group="Meal",
     )
-    dish: Literal["soup", "salad"] = option("soup", "What to serve.")
-    herbs: tuple[str, ...] = option(("dill", "mint"), "Herbs to add; may be repeated.")
-    bread: bool = option(False, "Serve bread.")
-    recipe: Path | None = option(None, "Recipe file; defaults to none.")
-    minutes: int | None = option(None, "Cooking time in minutes.")
-    heat: float | Literal["auto"] = option("auto", "Heat of the stove.")
-    pot: Literal["iron", "clay"] | None = option(None, "Kind of pot.")
-    for_: str | None = option(None, "Occasion.")
+    dish: Literal["soup", "salad"] = option("soup", "What to serve.", group="Meal")
+    herbs: tuple[str, ...] = option(
+        ("dill", "mint"), "Herbs to add; may be repeated.", group="Meal"
+    )
+    bread: bool = option(False, "Serve bread.", group="Meal")
+    recipe: Path | None = option(None, "Recipe file; defaults to none.", group="Meal")
+    minutes: int | None = option(None, "Cooking time in minutes.", group="Meal")
+    heat: float | Literal["auto"] = option("auto", "Heat of the stove.", group="Meal")
+    pot: Literal["iron", "clay"] | None = option(None, "Kind of pot.", group="Meal")
+    for_: str | None = option(None, "Occasion.", group="Meal")
 
     def __post_init__(self) -> None:
         if self.guests < 1:
@@ -129,8 +133,8 @@ def test_values_of_other_configs_are_ignored():
 class Drink:
     """A field that the command chooses, and one with a default."""
 
-    sugar: float = chosen_option("the guest's taste", "Grams of sugar.")
-    ice: bool = option(False, "Add ice.")
+    sugar: float = chosen_option("the guest's taste", "Grams of sugar.", group="Drink")
+    ice: bool = option(False, "Add ice.", group="Drink")
 
 
 def test_a_field_that_the_command_chooses_is_none_until_it_is_given():

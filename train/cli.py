@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
+from pipeline.common.command import Command, grouped_option
 from pipeline.common.errors import ClozelineError, InputError, one_line
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
@@ -85,11 +86,14 @@ for command in (tokenizer, shards, inspect):
     main.add_command(command)
 
 
-@main.command("verify", params=[*verify.params], help=verify.help)
-@click.option(
+@main.command(
+    "verify", params=[*verify.params], help=verify.help, cls=Command, example=verify.example
+)
+@grouped_option(
     "--loader",
     is_flag=True,
     help="Also check that training reads each example exactly once per epoch.",
+    group="Checks",
 )
 @click.pass_context
 def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) -> None:
@@ -98,12 +102,14 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
     if loader:
         from train.data.loader_check import check_loader
 
-        click.echo(check_loader(options["folder"]))
+        click.echo(check_loader(options["shards"]))
 
 
-@main.command()
+@main.command(cls=Command, example="clozeline report work/run")
 @click.argument("folders", metavar="SHARDS|CLASSIFIER|RUN...", nargs=-1, required=True, type=FOLDER)
-@click.option("--out", type=FOLDER, help="Write only the HTML page, to this file.")
+@grouped_option(
+    "--out", type=FOLDER, help="Write only the HTML page, to this file.", group="Output"
+)
 def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report on a data set, a classifier or runs.
 
@@ -144,32 +150,37 @@ for command in (view, pretrain, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 
-@main.command()
-@click.argument("folder", metavar="CLASSIFIER|HF_DIR", type=LOCAL)
+@main.command(cls=Command, example='clozeline predict work/classifier "What a lovely lamp."')
+@click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=LOCAL)
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
-@click.option(
+@grouped_option(
     "--file",
     "files",
     multiple=True,
     help="A table, or a file with one text per line; - is standard input.",
+    group="Text",
 )
-@click.option("--text", help="Column of the text in a table. Default: as in training.")
-@click.option("--text-pair", help="Column of the second text of a pair.")
-@click.option(
+@grouped_option(
+    "--text", help="Column of the text in a table. Default: as in training.", group="Text"
+)
+@grouped_option("--text-pair", help="Column of the second text of a pair.", group="Text")
+@grouped_option(
     "--batch-size",
     default=32,
     show_default=True,
     type=click.IntRange(min=1),
     help="Texts per forward pass.",
+    group="Model",
 )
-@click.option(
+@grouped_option(
     "--engine",
     default="torch",
     show_default=True,
     type=click.Choice(["torch", "onnx"]),
     help="`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU.",
+    group="Model",
 )
-def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
+def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files or standard input.
 
     Prints one line per text: class, probability and text, separated by tabs; line ends in a text
@@ -179,15 +190,17 @@ def predict(folder: Path, texts: tuple[str, ...], **options: Any) -> None:
 
     if not texts and not options["files"]:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
-    for prediction in run_prediction(folder, texts, **options):
+    for prediction in run_prediction(classifier, texts, **options):
         text = " ".join(prediction.text.splitlines())
         click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{text}")
 
 
-@main.command()
+@main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')
 @click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("text")
-@click.option("--top", default=5, show_default=True, help="Number of guesses per mask.")
+@grouped_option(
+    "--top", default=5, show_default=True, help="Number of guesses per mask.", group="Output"
+)
 def fill(run: Path, text: str, top: int) -> None:
     """Fill in each [MASK] of a text."""
     from train.fill import fill as run_fill
@@ -199,18 +212,21 @@ def fill(run: Path, text: str, top: int) -> None:
         click.echo(f"  {number}  {shown}")
 
 
-@main.command()
+@main.command(cls=Command, example="clozeline export work/run --out work/huggingface")
 @click.argument("folder", metavar="RUN|CLASSIFIER", type=LOCAL)
-@click.option("--out", required=True, type=LOCAL, help="Folder for the exported model.")
-@click.option(
+@grouped_option(
+    "--out", required=True, type=LOCAL, help="Folder for the exported model.", group="Output"
+)
+@grouped_option(
     "--format",
     "form",
     default="transformers",
     show_default=True,
     type=click.Choice(["transformers", "onnx", "sentence-transformers"]),
     help="Library that reads the folder; `onnx` takes every preset.",
+    group="Output",
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing export.")
+@grouped_option("--overwrite", is_flag=True, help="Replace an existing export.", group="Output")
 def export(folder: Path, out: Path, **options: Any) -> None:
     """Convert a run or a classifier for other libraries.
 

@@ -32,80 +32,120 @@ RECIPE = "the preset's recipe"
 class PretrainConfig:
     """The options of `clozeline pretrain`, resolved; kept in every checkpoint."""
 
-    batch_size: int = chosen_option(RECIPE, "Examples per step, over all processes.")
+    batch_size: int = chosen_option(
+        RECIPE, "Examples per step, over all processes.", group="Training"
+    )
     micro_batch_size: int | Auto | None = option(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
         "batch; `auto` halves it until a step fits in memory.",
+        group="Speed and memory",
     )
     batch_ramp: float = option(
         0.0,
         "Fraction of the run in which the batch grows: an eighth, a quarter, then half of its "
         "full size.",
+        group="Training",
     )
-    max_steps: int = chosen_option(RECIPE, "Training steps; ignored with --for.")
+    max_steps: int = chosen_option(RECIPE, "Training steps; ignored with --for.", group="Training")
     for_: str | None = option(
-        None, "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time."
+        None,
+        "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time.",
+        group="Training",
     )
     optimizer: Optimizer = chosen_option(
-        RECIPE, "`muon` trains the layers' weight matrices and leaves everything else to AdamW."
+        RECIPE,
+        "`muon` trains the layers' weight matrices and leaves everything else to AdamW.",
+        group="Training",
     )
-    learning_rate: float = chosen_option(RECIPE, "Peak learning rate.")
+    learning_rate: float = chosen_option(RECIPE, "Peak learning rate.", group="Training")
     warmup: float = chosen_option(
-        RECIPE, "Fraction of the run in which the learning rate warms up."
+        RECIPE, "Fraction of the run in which the learning rate warms up.", group="Training"
     )
     schedule: Schedule = chosen_option(
         RECIPE,
         "Learning rate after the warm-up; `wsd` stays constant and decays in the last fifth.",
+        group="Training",
     )
     weight_decay: float = chosen_option(
-        RECIPE, "Weight decay of matrices; norms and biases have none."
+        RECIPE, "Weight decay of matrices; norms and biases have none.", group="Training"
     )
-    beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.")
-    beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.")
-    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 disables clipping.")
+    beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.", group="Training")
+    beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.", group="Training")
+    clip: float = chosen_option(
+        RECIPE, "Maximum gradient norm; 0 disables clipping.", group="Training"
+    )
     precision: Precision = chosen_option(
         RECIPE,
         "`bf16` runs matrix products in bfloat16 (autocast); `auto` does where that is native.",
+        group="Speed and memory",
     )
     bf16_residual: bool = option(
         False,
         "With bf16, also keep the sums that pass from layer to layer in bfloat16: half of their "
         "memory traffic. FSDP does so anyway.",
+        group="Speed and memory",
     )
     compile: bool | None = option(
-        None, "Compile the model with torch.compile; by default only on CUDA."
+        None,
+        "Compile the model with torch.compile; by default only on CUDA.",
+        group="Speed and memory",
     )
     activation_checkpointing: bool = option(
         False,
         "Compute each layer a second time in the backward pass instead of keeping its activations "
         "in memory.",
+        group="Speed and memory",
     )
     parallel: Parallel = option(
-        "ddp", "With several processes, `ddp` replicates the model and `fsdp` shards it."
+        "ddp",
+        "With several processes, `ddp` replicates the model and `fsdp` shards it.",
+        group="Speed and memory",
     )
-    remask: bool = option(True, "Draw new masks from the second epoch on.")
+    remask: bool = option(True, "Draw new masks from the second epoch on.", group="Data")
     length_bins: int = option(
-        0, "Sort the rows of N global batches by length to reduce padding; 0 disables sorting."
+        0,
+        "Sort the rows of N global batches by length to reduce padding; 0 disables sorting.",
+        group="Data",
     )
-    unpadded: bool = option(False, "Concatenate the rows of a batch instead of padding them.")
+    unpadded: bool = option(
+        False, "Concatenate the rows of a batch instead of padding them.", group="Data"
+    )
     check_shards: bool = option(
-        False, "Check the sha256 of each shard against the manifest when it is first read."
+        False,
+        "Check the sha256 of each shard against the manifest when it is first read.",
+        group="Data",
     )
     skip_bad_shards: bool = option(
         False,
         "Train without the shards that are damaged; reads every shard once at the start to find "
         "them.",
+        group="Data",
     )
-    log_every: int = option(10, "Log metrics every N steps.")
+    log_every: int = option(10, "Log metrics every N steps.", group="Metrics and checkpoints")
     eval_every: int | None = option(
         None,
         "Evaluate every N steps; by default before each checkpoint; 0 evaluates only at the end.",
+        group="Metrics and checkpoints",
     )
-    eval_examples: int = option(2048, "Maximum validation examples per evaluation; 0 uses all.")
-    save_every: int = option(500, "Save a checkpoint every N steps; 0 saves only at the end.")
-    keep: int = option(2, "Recent checkpoints to keep, in addition to the best one.")
-    seed: int = option(0, "Random seed of the initial weights, dropout and data order.")
+    eval_examples: int = option(
+        2048,
+        "Maximum validation examples per evaluation; 0 uses all.",
+        group="Metrics and checkpoints",
+    )
+    save_every: int = option(
+        500,
+        "Save a checkpoint every N steps; 0 saves only at the end.",
+        group="Metrics and checkpoints",
+    )
+    keep: int = option(
+        2,
+        "Recent checkpoints to keep, in addition to the best one.",
+        group="Metrics and checkpoints",
+    )
+    seed: int = option(
+        0, "Random seed of the initial weights, dropout and data order.", group="Training"
+    )
 
     def __post_init__(self) -> None:
         check_between("batch_size", self.batch_size, 1, 1 << 20)

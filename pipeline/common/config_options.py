@@ -2,7 +2,7 @@
 
 A field of a frozen dataclass that is declared with `option` becomes an option of a command:
 
-    max_seq_length: int = option(128, "Maximum tokens per example.")
+    max_seq_length: int = option(128, "Maximum tokens per example.", group="Examples")
     ->  --max-seq-length INTEGER  Maximum tokens per example.  [default: 128]
 """
 
@@ -13,7 +13,9 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
+from click.shell_completion import CompletionItem
 
+from pipeline.common.command import grouped_option
 from pipeline.common.paths import AnyPath
 
 if TYPE_CHECKING:
@@ -26,14 +28,14 @@ Command = Callable[..., Any]
 Value = TypeVar("Value")
 
 
-def option(default: Value, help: str) -> Value:
-    """A config field with its default and its help text."""
-    return field(default=default, metadata={"help": help})
+def option(default: Value, help: str, *, group: str) -> Value:
+    """A config field with its default, its help text and the group of the help that shows it."""
+    return field(default=default, metadata={"help": help, "group": group})
 
 
-def chosen_option(chosen_by: str, help: str) -> Any:
+def chosen_option(chosen_by: str, help: str, *, group: str) -> Any:
     """A config field without a default: where the option is not given, the command chooses."""
-    return field(metadata={"help": help, "default": chosen_by})
+    return field(metadata={"help": help, "default": chosen_by, "group": group})
 
 
 def chosen_fields(config_class: type) -> tuple[str, ...]:
@@ -51,6 +53,10 @@ class PathOrUrl(ParamType):
         from pipeline.common.paths import path_of
 
         return path_of(value)
+
+    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> list[CompletionItem]:
+        """The shell's own completion of paths."""
+        return [CompletionItem(incomplete, type="file")]
 
 
 class NumberOrWord(ParamType):
@@ -78,7 +84,8 @@ def options_of(
 
     def decorate(command: Command) -> Command:
         for setting in reversed([f for f in fields(config_class) if f.name not in leave_out]):
-            keywords = {"help": setting.metadata["help"], "show_default": True}
+            keywords = {name: setting.metadata[name] for name in ("help", "group")}
+            keywords["show_default"] = True
             if setting.default is MISSING:
                 keywords |= {"default": None, "show_default": setting.metadata["default"]}
             else:
@@ -106,11 +113,11 @@ def _click_option(name: str, hint: Any, keywords: dict[str, Any]) -> Callable[[C
     flag = "--" + name.rstrip("_").replace("_", "-")  # `for_` is the field of --for
     inner = _without_none(hint)
     if inner is bool:
-        return click.option(f"{flag}/--no-{flag[2:]}", name, **keywords)
+        return grouped_option(f"{flag}/--no-{flag[2:]}", name, **keywords)
     if get_origin(inner) is tuple:
         keywords["multiple"] = True
         inner = get_args(inner)[0]
-    return click.option(flag, name, type=_click_type(inner), **keywords)
+    return grouped_option(flag, name, type=_click_type(inner), **keywords)
 
 
 def _click_type(hint: Any) -> Any:

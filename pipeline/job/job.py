@@ -49,17 +49,24 @@ CACHE = ".cache"
 class JobOptions:
     """How the work is done; none of it reaches a shard."""
 
-    workers: int = option(0, "Worker processes on this machine; 0 uses every core.")
-    block_bytes: int = option(BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.")
+    workers: int = option(0, "Worker processes on this machine; 0 uses every core.", group="Job")
+    block_bytes: int = option(
+        BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.", group="Job"
+    )
     token_cache: AnyPath | None = option(
         None,
         "Keep tokenized blocks here for other data sets. Default: OUT/.cache, removed on success.",
+        group="Job",
     )
     allow_truncated: bool = option(
-        False, "Use what can be read of sources that end early, instead of failing the job."
+        False,
+        "Use what can be read of sources that end early, instead of failing the job.",
+        group="Text",
     )
     overwrite: bool = option(
-        False, "Replace a finished data set that has another config or other sources."
+        False,
+        "Replace a finished data set that has another config or other sources.",
+        group="Output",
     )
 
     def __post_init__(self) -> None:

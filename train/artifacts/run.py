@@ -1,7 +1,8 @@
 """The folder of a training run: its configs, tokenizer and weights, for every later command."""
 
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +43,8 @@ class RunConfig:
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
     #: What --micro-batch-size auto found; None: it was not asked.
     found_micro_batch_size: int | None = None
+    #: The command's options, as `--config` reads them.
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: BertConfig, training: PretrainConfig, manifest: Manifest) -> Self:
@@ -64,6 +67,7 @@ class RunConfig:
             "tokenizer_digest": self.tokenizer_digest,
             "started_from": self.started_from,
             "found_micro_batch_size": self.found_micro_batch_size,
+            "options": self.options,
         }
 
     @classmethod
@@ -77,6 +81,7 @@ class RunConfig:
             tokenizer_digest=values["tokenizer_digest"],
             started_from=values.get("started_from"),
             found_micro_batch_size=values.get("found_micro_batch_size"),
+            options=values.get("options", {}),
         )
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import config_or_usage_error, options_of
 from train.finetuning.config import FinetuneConfig
 
@@ -13,11 +14,15 @@ LOCAL = click.Path(path_type=Path)
 OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
 
 
-@click.command()
+@click.command(
+    cls=Command, example="clozeline benchmark work/run glue/CoLA glue/SST-2 --out work/glue"
+)
 @click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=LOCAL)
-@click.option("--out", required=True, type=LOCAL, help="Folder for the results of all tasks.")
-@click.option("--overwrite", is_flag=True, help="Repeat finished tasks.")
+@grouped_option(
+    "--out", required=True, type=LOCAL, help="Folder for the results of all tasks.", group="Output"
+)
+@grouped_option("--overwrite", is_flag=True, help="Repeat finished tasks.", group="Output")
 @options_of(FinetuneConfig, leave_out=OF_A_TASK)
 def benchmark(
     run: Path, tasks: tuple[Path, ...], out: Path, overwrite: bool, **options: Any

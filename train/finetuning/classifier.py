@@ -61,10 +61,12 @@ def save_classifier(
     job: dict[str, Any],
     report: dict[str, Any],
     files: Mapping[str, bytes],
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the folder, replacing an existing one.
 
-    `job`: the config and data digests. `files`: other files by name, such as figures.
+    `job`: the config and data digests. `files`: other files by name, such as figures. `options`: of
+    the command, as `--config` reads them.
     """
     metadata = {
         "model": classifier.model.config.to_dict(),
@@ -76,6 +78,7 @@ def save_classifier(
         "temperature": classifier.temperature,
         "tokenizer_digest": classifier.tokenizer.digest,
         "job": job,
+        "options": options or {},
     }
     weights = {k: v.detach().contiguous() for k, v in classifier.model.state_dict().items()}
     with partial_folder(folder) as partial:

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from train.finetuning.config import FinetuneConfig
 
@@ -12,18 +13,29 @@ LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
 
 
-@click.command()
+@click.command(
+    cls=Command,
+    example="clozeline finetune work/run train.csv --test test.csv --out work/classifier",
+)
 @click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
 @click.argument("train", metavar="TRAIN")
-@click.option("--out", required=True, type=LOCAL, help="Folder for the classifier.")
-@click.option("--test", help="Labelled test rows. Default: hold out part of TRAIN.")
-@click.option(
+@grouped_option(
+    "--out", required=True, type=LOCAL, help="Folder for the classifier.", group="Output"
+)
+@grouped_option("--test", help="Labelled test rows. Default: hold out part of TRAIN.", group="Data")
+@grouped_option(
     "--also-test",
     multiple=True,
     help="More test rows, reported separately; FILE?text=A&label=B names other columns.",
+    group="Data",
 )
-@click.option("--resume", is_flag=True, help="Continue an unfinished comparison, if there is one.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing classifier.")
+@grouped_option(
+    "--resume",
+    is_flag=True,
+    help="Continue an unfinished comparison, if there is one.",
+    group="Output",
+)
+@grouped_option("--overwrite", is_flag=True, help="Replace an existing classifier.", group="Output")
 @options_of(FinetuneConfig)
 def finetune(
     run: Path,
@@ -55,6 +67,7 @@ def finetune(
         config=config,
         resume=resume,
         overwrite=overwrite,
+        options=recorded_options(),
     )
     if not is_main_process():
         return
@@ -64,19 +77,35 @@ def finetune(
     click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {out}")
 
 
-@click.command()
+@click.command(cls=Command, example="clozeline baseline train.csv --test test.csv --label stars")
 @click.argument("train", metavar="TRAIN")
-@click.option("--test", required=True, help="Labelled test rows.")
-@click.option("--text", default=FinetuneConfig.text, show_default=True, help="Column of the text.")
-@click.option("--text-pair", help="Column of the second text of a pair.")
-@click.option(
-    "--label", default=FinetuneConfig.label, show_default=True, help="Column of the class."
+@grouped_option("--test", required=True, help="Labelled test rows.", group="Data")
+@grouped_option(
+    "--text",
+    default=FinetuneConfig.text,
+    show_default=True,
+    help="Column of the text.",
+    group="Data",
 )
-@click.option(
-    "--max-tokens", type=click.IntRange(min=3), help="Truncate each row to this many tokens."
+@grouped_option("--text-pair", help="Column of the second text of a pair.", group="Data")
+@grouped_option(
+    "--label",
+    default=FinetuneConfig.label,
+    show_default=True,
+    help="Column of the class.",
+    group="Data",
 )
-@click.option(
-    "--tokenizer", type=FOLDER, help="Count --max-tokens with this tokenizer. Default: words."
+@grouped_option(
+    "--max-tokens",
+    type=click.IntRange(min=3),
+    help="Truncate each row to this many tokens.",
+    group="Data",
+)
+@grouped_option(
+    "--tokenizer",
+    type=FOLDER,
+    help="Count --max-tokens with this tokenizer. Default: words.",
+    group="Data",
 )
 def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""

@@ -24,66 +24,92 @@ class FinetuneConfig:
     """The options of `clozeline finetune`; kept in the classifier's folder."""
 
     text: str = option(
-        "text", "Column (or JSON key) of the text; `title,content` joins columns, a line each."
+        "text",
+        "Column (or JSON key) of the text; `title,content` joins columns, a line each.",
+        group="Data",
     )
     text_pair: str | None = option(
-        None, "Column of a second text; the model reads [CLS] text [SEP] text-pair [SEP]."
+        None,
+        "Column of a second text; the model reads [CLS] text [SEP] text-pair [SEP].",
+        group="Data",
     )
-    label: str = option("label", "Column of the class: text or whole numbers.")
+    label: str = option("label", "Column of the class: text or whole numbers.", group="Data")
     max_seq_length: int | None = option(
         None,
         "Maximum tokens per row, including [CLS] and [SEP]; defaults to the pretrained model's.",
+        group="Data",
     )
     test_share: float = option(
-        0.1, "Fraction of the rows held out for testing when there is no --test file."
+        0.1, "Fraction of the rows held out for testing when there is no --test file.", group="Data"
     )
     max_examples: int | None = option(
-        None, "Train on this many rows, drawn at random; defaults to all."
+        None, "Train on this many rows, drawn at random; defaults to all.", group="Data"
     )
     pooling: Pooling | None = option(
         None,
         "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
         "for Hugging Face models with a trained pooler, else to mean.",
+        group="Model",
     )
-    dropout: float = option(0.1, "Dropout probability, whatever the model was pretrained with.")
+    dropout: float = option(
+        0.1, "Dropout probability, whatever the model was pretrained with.", group="Model"
+    )
     batch_size: int | Auto = option(
-        "auto", "Rows per step; `auto` is 32, and fewer (at least 8) where there are few rows."
+        "auto",
+        "Rows per step; `auto` is 32, and fewer (at least 8) where there are few rows.",
+        group="Training",
     )
     epochs: int | Auto = option(
         "auto",
         "Passes over the training rows; `auto` chooses on rows held out of the training rows.",
+        group="Training",
     )
     learning_rate: float | Auto = option(
         "auto",
         "Peak learning rate; `auto` tries three on rows held out of the training rows.",
+        group="Training",
     )
     layer_decay: float = option(
-        1.0, "Multiplies the learning rate once more for each layer further down; 1 disables it."
+        1.0,
+        "Multiplies the learning rate once more for each layer further down; 1 disables it.",
+        group="Training",
     )
     warmup: float = option(
-        0.1, "Fraction of the steps in which the learning rate warms up; then it decays to 0."
+        0.1,
+        "Fraction of the steps in which the learning rate warms up; then it decays to 0.",
+        group="Training",
     )
-    weight_decay: float = option(0.01, "Weight decay of matrices; norms and biases have none.")
-    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.")
+    weight_decay: float = option(
+        0.01, "Weight decay of matrices; norms and biases have none.", group="Training"
+    )
+    clip: float = option(1.0, "Maximum gradient norm; 0 disables clipping.", group="Training")
     class_weights: ClassWeights = option(
-        "none", "`balanced` gives every class the same total weight in the loss."
+        "none", "`balanced` gives every class the same total weight in the loss.", group="Training"
     )
     precision: Precision = option(
-        "auto", "`bf16` runs matrix products in bfloat16; `auto` does where that is native."
+        "auto",
+        "`bf16` runs matrix products in bfloat16; `auto` does where that is native.",
+        group="Training",
     )
     from_scratch: bool = option(
-        False, "Also train the same model without pretraining, for comparison."
+        False, "Also train the same model without pretraining, for comparison.", group="Comparison"
     )
-    baseline: bool = option(True, "Also score a bag-of-words baseline (needs scikit-learn).")
+    baseline: bool = option(
+        True, "Also score a bag-of-words baseline (needs scikit-learn).", group="Comparison"
+    )
     label_efficiency: str = option(
         "",
         "Also train on fewer rows, as in 100,1000,all: the pretrained model, the same model from "
         "scratch and bag-of-words.",
+        group="Comparison",
     )
-    seeds: int = option(1, "Train with this many seeds and report mean and standard deviation.")
+    seeds: int = option(
+        1, "Train with this many seeds and report mean and standard deviation.", group="Comparison"
+    )
     seed: int = option(
         0,
         "First random seed: initial weights of the classifier, dropout, choice of rows.",
+        group="Training",
     )
 
     def __post_init__(self) -> None:

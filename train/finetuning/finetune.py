@@ -60,13 +60,15 @@ def finetune(
     config: FinetuneConfig,
     resume: bool = False,
     overwrite: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> FinetuneReport:
     """Train a classifier and what it is compared with, or report on a finished one.
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
     unfinished one continues. Under torchrun each process trains some of the compared models; all
-    of them return the report. Raises InputError for whatever the user can fix.
+    of them return the report. `options` of the command are recorded in classifier.json. Raises
+    InputError for whatever the user can fix.
     """
     out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
     sources = (run, train_source, test_source, also_test)
@@ -74,7 +76,8 @@ def finetune(
         if world.any(is_restart()):
             resume, overwrite = True, False
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out, overwrite)))
-        return _finetune_into(out, *sources, config, world, resume=resume, overwrite=overwrite)
+        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "options": options or {}}
+        return _finetune_into(out, *sources, config, world, **how)
 
 
 @contextmanager
@@ -93,6 +96,7 @@ def _finetune_into(
     config: FinetuneConfig,
     world: World,
     *,
+    options: Mapping[str, Any],
     resume: bool,
     overwrite: bool,
 ) -> FinetuneReport:
@@ -130,7 +134,8 @@ def _finetune_into(
             notes=_notes(run, start, config),
             sources={"run": str(run), "train": train_source, "test": test_source},
         )
-        save_classifier(out, classifier, job=job, report=report.to_dict(), files=report.figures())
+        result: dict[str, Any] = {"report": report.to_dict(), "files": report.figures()}
+        save_classifier(out, classifier, job=job, options=options, **result)
         return report
 
     return world.broadcast_from_main(write)

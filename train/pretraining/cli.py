@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from model.config import PRESETS, BertConfig
+from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.errors import STOPPED
 from train.config import RECIPE_FIELDS, PretrainConfig
@@ -19,36 +20,59 @@ LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
 
 
-@click.command()
-@click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option("--out", required=True, type=LOCAL, help="Folder for the run.")
-@click.option(
+def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+@click.command(
+    cls=Command,
+    example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
+)
+@click.argument("shards", metavar="SHARDS", type=FOLDER)
+@grouped_option("--out", required=True, type=LOCAL, help="Folder for the run.", group="Output")
+@grouped_option(
     "--preset",
+    shell_complete=_presets,
     help=f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
     f"{DEFAULT_PRESET}.",
+    group="Model",
 )
-@click.option("--dropout", type=float, help="Dropout probability; overrides the preset.")
-@click.option(
-    "--resume", is_flag=True, help="Continue from the latest checkpoint, if there is one."
+@grouped_option(
+    "--dropout", type=float, help="Dropout probability; overrides the preset.", group="Model"
 )
-@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
-@click.option(
-    "--start-from", type=LOCAL, help="Start from the weights and optimizer state of this run."
+@grouped_option(
+    "--resume",
+    is_flag=True,
+    help="Continue from the latest checkpoint, if there is one.",
+    group="Output",
 )
-@click.option("--init", type=LOCAL, help="Start from the weights of this Hugging Face folder.")
-@click.option(
-    "--print-recipe", is_flag=True, help="Print the numbers of the run with their sources and exit."
+@grouped_option("--overwrite", is_flag=True, help="Replace an existing run.", group="Output")
+@grouped_option(
+    "--start-from",
+    type=LOCAL,
+    help="Start from the weights and optimizer state of this run.",
+    group="Model",
 )
-@click.option(
+@grouped_option(
+    "--init", type=LOCAL, help="Start from the weights of this Hugging Face folder.", group="Model"
+)
+@grouped_option(
+    "--print-recipe",
+    is_flag=True,
+    help="Print the numbers of the run with their sources and exit.",
+    group="Output",
+)
+@grouped_option(
     "--profile",
     type=click.IntRange(min=1),
     metavar="STEPS",
     help="Profile this many steps after the first three: OUT/profile gets a trace and a table of "
     "the ten most expensive operations.",
+    group="Output",
 )
 @options_of(PretrainConfig)
 def pretrain(
-    folder: Path,
+    shards: Path,
     out: Path,
     preset: str | None,
     dropout: float | None,
@@ -79,23 +103,31 @@ def pretrain(
     is_timed = options["for_"] is not None
     with join_world() as world:
         plan = make_plan(
-            folder, out=out, given=given, is_timed=is_timed, world=world, **architecture, **sources
+            shards, out=out, given=given, is_timed=is_timed, world=world, **architecture, **sources
         )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
             return
         outcome = run_pretraining(
-            folder,
+            shards,
             out=out,
             model=plan.model,
             training=training,
             resume=resume,
             note=plan.note,
             profile=profile or 0,
+            options=_reproducing(training),
             **sources,
         )
     _report(outcome, out, training)
+
+
+def _reproducing(training: PretrainConfig) -> dict[str, Any]:
+    """The options that start the same run again, also where the recipe has changed meanwhile."""
+    [(name, given)] = recorded_options().items()
+    chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
+    return {name: given | chosen}
 
 
 def _check_options(
@@ -131,36 +163,48 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
         click.get_current_context().exit(STOPPED)
 
 
-@click.command()
+@click.command(cls=Command, example="clozeline evaluate work/run work/shards")
 @click.argument("run", type=LOCAL)
-@click.argument("folder", metavar="SHARDS", type=FOLDER)
-@click.option(
+@click.argument("shards", metavar="SHARDS", type=FOLDER)
+@grouped_option(
     "--split",
     default="validation",
     show_default=True,
     type=click.Choice(["validation", "train"]),
     help="Evaluate on held-out or on training examples.",
+    group="Data",
 )
-@click.option(
+@grouped_option(
     "--batch-size",
     default=64,
     show_default=True,
     type=click.IntRange(min=1),
     help="Examples per forward pass.",
+    group="Data",
 )
-@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of examples.")
-@click.option("--ngrams", is_flag=True, help="Also measure bigrams and trigrams; takes minutes.")
-@click.option(
+@grouped_option(
+    "--limit", type=click.IntRange(min=1), help="Maximum number of examples.", group="Data"
+)
+@grouped_option(
+    "--ngrams",
+    is_flag=True,
+    help="Also measure bigrams and trigrams; takes minutes.",
+    group="N-grams",
+)
+@grouped_option(
     "--ngram-tokens",
     default=100_000_000,
     show_default=True,
     type=click.IntRange(min=3),
     help="Maximum number of training tokens to count n-grams in.",
+    group="N-grams",
 )
-@click.option("--json", "json_file", type=LOCAL, help="Also write the results to this file.")
+@grouped_option(
+    "--json", "json_file", type=LOCAL, help="Also write the results to this file.", group="Output"
+)
 def evaluate(
     run: Path,
-    folder: Path,
+    shards: Path,
     split: str,
     batch_size: int,
     limit: int | None,
@@ -179,14 +223,14 @@ def evaluate(
     from train.pretraining.evaluate import as_table, evaluate_run
     from train.pretraining.ngram_loss import ngram_losses
 
-    result = evaluate_run(run, folder, split=split, batch_size=batch_size, limit=limit)
+    result = evaluate_run(run, shards, split=split, batch_size=batch_size, limit=limit)
     if not is_main_process():
         return
     values = result.to_dict()
     for line in as_table(result, split=split):
         click.echo(line)
     if ngrams:
-        losses = ngram_losses(folder, limit=limit, max_tokens=ngram_tokens)
+        losses = ngram_losses(shards, limit=limit, max_tokens=ngram_tokens)
         values |= losses.to_dict()
         for line in losses.lines():
             click.echo(line)

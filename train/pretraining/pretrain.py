@@ -7,10 +7,11 @@ data and dropout are functions of the seed and the step.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,13 +50,15 @@ def pretrain(
     init: Path | None = None,
     note: str | None = None,
     profile: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
     A new run may start from the weights and moments of another run (`start_from`), or from the
     weights of a Hugging Face folder (`init`). A `note` is printed before the first step; `profile`
-    steps are profiled. Raises InputError for everything the user can fix, OutOfMemoryError where a
-    step does not fit, and DivergedError where the loss is not finite any more.
+    steps are profiled; `options` of the command are recorded in run.json. Raises InputError for
+    everything the user can fix, OutOfMemoryError where a step does not fit, and DivergedError where
+    the loss is not finite any more.
     """
     weights = {"start_from": start_from, "init": init}
     manifest = read_manifest(shards)
@@ -76,7 +79,11 @@ def pretrain(
         loader = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
-        config = replace(_with_micro_batch(config, world), started_from=start.started_from)
+        config = replace(
+            _with_micro_batch(config, world),
+            started_from=start.started_from,
+            options=options or {},
+        )
         world.broadcast_from_main(lambda: _write_folder(out, config, shards, replaces=overwrite))
         if note and world.is_main:
             print(note, file=sys.stderr)

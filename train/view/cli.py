@@ -4,25 +4,28 @@ from pathlib import Path
 
 import click
 
+from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import PathOrUrl
 from pipeline.common.paths import AnyPath
 
 
-@click.command()
+@click.command(cls=Command, example="clozeline view work/shards work/run")
 @click.argument(
     "folders", metavar="SHARDS|RUN|CLASSIFIER...", nargs=-1, required=True, type=PathOrUrl()
 )
-@click.option(
+@grouped_option(
     "--port",
     default=0,
     type=click.IntRange(min=0, max=65535),
     help="Port of the page.  [default: a free one]",
+    group="Output",
 )
-@click.option(
+@grouped_option(
     "--export",
     "file",
     type=click.Path(path_type=Path),
     help="Write one static page to this file instead.",
+    group="Output",
 )
 def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
     """Browse a data set, runs and a classifier in a web browser.

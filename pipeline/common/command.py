@@ -1,0 +1,140 @@
+"""What all commands have in common: options in groups, an example, and a config file.
+
+Usage: clozeline inspect [OPTIONS] SHARDS
+...
+Examples:
+  -n INTEGER RANGE  Number of examples.  [default: 3; x>=0]
+  --seed INTEGER RANGE  ...
+
+General:
+  --config FILE     Take options from this file ...
+  --print-config    ...
+  -h, --help        Show this message and exit.
+
+Example:
+  clozeline inspect work/shards -n 5
+"""
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from pipeline.common.config_file import as_toml, plain_values, read_config
+
+#: Shown last, and not recorded with what a command has made: they do not decide what that is.
+OUTPUT, GENERAL = "Output", "General"
+WIDTH = 100
+PRINTS = "clozeline.print_config"
+
+
+class GroupedOption(click.Option):
+    """An option that belongs to a group of the help."""
+
+    def __init__(self, *args: Any, group: str, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self.group = group
+
+
+def grouped_option(*names: str, group: str, **attributes: Any) -> Callable[[Any], Any]:
+    """`click.option`, with the group of the help that shows it."""
+    return click.option(*names, cls=GroupedOption, group=group, **attributes)
+
+
+class Command(click.Command):
+    """A command with grouped options, an example, `--config` and `--print-config`."""
+
+    def __init__(self, *args: Any, example: str, **attributes: Any) -> None:
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
+        attributes["context_settings"] = settings | (attributes.get("context_settings") or {})
+        super().__init__(*args, **attributes)
+        self.example = example
+        known = {param.name for param in self.params}
+        self.params += [option for option in _config_options() if option.name not in known]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options of each group; all descriptions begin in the same column."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record and not isinstance(param, click.Argument):
+                groups.setdefault(group_of(param), []).append(record)
+        for name in (OUTPUT, GENERAL):
+            if name in groups:
+                groups[name] = groups.pop(name)
+        names = [len(row[0]) for rows in groups.values() for row in rows]
+        width = max((length for length in names if length <= 30), default=0)
+        for name, rows in groups.items():
+            with formatter.section(name):
+                formatter.write_dl([(row[0].ljust(width), row[1]) for row in rows], col_max=width)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The example, on lines of its own."""
+        with formatter.section("Example"):
+            for line in self.example.splitlines():
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, or print its options."""
+        if ctx.meta.get(PRINTS):
+            click.echo(as_toml(str(ctx.info_name), plain_values(ctx)), nl=False)
+            return None
+        return super().invoke(ctx)
+
+
+def group_of(param: click.Parameter) -> str:
+    """The group of an option; --help, which click adds, is a general one."""
+    return getattr(param, "group", GENERAL)
+
+
+def recorded_options(context: click.Context | None = None) -> dict[str, Any]:
+    """The options of the running command that decide what it makes, as `--config` reads them.
+
+    {"pretrain": {"shards": "work/shards", "preset": "nano", "seed": 0, ...}}
+    """
+    context = context or click.get_current_context()
+    decide = {
+        str(param.name)
+        for param in context.command.params
+        if isinstance(param, click.Argument) or group_of(param) not in (OUTPUT, GENERAL)
+    }
+    return {str(context.info_name): plain_values(context, only=decide)}
+
+
+def print_next(*words: object) -> None:
+    """The last line of a command: the command that usually follows. Standard error has it."""
+    click.echo(f"Next: {shlex.join(map(str, words))}", err=True)
+
+
+def _config_options() -> list[click.Option]:
+    return [
+        GroupedOption(
+            ["--config"],
+            group=GENERAL,
+            metavar="FILE",
+            is_eager=True,
+            expose_value=False,
+            callback=_read,
+            type=click.Path(),
+            help="Take options from this TOML file, or from the JSON file in which an earlier "
+            "command recorded its own. Options on the command line win.",
+        ),
+        GroupedOption(
+            ["--print-config"],
+            group=GENERAL,
+            is_flag=True,
+            expose_value=False,
+            callback=_note,
+            help="Print the options as a file for --config, and exit.",
+        ),
+    ]
+
+
+def _read(context: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None and not context.resilient_parsing:
+        context.default_map = read_config(value, context)
+
+
+def _note(context: click.Context, param: click.Parameter, value: bool) -> None:
+    context.meta[PRINTS] = value

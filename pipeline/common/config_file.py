@@ -1,0 +1,151 @@
+"""Options of a command from a file, and back.
+
+[pretrain]                the options of `clozeline pretrain`; tables of other commands are ignored
+shards = "work/shards"    an argument, by its name
+max_steps = 10_000        --max-steps; a dash is as good as an underscore
+
+The table's name may be left out. A JSON file that a command wrote has the same under "options".
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.common.errors import InputError, one_line
+from pipeline.common.sealed import unsealed
+
+OPTIONS = "options"  #: in a JSON file
+
+
+def read_config(path: str, context: click.Context) -> dict[str, Any]:
+    """The values of the file for the command of the context, by the names of its parameters.
+
+    Raises InputError, naming the file and the key, for anything that the command does not take.
+    """
+    name = str(context.info_name)
+    tables = _tables(path)
+    group = context.parent.command if context.parent else None
+    others = set(group.commands) if isinstance(group, click.Group) else set()
+    given = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    for key, value in tables.items():
+        if key == name and isinstance(value, dict):
+            given |= value
+        elif isinstance(value, dict) and key not in others:
+            raise InputError(f"{path}: [{key}] is not a command{_nearest(key, others)}.")
+    if not given and tables.keys() - {name}:
+        raise InputError(
+            f"{path} has options of `clozeline {', '.join(tables)}` and none of `clozeline {name}`."
+        )
+    params = {key_of(param): param for param in context.command.params if param.expose_value}
+    values = {}
+    for key, value in given.items():
+        param = params.get(key.replace("-", "_"))
+        if param is None:
+            raise InputError(
+                f"{path}: {key} is not an option of `clozeline {name}`{_nearest(key, params)}."
+            )
+        _check(value, param, context, f"{path}: {key}")
+        values[str(param.name)] = value
+    return values
+
+
+def key_of(param: click.Parameter) -> str:
+    """The name of a parameter in a file: "max_steps" of --max-steps; an argument's own name."""
+    long = [name for name in param.opts if name.startswith("--")]
+    return long[0][2:].replace("-", "_") if long else str(param.name)
+
+
+def plain_values(context: click.Context, *, only: Collection[str] | None = None) -> dict[str, Any]:
+    """The values of a command's parameters as a file holds them; those without one are left out."""
+    found = {
+        key_of(param): _plain(context.params[str(param.name)])
+        for param in context.command.params
+        if param.expose_value and (only is None or param.name in only)
+    }
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def as_toml(name: str, values: Mapping[str, Any]) -> str:
+    """A table; its values are texts, numbers, booleans, and lists of texts.
+
+    as_toml("fill", {"run": "a", "top": 5})  ->  '[fill]\\nrun = "a"\\ntop = 5\\n'
+    """
+    return "\n".join([f"[{name}]", *(f"{key} = {_toml(values[key])}" for key in values), ""])
+
+
+def _tables(path: str) -> dict[str, Any]:
+    """The content of the file: options, and tables of options by command."""
+    try:
+        text = Path(path).read_text("utf-8")
+        if not path.endswith(".json"):
+            return tomllib.loads(text)
+        values = unsealed(json.loads(text))
+        if not isinstance(values.get(OPTIONS), dict):
+            raise InputError(
+                f'{path} has no "{OPTIONS}"; give a file that this version of `clozeline pretrain` '
+                "or `clozeline finetune` wrote, or a TOML file."
+            )
+        return dict(values[OPTIONS])
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+    except InputError:
+        raise
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        kind = "JSON" if path.endswith(".json") else "TOML"
+        raise InputError(f"{path} cannot be read as {kind} ({one_line(error)}).") from error
+
+
+def _check(value: Any, param: click.Parameter, context: click.Context, where: str) -> None:
+    """Raises InputError for a value of another type, or that the option refuses."""
+    takes_many = param.nargs == -1 or getattr(param, "multiple", False)
+    parts = value if takes_many and isinstance(value, list) else [value]
+    kinds, expected = _kinds(param.type)
+    if takes_many is not isinstance(value, list) or any(type(part) not in kinds for part in parts):
+        wanted = f"a list, each {expected}" if takes_many else expected
+        raise InputError(f"{where} is {_shown(value)}; give {wanted}.")
+    try:
+        param.type_cast_value(context, value)
+    except click.BadParameter as error:
+        raise InputError(f"{where}: {error.message}") from error
+
+
+def _kinds(kind: Any) -> tuple[tuple[type, ...], str]:
+    """The types of TOML that a type of click takes, in Python and in words."""
+    if isinstance(kind, click.types.BoolParamType):
+        return (bool,), "true or false"
+    if isinstance(kind, click.types.IntParamType):
+        return (int,), "a whole number"
+    if isinstance(kind, click.types.FloatParamType):
+        return (int, float), "a number"
+    if words := getattr(kind, "words", ()):  # NumberOrWord
+        number = (int,) if kind.number is int else (int, float)
+        return (*number, str), f"a number or {' or '.join(map(json.dumps, words))}"
+    return (str,), "a text in quotes"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, bool | int | float | None) else str(value)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, str):  # as in JSON, but that has no rule for DEL
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value).lower()  # true, 5, 1e-05, inf
+
+
+def _nearest(key: str, valid: Collection[str]) -> str:
+    found = difflib.get_close_matches(key.replace("-", "_"), valid, n=1, cutoff=0.4)
+    return f"; the nearest is {found[0]}" if found else ""
+
+
+def _shown(value: Any) -> str:
+    return "a table" if isinstance(value, dict) else _toml(value)

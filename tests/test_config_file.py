@@ -1,0 +1,209 @@
+"""Options from files: TOML, and what a run or a classifier recorded."""
+
+import json
+import tomllib
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from model.heads import BertForPretraining
+from pipeline.common.command import Command, grouped_option, recorded_options
+from pipeline.common.config_file import as_toml, key_of
+from pipeline.common.config_options import NumberOrWord
+from pipeline.common.sealed import sealed
+from tests.support.small_data import write_data_set
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.small_training import assert_same_run, command_line
+from train.artifacts.run import read_run
+from train.cli import InOrder, main
+
+
+@click.group(cls=InOrder)
+def kitchen():
+    """Two commands."""
+
+
+@kitchen.command(cls=Command, example="kitchen cook soup --guests 3")
+@click.argument("dishes", nargs=-1, required=True)
+@grouped_option("--guests", type=click.IntRange(min=1), default=2, group="Table")
+@grouped_option("--heat", type=NumberOrWord(float, ("auto",)), default="auto", group="Stove")
+@grouped_option("--minutes", "minutes", type=float, group="Stove")
+@grouped_option("--for", "for_", group="Table")
+@grouped_option("--pot-kind", type=click.Choice(["iron", "clay"]), default="iron", group="Stove")
+@grouped_option("--herbs", multiple=True, default=["dill"], group="Table")
+@grouped_option("--bread/--no-bread", default=False, group="Table")
+@grouped_option("--out", group="Output")
+def cook(**options):
+    """Cook."""
+    click.echo(json.dumps(options | {"recorded": recorded_options()}))
+
+
+@kitchen.command(cls=Command, example="kitchen wash")
+def wash():
+    """Wash."""
+
+
+def run(*args):
+    """What `cook` was called with, or the output instead."""
+    result = CliRunner().invoke(kitchen, [str(arg) for arg in args], prog_name="kitchen")
+    assert result.exit_code == (2 if result.output.startswith(("Error", "Usage")) else 0), result
+    return json.loads(result.output) if result.output.startswith("{") else result.output
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "meal.toml"
+    path.write_text(
+        '[cook]\ndishes = ["soup"]\nguests = 4\npot-kind = "clay"\nbread = true\n'
+        'for = "lunch"\nherbs = ["sage", "mint"]\nheat = 3\n[wash]\n'
+    )
+    return path
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_defaults(file):
+    found = run("cook", "--config", file, "--guests", "5", "--no-bread")
+    recorded = found.pop("recorded")
+    assert found == {
+        "dishes": ["soup"], "guests": 5, "heat": 3.0, "minutes": None, "for_": "lunch",
+        "pot_kind": "clay", "herbs": ["sage", "mint"], "bread": False, "out": None,
+    }  # fmt: skip
+    assert recorded["cook"]["guests"] == 5
+    assert run("cook", "salad", "--config", file)["dishes"] == ["salad"]
+    assert run("cook", "salad", "--herbs", "dill", "--config", file)["herbs"] == ["dill"]
+
+
+def test_the_name_of_the_table_may_be_left_out(file):
+    file.write_text('dishes = ["soup"]\n')
+    assert run("cook", "--config", file)["dishes"] == ["soup"]
+
+
+def test_what_print_config_prints_is_read_back(file, tmp_path):
+    printed = run(
+        "cook", "--config", file, "--minutes", "1e-5", "--out", 'a "b"\n\x7f', "--print-config"
+    )
+    assert tomllib.loads(printed)["cook"]["out"] == 'a "b"\n\x7f'
+    again = tmp_path / "again.toml"
+    again.write_text(printed)
+    assert run("cook", "--config", again, "--print-config") == printed
+    assert run("cook", "--config", again)["minutes"] == 1e-5
+
+
+PLAIN = st.one_of(
+    st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), st.text()
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.one_of(PLAIN, st.lists(st.text()))))
+def test_toml_is_read_as_it_was_written(values):
+    try:
+        str(values).encode()
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # half a surrogate pair cannot be in a file
+        return
+    assert tomllib.loads(as_toml("x", values)) == {"x": values}
+
+
+def test_recorded_options_start_the_same_again(tmp_path):
+    found = run("cook", "soup", "--guests", "7", "--out", "here")["recorded"]
+    assert "out" not in found["cook"]
+    path = tmp_path / "meal.json"
+    path.write_text(json.dumps(sealed({"size": 1, "options": found})))
+    assert run("cook", "--config", path)["recorded"] == found
+    path.write_text(path.read_text().replace("7", "8"))
+    assert run("cook", "--config", path) == (
+        f"Error: {path} cannot be read as JSON (its content has changed since it was written).\n"
+    )
+    path.write_text("{}")
+    assert 'has no "options"; give a file' in run("cook", "--config", path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gests = 3", "gests is not an option of `clozeline cook`; the nearest is guests."),
+        ("config = 3", "config is not an option of `clozeline cook`."),
+        ('guests = "3"', 'guests is "3"; give a whole number.'),
+        ("guests = true", "guests is true; give a whole number."),
+        ("guests = 0", "guests: 0 is not in the range x>=1."),
+        ("guests = {a = 1}", "[guests] is not a command."),
+        ("[cook]\nguests = {a = 1}", "guests is a table; give a whole number."),
+        ("bread = 1", "bread is 1; give true or false."),
+        ("minutes = true", "minutes is true; give a number."),
+        ("heat = [1]", 'heat is [1]; give a number or "auto".'),
+        ('heat = "warm"', "heat: 'warm' is not a float or auto."),
+        ('pot_kind = "iorn"', "pot_kind: 'iorn' is not one of 'iron', 'clay'."),
+        ('herbs = "dill"', 'herbs is "dill"; give a list, each a text in quotes.'),
+        ("herbs = [1]", "herbs is [1]; give a list, each a text in quotes."),
+        ("for = 2024-01-01", "for is 2024-01-01; give a text in quotes."),
+        ("[cok]\nguests = 1", "[cok] is not a command; the nearest is cook."),
+        ("[wash]", "has options of `clozeline wash` and none of `clozeline cook`."),
+        ("guests 3", "cannot be read as TOML (Expected '=' after a key"),
+        ("guests = 3\nguests = 4", "cannot be read as TOML (Cannot overwrite a value"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_one_line_with_file_key_and_what_is_valid(file, text, message):
+    file.write_text(text)
+    found = run("cook", "soup", "--config", file)
+    assert found.startswith(f"Error: {file}")
+    assert message in found
+    assert found.count("\n") == 1
+
+
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path):
+    missing = tmp_path / "no.toml"
+    assert run("cook", "a", "--config", missing) == (
+        f"Error: {missing} cannot be read (No such file or directory).\n"
+    )
+    missing.write_bytes(b"\xff")
+    assert "cannot be read as TOML ('utf-8' codec" in run("cook", "a", "--config", missing)
+
+
+def test_no_two_options_of_a_command_have_the_same_key():
+    for name, command in main.commands.items():
+        keys = [key_of(param) for param in command.params if param.expose_value]
+        assert len(set(keys)) == len(keys), name
+
+
+def test_print_config_of_a_real_command(tmp_path):
+    line = ["evaluate", "run", "shards", "--print-config"]
+    result = CliRunner().invoke(main, line)
+    assert result.output == (
+        '[evaluate]\nrun = "run"\nshards = "shards"\nsplit = "validation"\nbatch_size = 64\n'
+        "ngrams = false\nngram_tokens = 100000000\n"
+    )
+
+
+def call(*args):
+    result = CliRunner().invoke(main, [str(arg) for arg in args])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_file_of_a_run_starts_the_same_run(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=(32,), validation=(8,))
+    call(*command_line(shards, tmp_path / "run", max_steps=3, seed=5), "--dropout=0.3", "--remask")
+    recorded = json.loads((tmp_path / "run/run.json").read_bytes())["options"]["pretrain"]
+    assert recorded["learning_rate"] == read_run(tmp_path / "run").training.learning_rate
+    assert recorded["shards"] == str(shards)
+    assert not {"out", "resume", "overwrite", "profile"} & set(recorded)
+    again = ("pretrain", "--config", tmp_path / "run/run.json", "--out")
+    call(*again, tmp_path / "again")
+    assert_same_run(tmp_path / "again", tmp_path / "run")
+    assert read_run(tmp_path / "again") == read_run(tmp_path / "run")
+    call(*again, tmp_path / "other", "--seed=6")
+    assert read_run(tmp_path / "other").training.seed == 6
+
+
+def test_the_file_of_a_classifier_starts_the_same_fine_tuning(tmp_path):
+    tokenizer = tokenizer_of("the", "of", "and")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
+    run = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=16)
+    first, again = tmp_path / "first", tmp_path / "again"
+    options = ("--text=content", "--epochs=1", "--learning-rate=1e-3", "--no-baseline", "--seed=3")
+    call("finetune", run, "sample:reviews?rows=40", "--out", first, *options)
+    call("finetune", "--config", first / "classifier.json", "--out", again)
+    for name in ("classifier.json", "report.json", "model.safetensors"):
+        assert (first / name).read_bytes() == (again / name).read_bytes()
