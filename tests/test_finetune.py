@@ -245,7 +245,9 @@ def test_overwrite_replaces_the_folder(
         "model.safetensors",
         "report.json",
         "tokenizer/SHA256SUMS",
+        "tokenizer/special_tokens_map.json",
         "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
         "tokenizer/vocab.txt",
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -93,7 +93,10 @@ def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, saved: Path
     assert loaded.normalization == tokenizer.normalization
     assert loaded.punkt == PUNKT
     assert loaded.digest == tokenizer.digest
-    assert names(saved) == ["SHA256SUMS", "punkt.json", "tokenizer.json", "vocab.txt"]
+    assert names(saved) == [
+        *("SHA256SUMS", "punkt.json", "special_tokens_map.json"),
+        *("tokenizer.json", "tokenizer_config.json", "vocab.txt"),
+    ]
     assert names(saved.parent) == ["tokenizer"]
 
 

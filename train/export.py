@@ -4,7 +4,7 @@
     sentence-transformers    the same of a bare encoder, modules.json, 1_Pooling/
     onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
 
-    all of them              tokenizer.json, vocab.txt, tokenizer_config.json ...; SHA256SUMS
+    all of them              the files of a tokenizer folder, without Punkt; SHA256SUMS
 
 `transformers` gets a model card, README.md.
 
@@ -29,15 +29,10 @@ from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import LOCK, locked_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.common.sealed import unsealed
-from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
+from pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from train.artifacts.checkpoint import latest_checkpoint, read_state
 from train.artifacts.classifier_folder import read_metadata, read_report
 from train.artifacts.huggingface import PARTS
-from train.artifacts.huggingface_tokenizer import (
-    SPECIAL_TOKENS_MAP,
-    TOKENIZER_CONFIG,
-    save_tokenizer,
-)
 from train.artifacts.onnx_folder import (
     ENCODER,
     METADATA,
@@ -56,8 +51,10 @@ from train.model_card import classifier_card, run_card
 Format = Literal["transformers", "onnx", "sentence-transformers"]
 
 CARD = "README.md"
-TOKENIZER_FILES = (TOKENIZER_JSON, VOCAB_TXT, TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP)
-FILES = (CONFIG, METADATA, MODULES, SAFETENSORS, ENCODER, MODEL, LENGTH, f"{POOLING}/*", CARD)
+FILES = (
+    *(CONFIG, METADATA, MODULES, SAFETENSORS, ENCODER, MODEL, LENGTH, f"{POOLING}/*", CARD),
+    *(name for name in TOKENIZER_FILES if name != PUNKT_JSON),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +95,10 @@ def export(
     if form != "onnx":
         _check_expressible(source, found, form)
     with locked_folder(out), partial_folder(out) as partial:
-        has_segments = found.config.type_vocab_size > 0
-        save_tokenizer(
+        Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
             partial,
-            found.tokenizer,
             max_seq_length=found.max_seq_length,
-            has_segments=has_segments,
+            has_segments=found.config.type_vocab_size > 0,
         )
         write = {
             "transformers": _write_transformers,
@@ -111,7 +106,8 @@ def export(
             "sentence-transformers": _write_sentence_transformers,
         }[form]
         description = write(found, partial)
-        write_sums(partial, [path.name for path in partial.iterdir() if path.name != CARD])
+        apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
+        write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
         if is_new:
             _check_overwrite(out, overwrite=overwrite)
@@ -246,7 +242,7 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
     is_export = any((out / name).exists() for name in (CONFIG, METADATA))
     check_kind(out, "an export", is_own=is_export)
     if overwrite or not is_export:
-        check_replaceable(out, "an export", own=(*FILES, *TOKENIZER_FILES, SUMS))
+        check_replaceable(out, "an export", own=FILES)
 
 
 def _is_same(partial: Path, out: Path) -> bool:

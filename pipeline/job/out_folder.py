@@ -74,7 +74,7 @@ def prepare_folders(context: JobContext, tokenizer: Tokenizer) -> None:
     folder = context.out_dir / TOKENIZER
     if not _has_tokenizer(context):
         remove_files(folder, TOKENIZER_FILES)
-        tokenizer.save(folder)
+    tokenizer.save(folder, max_seq_length=context.config.max_seq_length)
 
 
 def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:

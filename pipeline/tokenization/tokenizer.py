@@ -1,6 +1,7 @@
 """The tokenizer folder: a BERT WordPiece vocabulary, its normalizer flags and Punkt's parameters.
 
     work/tokenizer/   vocab.txt   punkt.json   tokenizer.json
+                      tokenizer_config.json   special_tokens_map.json
 
 A tokenizer consists of a list of tokens (id = index in the list), four normalizer flags and,
 optionally, the sentence splitter's parameters. The library's tokenizer is always built from these
@@ -27,13 +28,25 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from pipeline.common.checksums import SUMS, check_sums, sums_of
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
+from pipeline.tokenization.transformers_files import (
+    SPECIAL_TOKENS_MAP,
+    TOKENIZER_CONFIG,
+    transformers_files,
+)
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 CONTINUATION = "##"
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
 UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
-TOKENIZER_FILES = ("vocab.txt", "punkt.json", SUMS, "tokenizer.json")
-VOCAB_TXT, PUNKT_JSON, _, TOKENIZER_JSON = TOKENIZER_FILES
+VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
+TOKENIZER_FILES = (
+    VOCAB_TXT,
+    PUNKT_JSON,
+    TOKENIZER_CONFIG,
+    SPECIAL_TOKENS_MAP,
+    SUMS,
+    TOKENIZER_JSON,
+)
 MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
 
 # The settings of BERT's tokenizer.json: (part, setting, value).
@@ -103,17 +116,36 @@ class Tokenizer:
         """Readable text: tokens joined to words, including special tokens."""
         return self.library.decode([int(i) for i in ids], skip_special_tokens=False)
 
-    def save(self, folder: str | AnyPath) -> None:
-        """Write vocab.txt, punkt.json if there are parameters, sums, and finally tokenizer.json.
+    def save(
+        self,
+        folder: str | AnyPath,
+        *,
+        max_seq_length: int | None = None,
+        has_segments: bool = True,
+    ) -> None:
+        """Write the folder, finally tokenizer.json: without it a folder is not a tokenizer.
 
-        Without the last file a folder is not a tokenizer. A folder with the same tokenizer is left
-        unchanged. Raises InputError for a folder that holds anything else.
+        The two files for `transformers` get the maximum length, if it is known, and whether the
+        model has segments. In a folder with the same tokenizer, only these are brought up to date.
+        Raises InputError for a folder that holds anything else.
         """
         folder = path_of(folder)
         names = {name for name in names_in(folder) if not name.startswith(".")}
-        if TOKENIZER_JSON in names or not names <= {VOCAB_TXT, PUNKT_JSON, SUMS}:
+        is_new = TOKENIZER_JSON not in names and names <= set(TOKENIZER_FILES)
+        if not is_new:
             self._check_same(folder)
-            return
+        files = transformers_files(
+            SPECIAL_TOKENS,
+            asdict(self.normalization),
+            max_seq_length=max_seq_length,
+            has_segments=has_segments,
+        )
+        if is_new:
+            self._write(folder, files)
+        elif any(_bytes_of(folder / name) != text.encode() for name, text in files.items()):
+            _update(folder, files)
+
+    def _write(self, folder: AnyPath, files: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         texts = {VOCAB_TXT: "".join(f"{token}\n" for token in self.tokens)}
         if self.punkt is not None:
@@ -121,12 +153,11 @@ class Tokenizer:
         else:
             (folder / PUNKT_JSON).unlink(missing_ok=True)
         # Not the library's own save: it reports a full disk as a bare Exception.
-        texts[TOKENIZER_JSON] = self.library.to_str(pretty=True)
+        texts |= {**files, TOKENIZER_JSON: self.library.to_str(pretty=True)}
         contents = {name: text.encode() for name, text in texts.items()}
         sums, last = sums_of(contents), contents.pop(TOKENIZER_JSON)
         for name, data in {**contents, SUMS: sums, TOKENIZER_JSON: last}.items():
-            with whole_file(folder / name) as file:
-                file.write(data)
+            _write_whole(folder / name, data)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
@@ -272,6 +303,24 @@ def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization]:
     _check_added_tokens(path, spec.get("added_tokens") or [], vocabulary)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     return tokens, _read_normalization(path, parts["normalizer"])
+
+
+def _update(folder: AnyPath, files: dict[str, str]) -> None:
+    """Replace files of a whole folder; a kill leaves it without sums, which is accepted."""
+    (folder / SUMS).unlink(missing_ok=True)
+    for name, text in files.items():
+        _write_whole(folder / name, text.encode())
+    names = [name for name in TOKENIZER_FILES if name != SUMS and (folder / name).exists()]
+    _write_whole(folder / SUMS, sums_of({name: (folder / name).read_bytes() for name in names}))
+
+
+def _write_whole(path: AnyPath, data: bytes) -> None:
+    with whole_file(path) as file:
+        file.write(data)
+
+
+def _bytes_of(path: AnyPath) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
 
 
 def canonical_json(value: Any) -> str:

@@ -1,24 +1,20 @@
-"""The tokenizer of a Hugging Face folder, to and from ours.
+"""Reads the tokenizer of a Hugging Face folder.
 
     tokenizer.json, or vocab.txt      the vocabulary
     tokenizer_config.json             lower case, accents, Chinese; maximum length of a text
-    special_tokens_map.json           written for older versions, never read
 
 The normalization is what `transformers` makes of the files: for its BERT tokenizers the flags of
 tokenizer_config.json, with defaults for missing ones; for others those of tokenizer.json.
 """
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from model.huggingface.weight_files import read_json
-from pipeline.common.checksums import SUMS
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import (
-    SPECIAL_TOKENS,
     TOKENIZER_JSON,
     VOCAB_TXT,
     Normalization,
@@ -26,19 +22,10 @@ from pipeline.tokenization.tokenizer import (
     read_tokenizer_json,
     read_vocab_txt,
 )
+from pipeline.tokenization.transformers_files import ANY_TOKENIZER, FLAGS, TOKENIZER_CONFIG
 
-TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
-FLAGS = {  # ours -> Hugging Face's
-    "lowercase": "do_lower_case",
-    "strip_accents": "strip_accents",
-    "handle_chinese_chars": "tokenize_chinese_chars",
-}
-SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 BERT_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
-FILE_TOKENIZERS = (
-    "PreTrainedTokenizerFast",
-    "TokenizersBackend",
-)  # all is in tokenizer.json
+FILE_TOKENIZERS = (ANY_TOKENIZER, "TokenizersBackend")  # all is in tokenizer.json
 
 
 def read_tokenizer(folder: Path) -> Tokenizer:
@@ -69,37 +56,6 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         return Tokenizer(tokens, normalization)
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
-
-
-def save_tokenizer(
-    folder: Path, tokenizer: Tokenizer, *, max_seq_length: int, has_segments: bool = True
-) -> None:
-    """Write the files with which `transformers` gives the ids of this tokenizer to a new folder.
-
-    Except for text that spells [MASK] and the like: there it becomes the token, unless the
-    tokenizer is loaded with split_special_tokens. Without `has_segments`, `transformers` gives the
-    model no token_type_ids. Raises InputError for flags it does not have.
-    """
-    flags = tokenizer.normalization
-    if not flags.clean_text:
-        raise InputError(
-            "the tokenizer keeps control characters (clean_text is off), but BertTokenizer of "
-            "transformers drops them, so this model cannot be exported."
-        )
-    Tokenizer(tokenizer.tokens, flags).save(folder)  # without Punkt, which has no use there
-    (folder / SUMS).unlink()  # the export writes those of the whole folder
-    special = dict(zip(SPECIAL_NAMES, SPECIAL_TOKENS, strict=True))
-    config = {
-        "tokenizer_class": "BertTokenizer",
-        "model_max_length": max_seq_length,
-        "clean_up_tokenization_spaces": True,
-        **{name: getattr(flags, ours) for ours, name in FLAGS.items()},
-        **special,
-    }
-    if not has_segments:
-        config["model_input_names"] = ["input_ids", "attention_mask"]
-    for name, values in ((TOKENIZER_CONFIG, config), (SPECIAL_TOKENS_MAP, special)):
-        (folder / name).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
 
 
 def vocabulary_differences(there: Tokenizer, now: Tokenizer) -> list[str]:

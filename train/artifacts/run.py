@@ -144,7 +144,11 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
     (run / SUMMARY).unlink(missing_ok=True)
     with whole_file(run / RUN) as file:
         file.write((json.dumps(sealed(config.to_dict()), indent=2) + "\n").encode())
-    tokenizer.save(run / TOKENIZER)
+    tokenizer.save(
+        run / TOKENIZER,
+        max_seq_length=config.data.max_seq_length,
+        has_segments=config.model.type_vocab_size > 0,
+    )
 
 
 def read_run(run: Path) -> RunConfig:

@@ -82,7 +82,11 @@ def save_classifier(
     }
     weights = {k: v.detach().contiguous() for k, v in classifier.model.state_dict().items()}
     with partial_folder(folder) as partial:
-        classifier.tokenizer.save(partial / TOKENIZER)
+        classifier.tokenizer.save(
+            partial / TOKENIZER,
+            max_seq_length=classifier.max_seq_length,
+            has_segments=classifier.model.config.type_vocab_size > 0,
+        )
         save_file(weights, partial / MODEL)
         write_json(partial / REPORT, report)
         for name, content in files.items():

@@ -1,0 +1,48 @@
+"""The two files with which `transformers` opens a tokenizer folder as it was meant.
+
+    tokenizer_config.json      class, lower case, accents, special tokens, maximum length
+    special_tokens_map.json    the special tokens again, for older versions
+
+Without them, `AutoTokenizer` finds the ids in `tokenizer.json`, but no mask token and no limit.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
+#: Fields of `Normalization` -> options of BertTokenizer, which has none for `clean_text`.
+FLAGS = {
+    "lowercase": "do_lower_case",
+    "strip_accents": "strip_accents",
+    "handle_chinese_chars": "tokenize_chinese_chars",
+}
+SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
+
+
+def transformers_files(
+    special_tokens: Sequence[str],
+    flags: Mapping[str, bool],
+    *,
+    max_seq_length: int | None,
+    has_segments: bool,
+) -> dict[str, str]:
+    """The content of both files by name, for a tokenizer with these normalizer flags.
+
+    `max_seq_length` None: not known. Without `has_segments`, `transformers` gives the model no
+    token_type_ids. Text that spells [MASK] becomes the token there, unless the tokenizer is loaded
+    with `split_special_tokens`.
+    """
+    special = dict(zip(SPECIAL_NAMES, special_tokens, strict=True))
+    is_bert = flags["clean_text"]
+    config: dict[str, object] = {"tokenizer_class": "BertTokenizer" if is_bert else ANY_TOKENIZER}
+    if max_seq_length is not None:
+        config["model_max_length"] = max_seq_length
+    config["clean_up_tokenization_spaces"] = True
+    if is_bert:
+        config |= {name: flags[ours] for ours, name in FLAGS.items()}
+    config |= special
+    if not has_segments:
+        config["model_input_names"] = ["input_ids", "attention_mask"]
+    files = {TOKENIZER_CONFIG: config, SPECIAL_TOKENS_MAP: special}
+    return {name: json.dumps(values, indent=2) + "\n" for name, values in files.items()}

@@ -1,0 +1,138 @@
+"""`AutoTokenizer` opens the tokenizer of every folder that the commands write."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from model.heads import BertForPretraining
+from pipeline.common.checksums import check_sums
+from pipeline.config import DataConfig
+from pipeline.dataset.manifest import TOKENIZER
+from pipeline.job.job import JobOptions, build_shards
+from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from pipeline.tokenization.transformers_files import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
+from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_huggingface import quiet_transformers
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
+from tests.test_export import HOSTILE
+from train.export import export
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+NO_LIMIT = int(1e30)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    with quiet_transformers():
+        yield
+
+
+def of_command(folder: Path) -> tuple[Path, int]:
+    small_tokenizer(PUNKT).save(folder)
+    return folder, NO_LIMIT
+
+
+def of_shards(folder: Path) -> tuple[Path, int]:
+    text = folder.with_name("text.txt")
+    text.write_text("the cat sat. the dog ran.\n\nit slept on mat. some are tall.\n")
+    given_tokenizer, _ = of_command(folder.with_name("given"))
+    build_shards(
+        [str(text)],
+        tokenizer_dir=given_tokenizer,
+        out_dir=folder,
+        config=DataConfig(max_seq_length=24, num_shards=1, min_characters=0),
+        options=JobOptions(),
+    )
+    return folder / TOKENIZER, 24
+
+
+def of_run(folder: Path) -> tuple[Path, int]:
+    model = BertForPretraining(TINY)
+    run = write_small_run(folder, model, small_tokenizer(PUNKT), max_seq_length=12)
+    return run / TOKENIZER, 12
+
+
+def of_classifier(folder: Path) -> tuple[Path, int]:
+    return write_small_classifier(folder) / TOKENIZER, 16
+
+
+def of_export(folder: Path) -> tuple[Path, int]:
+    run = folder.with_name("run")
+    write_small_run(run, BertForPretraining(TINY), small_tokenizer(PUNKT), max_seq_length=12)
+    export(run, out=folder)
+    return folder, 12
+
+
+KINDS = (of_command, of_shards, of_run, of_classifier, of_export)
+
+
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_every_tokenizer_folder_opens_in_transformers(
+    make: Callable[[Path], tuple[Path, int]], tmp_path: Path
+) -> None:
+    import transformers
+
+    folder, limit = make(tmp_path / "made")
+    ours = small_tokenizer()
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert theirs.model_max_length == limit
+    found = [theirs.pad_token_id, theirs.unk_token_id, theirs.cls_token_id, theirs.sep_token_id]
+    assert found == [ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id]
+    assert theirs.mask_token_id == ours.mask_id
+    check_sums(folder)
+    exact = transformers.AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+
+    @settings(max_examples=40)
+    @given(text=HOSTILE)
+    def same_ids(text: str) -> None:
+        (expected,) = ours.encode_batch([text])
+        assert exact(text, add_special_tokens=False)["input_ids"] == expected
+
+    same_ids()
+
+
+def test_a_folder_of_an_earlier_version_loads_and_is_brought_up_to_date(tmp_path: Path) -> None:
+    folder, tokenizer = tmp_path / "old", small_tokenizer(PUNKT)
+    tokenizer.save(folder)
+    lines = (folder / "SHA256SUMS").read_text().splitlines(keepends=True)
+    for name in (TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP):
+        (folder / name).unlink()
+        lines = [line for line in lines if name not in line]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    assert load_tokenizer(folder).digest == tokenizer.digest
+    tokenizer.save(folder, max_seq_length=128)
+    assert limit_of(folder) == 128
+    assert load_tokenizer(folder).punkt == PUNKT
+
+
+def test_the_limit_follows_the_last_writer(tmp_path: Path) -> None:
+    tokenizer = small_tokenizer()
+    for limit in (128, 512):
+        tokenizer.save(tmp_path / "made", max_seq_length=limit)
+        assert limit_of(tmp_path / "made") == limit
+        check_sums(tmp_path / "made")
+
+
+def test_a_tokenizer_that_keeps_control_characters_opens_as_it_is(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    import transformers
+
+    small = small_tokenizer()
+    ours = Tokenizer(small.tokens, replace(small.normalization, clean_text=False))
+    ours.save(tmp_path / "made", max_seq_length=8)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "made")
+    for text in ("the\x00 cat", "the\u200bcat", "The cats."):
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ours.encode_batch([text])[0]
+    assert theirs.mask_token_id == ours.mask_id
+
+
+def limit_of(folder: Path) -> int:
+    return int(json.loads((folder / TOKENIZER_CONFIG).read_bytes())["model_max_length"])
