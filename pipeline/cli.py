@@ -78,7 +78,8 @@ def tokenizer(
 ) -> None:
     """Learn or adopt a WordPiece vocabulary and a sentence splitter.
 
-    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Without
+    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. A
+    tokenizer.json may also be of another model, such as ModernBERT's byte-level BPE. Without
     NLTK's punkt_tab for the language, Punkt is trained on the sources.
     """
     from pipeline.tokenization.train_tokenizer import make_tokenizer

@@ -17,7 +17,8 @@ from pipeline.tokenization.accents import (
     is_lost,
     lost_from_vocabulary,
 )
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from pipeline.tokenization.tokenizer import load_tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.languages import articles_in
 from tests.test_train_tokenizer import make
 from train.artifacts.huggingface_tokenizer import read_tokenizer

@@ -22,7 +22,7 @@ from click.testing import CliRunner, Result
 
 from pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
 from pipeline.sources.text_columns import CHOOSE
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 from train.cli import main
 
@@ -311,7 +311,7 @@ def no_mask(path: Path) -> None:
     ("name", "write", "message"),
     [
         ("vocab.txt", no_mask, "the vocabulary of 6 tokens lacks [MASK]; BERT needs them"),
-        ("bpe.json", bpe, "is not a BERT tokenizer: normalizer type is None, not 'BertNormalizer'"),
+        ("bpe.json", bpe, "lacks [PAD], [UNK], [CLS], [SEP], [MASK]; only tokenizers with BERT's"),
         ("none.txt", lambda path: None, "no such file; give a vocab.txt or a tokenizer.json"),
         ("a.json", lambda path: path.write_text("{"), "is not JSON ("),
     ],

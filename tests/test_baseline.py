@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from train.labelled.baseline import bag_of_words, baseline, has_sklearn
 from train.labelled.rows import Labelled, Texts
 

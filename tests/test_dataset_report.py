@@ -32,7 +32,8 @@ from pipeline.report.html import (
 )
 from pipeline.report.inspect import inspect_dataset
 from pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT

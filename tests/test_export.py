@@ -19,7 +19,8 @@ from model.heads import BertForPretraining, mean_of_tokens
 from model.huggingface.convert import load_huggingface, save_huggingface
 from model.huggingface.weight_files import weights_sha256
 from pipeline.common.sealed import sealed
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small import small_tokenizer
 from tests.support.small_huggingface import quiet_transformers
 from tests.support.small_runs import write_small_run

@@ -10,7 +10,8 @@ import torch
 from model.config import BertConfig
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small_runs import write_small_run
 from train.fill import Guess, fill, fill_text, mask_ids, masked_probabilities
 

@@ -11,7 +11,8 @@ from pipeline.common.folder_lock import locked_folder
 from pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
 from pipeline.job.job import JobOptions, build_shards, local_runner, sources_digest
 from pipeline.sources.formats import list_blocks
-from pipeline.tokenization.tokenizer import Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import Normalization
 from pipeline.verify.verify import verify
 from tests.support.small import PUNKT, small_tokenizer
 from tests.test_steps import CONFIG, TEXT, build, work

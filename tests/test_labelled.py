@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pipeline.common.errors import InputError
 from pipeline.sources.formats import list_blocks, read_block
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from train.labelled.encoding import (
     Encoder,
     evaluation_batches,

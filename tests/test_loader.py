@@ -18,7 +18,8 @@ from pipeline.common.errors import InputError
 from pipeline.dataset.manifest import read_manifest, write_manifest
 from pipeline.dataset.shards import read_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer, load_tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from train.data.batch import batch_digest, collate, concatenate, digest_text, split

@@ -14,14 +14,9 @@ import pytest
 import tokenizers
 
 from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import (
-    SPECIAL_TOKENS,
-    Normalization,
-    Tokenizer,
-    adopt_vocabulary,
-    load_tokenizer,
-)
+from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
 from pipeline.tokenization.train_tokenizer import learn_vocabulary
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 WORDS = ["[unused0]", "[", "]", ".", "##s", "##.", "the", "cat", "mask", "MASK", "été", "\u2028x"]
 TOKENS = [*SPECIAL_TOKENS, *WORDS]
@@ -168,7 +163,7 @@ def test_a_learned_vocabulary_starts_with_the_special_tokens() -> None:
     assert words(made, "THE été") == ["the", "ete"]
     cased = learn_vocabulary(iter(texts), vocab_size=60, cased=True, punkt=None)
     assert {"The", "the", "Été"} <= set(cased.tokens)
-    assert not cased.lowercase
+    assert not cased.normalization.lowercase
 
 
 def test_a_text_without_words_is_refused() -> None:
@@ -223,7 +218,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
     "pre_tokenizer type is 'Whitespace'": lambda spec: spec.update(
         pre_tokenizer={"type": "Whitespace"}
     ),
-    "model type is 'BPE'": lambda spec: spec["model"].update(type="BPE"),
+    "cannot read it": lambda spec: spec["model"].update(type="BPE"),
     "unk_token is '<unk>'": lambda spec: spec["model"].update(unk_token="<unk>"),
     "prefix is '@@'": lambda spec: spec["model"].update(continuing_subword_prefix="@@"),
     "max_input_chars_per_word is 200": lambda spec: spec["model"].update(

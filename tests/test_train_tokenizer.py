@@ -8,8 +8,9 @@ import pytest
 from pipeline.common.errors import InputError
 from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, load_tokenizer
+from pipeline.tokenization.tokenizer import load_tokenizer
 from pipeline.tokenization.train_tokenizer import make_tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.small import small_tokenizer
 from tests.test_steps import TEXT
 
@@ -79,9 +80,9 @@ def test_a_learned_splitter_splits_sentences(tmp_path, corpus, no_punkt):
 def test_an_adopted_vocabulary_is_unchanged(tmp_path, corpus, vocabulary, no_punkt):
     tokenizer, *_ = make(tmp_path / "out", corpus, vocab=vocabulary)
     assert tokenizer.tokens == small_tokenizer().tokens
-    assert tokenizer.lowercase
+    assert tokenizer.normalization.lowercase
     cased, *_ = make(tmp_path / "cased", corpus, vocab=vocabulary, cased=True)
-    assert not cased.lowercase
+    assert not cased.normalization.lowercase
 
 
 def test_at_most_max_megabytes_are_read(tmp_path, punkt_of_nltk):

@@ -14,7 +14,8 @@ from pipeline.dataset.manifest import LENGTH_BIN, MANIFEST, TOKENIZER, read_mani
 from pipeline.dataset.schema import Examples, concatenate_examples, example_schema
 from pipeline.dataset.shards import read_shard, shard_name, write_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import Normalization, Tokenizer, load_tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from pipeline.tokenization.vocabulary import Normalization
 from pipeline.verify.verify import summary, verify
 from tests.support.small import PUNKT, small_tokenizer
 from tests.test_steps import CONFIG, build, work

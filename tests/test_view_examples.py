@@ -220,7 +220,8 @@ def test_a_wrong_address_is_explained_on_a_page(server, query, message):
 
 
 def test_markup_in_tokens_paths_and_searches_stays_text(tmp_path):
-    from pipeline.tokenization.tokenizer import Normalization, Tokenizer
+    from pipeline.tokenization.tokenizer import Tokenizer
+    from pipeline.tokenization.vocabulary import Normalization
 
     tokenizer = Tokenizer(
         [*TOKENIZER.tokens[:5], "<script>", "</p>", "&amp;", '"><b>'],

@@ -16,7 +16,8 @@ from torch import Tensor
 from model.heads import BertForPretraining
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import fix_unicode
-from pipeline.tokenization.tokenizer import CONTINUATION, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import CONTINUATION
 from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.engine.distributed import join_world
 
@@ -67,7 +68,7 @@ def fill_with(
     probabilities = masked_probabilities(model, ids, tokenizer.mask_id)
     best, ids_of_best = probabilities.topk(top)  # each [P, top]
     guesses = [
-        [Guess(tokenizer.tokens[i], p) for i, p in zip(row_ids, row, strict=True)]
+        [Guess(tokenizer.shown_tokens[i], p) for i, p in zip(row_ids, row, strict=True)]
         for row_ids, row in zip(ids_of_best.tolist(), best.tolist(), strict=True)
     ]
     return Filled(fill_text(text, [row[0].token for row in guesses]), guesses)
@@ -75,7 +76,7 @@ def fill_with(
 
 def mask_ids(text: str, tokenizer: Tokenizer, *, max_seq_length: int) -> list[int]:
     """Ids of [CLS] text [SEP], with the mask token wherever the text says "[MASK]"."""
-    first, *rest = tokenizer.encode_batch(text.split(MASK))
+    first, *rest = tokenizer.encode_batch(_around_masks(text, tokenizer))
     if not rest:
         raise InputError(f"no {MASK} in {text!r}; write {MASK} where a word is missing.")
     ids = [tokenizer.cls_id, *first]
@@ -88,6 +89,17 @@ def mask_ids(text: str, tokenizer: Tokenizer, *, max_seq_length: int) -> list[in
             f"most {max_seq_length}; shorten it."
         )
     return ids
+
+
+def _around_masks(text: str, tokenizer: Tokenizer) -> list[str]:
+    """The text before, between and after the masks, without the spaces that belong to a mask."""
+    parts = text.split(MASK)
+    before, after = tokenizer.spec.mask_strips if tokenizer.spec else (False, False)
+    if before:
+        parts[:-1] = [part.rstrip() for part in parts[:-1]]
+    if after:
+        parts[1:] = [part.lstrip() for part in parts[1:]]
+    return parts
 
 
 @torch.no_grad()

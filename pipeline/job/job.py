@@ -147,7 +147,15 @@ def job_context(
     config: DataConfig,
     options: JobOptions,
 ) -> JobContext:
-    """What every worker of the job needs to know."""
+    """What every worker of the job needs to know.
+
+    Raises InputError for masks of whole words where the tokenizer does not know them.
+    """
+    if config.masking == "whole-words" and not tokenizer.knows_words:
+        raise InputError(
+            "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
+            "use --masking tokens."
+        )
     return JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=(options.token_cache or out_dir / CACHE).absolute(),

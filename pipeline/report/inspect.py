@@ -66,11 +66,11 @@ def show_example(
     """One row: A and B, masked tokens numbered, and the original tokens below."""
     example = examples.take(np.array([row]))
     ids = example.input_ids.values
-    tokens = [tokenizer.tokens[token] for token in ids]
+    tokens = [tokenizer.shown_tokens[token] for token in ids]
     originals = []
     masked = zip(example.masked_lm_positions.values, example.masked_lm_labels.values, strict=True)
     for number, (position, label) in enumerate(masked, start=1):
-        shown, original = tokens[position], tokenizer.tokens[label]
+        shown, original = tokens[position], tokenizer.shown_tokens[label]
         tokens[position] = f"[{number} {shown.strip('[]')}]"
         originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
     kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
@@ -107,7 +107,8 @@ def _summary(manifest: Manifest) -> Iterator[str]:
 
 
 def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:
-    ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {tokenizer.tokens[shown]})"}
+    name = tokenizer.shown_tokens[shown]
+    ways = {"masked": "", "kept": " (kept)", "random": f" (shown as {name})"}
     return ways[mask_kind(shown, label, tokenizer)]
 
 

@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 
 from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
-from pipeline.tokenization.tokenizer import CONTINUATION, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import CONTINUATION
 
 MaskKind = Literal["masked", "random", "kept"]
 
@@ -126,7 +127,7 @@ def _tokens(
     masks = np.full(len(ids), -1)
     masks[example.masked_lm_positions.values] = np.arange(len(example.masked_lm_labels.values))
     for shown, number in zip(ids.tolist(), masks.tolist(), strict=True):
-        text = tokenizer.tokens[shown]
+        text = tokenizer.shown_tokens[shown]
         if number < 0:
             yield ShownToken(text=text, is_special=bool(tokenizer.is_special[shown]))
             continue
@@ -134,7 +135,7 @@ def _tokens(
         yield ShownToken(
             text=text,
             mask=mask_kind(shown, label, tokenizer),
-            original=tokenizer.tokens[label],
+            original=tokenizer.shown_tokens[label],
             guess=guesses[number] if guesses else None,
         )
 

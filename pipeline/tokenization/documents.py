@@ -16,6 +16,7 @@ from pipeline.dataset.buckets import hash_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.sentence_marks import is_other_script
 from pipeline.tokenization.sentences import SentenceSplitter
+from pipeline.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def tokenize_documents(
         cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in).tolist()
         sentences, sentences_in = splitter.split(paragraphs, cut=cut)
     with timer.stage("tokens"):
-        ids, tokens_in = tokenizer.encode(sentences)
+        starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
+        ids, tokens_in = tokenizer.encode(_in_text(sentences, starts, tokenizer.tokenizer))
     counts.seconds = timer.seconds
     # A sentence that consists of control characters has no tokens; it does not count.
     has_tokens = tokens_in > 0
@@ -104,6 +106,14 @@ def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], l
         paragraphs_in.append(len(kept))
     characters = sum(map(len, paragraphs))
     return paragraphs, paragraphs_in, Counts(Counter(characters=characters), dropped)
+
+
+def _in_text(sentences: list[str], starts: NDArray[np.int64], of: Tokenizer) -> list[str]:
+    """The sentences after a space where a model's tokens depend on it, but not the first ones."""
+    if not of.after_space(""):
+        return sentences
+    firsts = set(starts.tolist())
+    return [s if i in firsts else of.after_space(s) for i, s in enumerate(sentences)]
 
 
 def _joined(paragraphs: list[str], paragraphs_in: list[int]) -> list[str]:

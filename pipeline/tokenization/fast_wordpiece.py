@@ -18,11 +18,13 @@ It is *not* so at other whitespace (clean_text treats it depending on flags), no
 and non-ASCII characters (a combining mark, Chinese); text without ASCII space or punctuation goes
 to the library as a whole. ASCII capitals may be lower-cased first if the library would do so, for
 the same reason: it maps one character at a time.
+
+Of other models than WordPiece nothing of this is known: the library encodes whole sentences.
 """
 
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +33,8 @@ from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from pipeline.common.ragged import offsets_of
-from pipeline.tokenization.tokenizer import MAX_WORD_CHARACTERS, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
 
 Ids = NDArray[np.uint32]
 Offsets = NDArray[np.int64]
@@ -62,11 +65,14 @@ class ColumnTokenizer:
 
     def __init__(self, tokenizer: Tokenizer, *, memo_bytes: int = 128 << 20) -> None:
         self.vocab_size = tokenizer.vocab_size
+        self.tokenizer = tokenizer
         self._library = tokenizer.library
         self._wordpiece = tokenizers.Tokenizer(tokenizer.library.model)  # without normalizer
         self._wordpiece.pre_tokenizer = WhitespaceSplit()
         self._is_continuation = tokenizer.is_continuation
-        self._letters = LOWERED if tokenizer.lowercase else UNCHANGED
+        flags = tokenizer.normalization
+        lowers = isinstance(flags, Normalization) and flags.lowercase
+        self._letters = LOWERED if lowers else UNCHANGED
         self._memo = Memo(memo_bytes)
 
     def encode(self, sentences: list[str]) -> tuple[Ids, Offsets]:
@@ -76,6 +82,8 @@ class ColumnTokenizer:
 
         Raises UnicodeEncodeError for a lone surrogate, as the library does.
         """
+        if self.tokenizer.spec:
+            return self._encode_by_library(sentences)
         slabs = [split_words(slab, letters=self._letters) for slab in _slabs(sentences)]
         # One dictionary for all slabs.
         words = pa.concat_arrays([words for words, _ in slabs]).dictionary_encode()
@@ -87,6 +95,11 @@ class ColumnTokenizer:
             lengths.append(np.diff(of_word.offsets.to_numpy()[bounds]))
             start += len(slab)
         return np.concatenate(ids), np.concatenate(lengths)
+
+    def _encode_by_library(self, sentences: list[str]) -> tuple[Ids, Offsets]:
+        rows = self.tokenizer.encode_batch(sentences)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths
 
     def _ids_of_words(self, words: list[str]) -> pa.LargeListArray:
         """The ids of each of the distinct words, memoized or encoded now: list<uint32>."""

@@ -5,8 +5,9 @@
 
 A tokenizer consists of a list of tokens (id = index in the list), four normalizer flags and,
 optionally, the sentence splitter's parameters. The library's tokenizer is always built from these
-alone, whatever file a vocabulary comes from, and the digest covers exactly these. So a
-`tokenizer.json` with settings that differ from BERT's is refused.
+alone, whatever file a vocabulary comes from, and the digest covers exactly these. So a WordPiece
+`tokenizer.json` with settings that differ from BERT's is refused. One of another model, such as
+ModernBERT's byte-level BPE, takes the place of the flags as a whole (see `tokenizer_spec.py`).
 
 Text never becomes a special token. By default the library turns text that spells "[MASK]" into
 one, and it saves this setting neither in `tokenizer.json` nor in a pickle; here it is set in the
@@ -15,9 +16,9 @@ only place where the library's tokenizer is built.
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,24 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from pipeline.common.checksums import SUMS, check_sums, sums_of
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
+from pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from pipeline.tokenization.transformers_files import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
     transformers_files,
 )
+from pipeline.tokenization.vocabulary import (
+    CONTINUATION,
+    MAX_WORD_CHARACTERS,
+    SPECIAL_TOKENS,
+    Normalization,
+    check_tokens,
+    read_json_object,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
-CONTINUATION = "##"
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
-UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
 VOCAB_TXT, PUNKT_JSON, TOKENIZER_JSON = "vocab.txt", "punkt.json", "tokenizer.json"
 TOKENIZER_FILES = (
     VOCAB_TXT,
@@ -47,35 +56,15 @@ TOKENIZER_FILES = (
     SUMS,
     TOKENIZER_JSON,
 )
-MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
-
-# The settings of BERT's tokenizer.json: (part, setting, value).
-BERT_SETTINGS = (
-    ("normalizer", "type", "BertNormalizer"),
-    ("pre_tokenizer", "type", "BertPreTokenizer"),
-    ("model", "type", "WordPiece"),
-    ("model", "unk_token", "[UNK]"),
-    ("model", "continuing_subword_prefix", CONTINUATION),
-    ("model", "max_input_chars_per_word", MAX_WORD_CHARACTERS),
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Normalization:
-    """The steps of BertNormalizer, in order, before text is split into words."""
-
-    clean_text: bool = True  #: drop control characters, turn all whitespace into spaces
-    handle_chinese_chars: bool = True  #: put spaces around each Chinese character
-    strip_accents: bool  #: decompose (NFD), drop nonspacing marks
-    lowercase: bool
 
 
 class Tokenizer:
-    """A BERT WordPiece tokenizer and the properties of its vocabulary of V tokens.
+    """A tokenizer and the properties of its vocabulary of V tokens.
 
     tokens            list[str] [V]    id -> token
+    normalization     Normalization of a WordPiece, or the TokenizerSpec of another model
     is_special        bool      [V]    one of SPECIAL_TOKENS
-    is_continuation   bool      [V]    "##..." tokens, which continue a word
+    is_continuation   bool      [V]    tokens that continue a word: "##...", or without a word mark
     replacement_ids   uint32    [R]    candidates for a random token: no special, no "[unused..."
     punkt             dict | None      Punkt's parameters, as read from JSON
     digest            str              sha256, hex, of tokens, flags and Punkt's parameters
@@ -87,10 +76,11 @@ class Tokenizer:
     def __init__(
         self,
         tokens: Sequence[str],
-        normalization: Normalization,
+        normalization: Normalization | TokenizerSpec,
         punkt: dict[str, Any] | None = None,
     ) -> None:
-        check_tokens(tokens)
+        if isinstance(normalization, Normalization):
+            check_tokens(tokens)
         self.tokens = list(tokens)
         self.vocab_size = len(tokens)
         self.normalization = normalization
@@ -98,15 +88,42 @@ class Tokenizer:
         special_ids = [self.tokens.index(token) for token in SPECIAL_TOKENS]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids
         self.is_special = _flags(token in SPECIAL_TOKENS for token in tokens)
-        self.is_continuation = _flags(token.startswith(CONTINUATION) for token in tokens)
+        self.is_continuation = _flags(map(self._continues, tokens))
         unused = _flags(token.startswith("[unused") for token in tokens)
         self.replacement_ids = np.flatnonzero(~self.is_special & ~unused).astype(np.uint32)
-        self.library = self._build_library()
+        if isinstance(normalization, TokenizerSpec):
+            self.library = normalization.library()
+        else:
+            self.library = self._build_library(normalization)
         self.digest = self._digest()
 
     @property
-    def lowercase(self) -> bool:
-        return self.normalization.lowercase
+    def spec(self) -> TokenizerSpec | None:
+        """The tokenizer.json of a model other than WordPiece."""
+        return self.normalization if isinstance(self.normalization, TokenizerSpec) else None
+
+    @property
+    def knows_words(self) -> bool:
+        """Whether tokens say where a word begins, as whole-word masking needs it."""
+        return self.spec is None or self.spec.word_mark is not None
+
+    @cached_property
+    def shown_tokens(self) -> list[str]:
+        """The tokens as people read them, [V]: "##..." continues a word, whatever the model."""
+        mark = self.spec.word_mark if self.spec else None
+        if mark is None:
+            return self.tokens
+        words = [self.decode([i]).removeprefix(" ") for i in range(self.vocab_size)]
+        return [
+            (CONTINUATION if continues else "") + word if word else token
+            for token, word, continues in zip(
+                self.tokens, words, self.is_continuation.tolist(), strict=True
+            )
+        ]
+
+    def after_space(self, text: str) -> str:
+        """The text as it is within a document: a space decides the first token of some models."""
+        return f" {text}" if self.spec and self.spec.word_mark else text
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The library's ids of each text, without [CLS] and [SEP]; `fast_wordpiece` equals them."""
@@ -136,7 +153,7 @@ class Tokenizer:
             self._check_same(folder)
         files = transformers_files(
             SPECIAL_TOKENS,
-            asdict(self.normalization),
+            None if isinstance(self.normalization, TokenizerSpec) else asdict(self.normalization),
             max_seq_length=max_seq_length,
             has_segments=has_segments,
         )
@@ -147,13 +164,16 @@ class Tokenizer:
 
     def _write(self, folder: AnyPath, files: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        texts = {VOCAB_TXT: "".join(f"{token}\n" for token in self.tokens)}
+        texts = {}
+        if self.spec is None:
+            texts[VOCAB_TXT] = "".join(f"{token}\n" for token in self.tokens)
         if self.punkt is not None:
             texts[PUNKT_JSON] = canonical_json(self.punkt) + "\n"
         else:
             (folder / PUNKT_JSON).unlink(missing_ok=True)
         # Not the library's own save: it reports a full disk as a bare Exception.
-        texts |= {**files, TOKENIZER_JSON: self.library.to_str(pretty=True)}
+        spec = self.spec.text if self.spec else self.library.to_str(pretty=True)
+        texts |= {**files, TOKENIZER_JSON: spec}
         contents = {name: text.encode() for name, text in texts.items()}
         sums, last = sums_of(contents), contents.pop(TOKENIZER_JSON)
         for name, data in {**contents, SUMS: sums, TOKENIZER_JSON: last}.items():
@@ -162,7 +182,13 @@ class Tokenizer:
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer, (self.tokens, self.normalization, self.punkt)
 
-    def _build_library(self) -> tokenizers.Tokenizer:
+    def _continues(self, token: str) -> bool:
+        if self.spec is None:
+            return token.startswith(CONTINUATION)
+        mark = self.spec.word_mark
+        return mark is not None and not (token.startswith((mark, " ")) or token in SPECIAL_TOKENS)
+
+    def _build_library(self, normalization: Normalization) -> tokenizers.Tokenizer:
         vocabulary = {token: i for i, token in enumerate(self.tokens)}
         library = tokenizers.Tokenizer(
             models.WordPiece(
@@ -172,7 +198,7 @@ class Tokenizer:
                 continuing_subword_prefix=CONTINUATION,
             )
         )
-        library.normalizer = normalizers.BertNormalizer(**asdict(self.normalization))
+        library.normalizer = normalizers.BertNormalizer(**asdict(normalization))
         library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         library.post_processor = processors.BertProcessing(
             ("[SEP]", self.sep_id), ("[CLS]", self.cls_id)
@@ -183,7 +209,9 @@ class Tokenizer:
         return library
 
     def _digest(self) -> str:
-        parts = [self.tokens, asdict(self.normalization), self.punkt]
+        parts: list[Any] = [self.tokens, asdict(self.normalization), self.punkt]
+        if self.spec:
+            parts = [self.spec.text, self.punkt]
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
     def _check_same(self, folder: AnyPath) -> None:
@@ -213,7 +241,7 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     check_sums(folder)
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
-    parameters = _read_json_object(punkt) if punkt.exists() else None
+    parameters = read_json_object(punkt) if punkt.exists() else None
     return named_tokenizer(folder, tokens, normalization, parameters)
 
 
@@ -227,9 +255,15 @@ def adopt_vocabulary(
     """
     path = path_of(path)
     if path.suffix != ".json":
-        normalization = normalization_of(cased=cased, strip_accents=strip_accents)
-        return named_tokenizer(path, read_vocab_txt(path), normalization, punkt)
+        flags = normalization_of(cased=cased, strip_accents=strip_accents)
+        return named_tokenizer(path, read_vocab_txt(path), flags, punkt)
     tokens, normalization = read_tokenizer_json(path)
+    if isinstance(normalization, TokenizerSpec):
+        if cased or strip_accents is not None:
+            raise InputError(
+                f"{path} has its own normalizer; drop --cased and --[no-]strip-accents."
+            )
+        return named_tokenizer(path, tokens, normalization, punkt)
     if normalization.lowercase == cased:
         found, fix = ("uncased", "drop") if normalization.lowercase else ("cased", "add")
         raise InputError(f"{path} is {found}; {fix} --cased.")
@@ -245,64 +279,16 @@ def normalization_of(*, cased: bool, strip_accents: bool | None) -> Normalizatio
 
 
 def named_tokenizer(
-    origin: str | AnyPath, tokens: list[str], normalization: Normalization, punkt: PunktJson
+    origin: str | AnyPath,
+    tokens: list[str],
+    normalization: Normalization | TokenizerSpec,
+    punkt: PunktJson,
 ) -> Tokenizer:
     """A tokenizer; its errors name the origin of the vocabulary."""
     try:
         return Tokenizer(tokens, normalization, punkt)
     except InputError as error:
         raise InputError(f"{origin}: {error}") from error
-
-
-def check_tokens(tokens: Sequence[str]) -> None:
-    """Raises InputError if a list of tokens cannot be a BERT vocabulary; id i is line i + 1."""
-    first: dict[str, int] = {}
-    for i, token in enumerate(tokens):
-        if not token or UNWRITABLE.search(token):
-            raise InputError(
-                f"id {i} (line {i + 1}) is {token!r}, which is not a token; remove it."
-            )
-        if first.setdefault(token, i) != i:
-            raise InputError(
-                f"id {i} (line {i + 1}) repeats id {first[token]} (line {first[token] + 1}), "
-                f"{token!r}; remove one of them."
-            )
-    missing = [token for token in SPECIAL_TOKENS if token not in first]
-    if missing:
-        raise InputError(
-            f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; "
-            "BERT needs them: add a line for each, or give another vocabulary."
-        )
-    if all(token in SPECIAL_TOKENS or token.startswith("[unused") for token in tokens):
-        raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
-
-
-def read_vocab_txt(path: AnyPath) -> list[str]:
-    """The lines of a vocab.txt, in order; `str.splitlines` would also split at U+2028."""
-    lines = _read_text(path).removesuffix("\n").split("\n")
-    return [line.removesuffix("\r") for line in lines]
-
-
-def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization]:
-    """The tokens and the normalizer's flags. Padding, truncation and templates are ignored.
-
-    Raises InputError for anything but BERT's WordPiece.
-    """
-    spec = _read_json_object(path)
-    parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
-    parts["model"] = {"type": "WordPiece", **parts["model"]}  # files from 2020 have no type
-    for part, setting, wanted in BERT_SETTINGS:
-        if parts[part].get(setting) != wanted:
-            raise InputError(
-                f"{path} is not a BERT tokenizer: {part} {setting} is "
-                f"{parts[part].get(setting)!r}, not {wanted!r}; give a vocab.txt, or a "
-                "tokenizer.json of BERT's."
-            )
-    vocabulary = _part(parts["model"], "vocab")
-    _check_ids(path, vocabulary)
-    _check_added_tokens(path, spec.get("added_tokens") or [], vocabulary)
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return tokens, _read_normalization(path, parts["normalizer"])
 
 
 def _update(folder: AnyPath, files: dict[str, str]) -> None:
@@ -326,66 +312,6 @@ def _bytes_of(path: AnyPath) -> bytes | None:
 def canonical_json(value: Any) -> str:
     """Equal values give equal text: sorted keys, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
-    ids = list(vocabulary.values())
-    if all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids))):
-        return
-    strays = [repr(i) for i in ids if type(i) is not int or not 0 <= i < len(ids)]
-    found = f"{strays[0]} is out of range" if strays else "one is repeated"
-    raise InputError(
-        f"{path}: the ids of {len(ids):,} tokens must be 0 to {len(ids) - 1}, each once, "
-        f"but {found}; give the vocab.txt instead."
-    )
-
-
-def _check_added_tokens(path: AnyPath, added: Any, vocabulary: dict[str, int]) -> None:
-    if not isinstance(added, list):
-        raise InputError(f"{path}: added_tokens is not a list; give the vocab.txt instead.")
-    for token in added:
-        spec = token if isinstance(token, dict) else {}
-        content, i = spec.get("content"), spec.get("id")
-        if content not in SPECIAL_TOKENS or vocabulary.get(content) != i:
-            raise InputError(
-                f"{path} adds the token {content!r} (id {i}), but only {' '.join(SPECIAL_TOKENS)} "
-                "may be added; remove it, or give a vocab.txt that contains it."
-            )
-
-
-def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
-    flags = {name: spec.get(name) for name in Normalization.__dataclass_fields__}
-    if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
-        flags["strip_accents"] = flags["lowercase"]
-    for name, flag in flags.items():
-        if not isinstance(flag, bool):
-            raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
-    return Normalization(**flags)  # type: ignore[arg-type]
-
-
-def _read_text(path: AnyPath) -> str:
-    if not path.is_file():
-        found = "it is a folder" if path.is_dir() else "no such file"
-        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
-
-
-def _read_json_object(path: AnyPath) -> dict[str, Any]:
-    try:
-        value = json.loads(_read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error}); replace it.") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object; replace it.")
-    return value
-
-
-def _part(spec: dict[str, Any], name: str) -> dict[str, Any]:
-    part = spec.get(name)
-    return part if isinstance(part, dict) else {}
 
 
 def _flags(values: Iterable[bool]) -> NDArray[np.bool_]:

@@ -25,7 +25,6 @@ from pipeline.tokenization.accents import (
 )
 from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
 from pipeline.tokenization.tokenizer import (
-    SPECIAL_TOKENS,
     TOKENIZER_FILES,
     PunktJson,
     Tokenizer,
@@ -33,6 +32,7 @@ from pipeline.tokenization.tokenizer import (
     named_tokenizer,
     normalization_of,
 )
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.
@@ -49,7 +49,7 @@ class Made(NamedTuple):
 
     tokenizer: Tokenizer
     punkt: str  #: where Punkt's parameters come from
-    accents: str  #: whether accents are stripped, and why
+    accents: str  #: whether accents are stripped, and why; or that the vocabulary decides
     warning: str | None
 
 
@@ -151,8 +151,10 @@ def _learn_or_adopt(
             limit=limit,
         )
         warning = None
-    stripped = tokenizer.normalization.strip_accents
-    accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
+    accents = "with its own normalizer"
+    if isinstance(tokenizer.normalization, Normalization):
+        stripped = tokenizer.normalization.strip_accents
+        accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
     return Made(tokenizer, origin, accents, warning)
 
 
@@ -227,7 +229,8 @@ def learn_vocabulary(
 
 def _warning(tokenizer: Tokenizer, corpus: Corpus) -> str | None:
     """What an adopted vocabulary loses of the sources, or of its own scripts if there are none."""
-    if not tokenizer.normalization.strip_accents:
+    flags = tokenizer.normalization
+    if not (isinstance(flags, Normalization) and flags.strip_accents):
         return None
     loses = lost_from_vocabulary(tokenizer.tokens)
     if corpus.blocks:

@@ -22,24 +22,24 @@ ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
 
 def transformers_files(
     special_tokens: Sequence[str],
-    flags: Mapping[str, bool],
+    flags: Mapping[str, bool] | None,
     *,
     max_seq_length: int | None,
     has_segments: bool,
 ) -> dict[str, str]:
     """The content of both files by name, for a tokenizer with these normalizer flags.
 
-    `max_seq_length` None: not known. Without `has_segments`, `transformers` gives the model no
-    token_type_ids. Text that spells [MASK] becomes the token there, unless the tokenizer is loaded
-    with `split_special_tokens`.
+    `flags` None: it is not a WordPiece. `max_seq_length` None: not known. Without `has_segments`,
+    `transformers` gives the model no token_type_ids. Text that spells [MASK] becomes the token
+    there, unless the tokenizer is loaded with `split_special_tokens`.
     """
     special = dict(zip(SPECIAL_NAMES, special_tokens, strict=True))
-    is_bert = flags["clean_text"]
+    is_bert = flags is not None and flags["clean_text"]
     config: dict[str, object] = {"tokenizer_class": "BertTokenizer" if is_bert else ANY_TOKENIZER}
     if max_seq_length is not None:
         config["model_max_length"] = max_seq_length
     config["clean_up_tokenization_spaces"] = True
-    if is_bert:
+    if flags is not None and is_bert:
         config |= {name: flags[ours] for ours, name in FLAGS.items()}
     config |= special
     if not has_segments:

@@ -71,9 +71,9 @@ class RowSearch:
 
 def token_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     """The tokens of a search: one of the vocabulary as it is written, or those of the text."""
-    if text in tokenizer.tokens:
-        return [tokenizer.tokens.index(text)]
-    (ids,) = tokenizer.encode_batch([text])
+    if text in tokenizer.shown_tokens:
+        return [tokenizer.shown_tokens.index(text)]
+    (ids,) = tokenizer.encode_batch([tokenizer.after_space(text)])
     if not ids or tokenizer.unk_id in ids:
         raise InputError(
             f"the vocabulary does not have {text!r}, so no row does; search for other words, a "

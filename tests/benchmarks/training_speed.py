@@ -32,7 +32,8 @@ import torch
 from model.config import BertConfig, preset
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small_data import write_data_set
 from tests.support.training_configs import training_config
 from train.data.batch import Batch, LoadedBatch

@@ -29,13 +29,8 @@ from pipeline.sources.mediawiki.markup import over_budget, strip_markup
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import (
-    SPECIAL_TOKENS,
-    Normalization,
-    Tokenizer,
-    adopt_vocabulary,
-    load_tokenizer,
-)
+from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.reference_chain import nltk_splitter
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set

@@ -7,7 +7,8 @@ from pipeline.dataset.schema import Examples
 from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 SENTENCE = (
     "the cat sat on mat it slept dog ran to river and town was old small people came from "

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from pipeline.sources.sample.articles import make_articles
 from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "clozeline")

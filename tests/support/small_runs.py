@@ -5,7 +5,8 @@ from pathlib import Path
 from model.config import BertConfig
 from model.heads import BertForPretraining
 from pipeline.config import DataConfig
-from pipeline.tokenization.tokenizer import SPECIAL_TOKENS, Normalization, Tokenizer
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import TrainState, save_checkpoint
 from train.artifacts.run import RunConfig, write_run

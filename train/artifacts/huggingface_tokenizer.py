@@ -7,6 +7,7 @@ The normalization is what `transformers` makes of the files: for its BERT tokeni
 tokenizer_config.json, with defaults for missing ones; for others those of tokenizer.json.
 """
 
+import hashlib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,9 @@ from typing import Any
 from model.huggingface.weight_files import read_json
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import (
-    TOKENIZER_JSON,
-    VOCAB_TXT,
-    Normalization,
-    Tokenizer,
-    read_tokenizer_json,
-    read_vocab_txt,
-)
+from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
 from pipeline.tokenization.transformers_files import ANY_TOKENIZER, FLAGS, TOKENIZER_CONFIG
+from pipeline.tokenization.vocabulary import Normalization, read_tokenizer_json, read_vocab_txt
 
 BERT_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
 FILE_TOKENIZERS = (ANY_TOKENIZER, "TokenizersBackend")  # all is in tokenizer.json
@@ -43,7 +38,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
     flags = _flags(folder, config)
     if (folder / TOKENIZER_JSON).is_file():
         tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
-        if config and kind in BERT_TOKENIZERS:
+        if config and kind in BERT_TOKENIZERS and isinstance(normalization, Normalization):
             normalization = flags
     elif (folder / VOCAB_TXT).is_file():
         tokens, normalization = read_vocab_txt(folder / VOCAB_TXT), flags
@@ -61,8 +56,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 def vocabulary_differences(there: Tokenizer, now: Tokenizer) -> list[str]:
     """What makes two tokenizers give different ids: "lowercase True there, False now"."""
     values = [
-        {**asdict(tokenizer.normalization), "vocab_size": tokenizer.vocab_size}
-        for tokenizer in (there, now)
+        {**_settings(tokenizer), "vocab_size": tokenizer.vocab_size} for tokenizer in (there, now)
     ]
     pairs = enumerate(zip(there.tokens, now.tokens, strict=False))
     other = [differences({f"id {i}": a}, {f"id {i}": b})[0] for i, (a, b) in pairs if a != b]
@@ -80,6 +74,12 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
         return read_json(path) if path.exists() else {}
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _settings(tokenizer: Tokenizer) -> dict[str, Any]:
+    if isinstance(tokenizer.normalization, Normalization):
+        return asdict(tokenizer.normalization)
+    return {TOKENIZER_JSON: hashlib.sha256(tokenizer.normalization.text.encode()).hexdigest()[:12]}
 
 
 def _flags(folder: Path, config: dict[str, Any]) -> Normalization:

@@ -11,6 +11,8 @@ from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.dataset.manifest import TOKENIZER
 from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
+from pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from pipeline.tokenization.vocabulary import Normalization
 from train.artifacts.huggingface import PARTS, load_model, read_model_config
 from train.artifacts.huggingface_tokenizer import vocabulary_differences
 from train.artifacts.pretrained import kind_of
@@ -57,10 +59,7 @@ def check_initial(init: Path, model: BertConfig, shards: Path) -> str:
             "to train the folder's model."
         )
     if differs := "; ".join(vocabulary_differences(tokenizer, load_tokenizer(shards / TOKENIZER))):
-        flags = tokenizer.normalization
-        options = "" if flags.lowercase else " --cased"
-        if flags.strip_accents != flags.lowercase:
-            options += " --strip-accents" if flags.strip_accents else " --no-strip-accents"
+        options = _options_of(tokenizer.normalization)
         names = (name for name in (VOCAB_TXT, TOKENIZER_JSON) if (init / name).exists())
         raise InputError(
             f"{init} has another tokenizer than {shards} ({differs}); build shards with the one of "
@@ -78,6 +77,16 @@ def load_initial(model: BertForPretraining, init: Path) -> None:
     """Load the weights of the folder; a part that is missing there keeps its initial weights."""
     ours, found = model.state_dict(), load_model(init)[0].weights
     model.load_state_dict(ours | {name: found[name] for name in ours if name in found})
+
+
+def _options_of(flags: Normalization | TokenizerSpec) -> str:
+    """The options of `clozeline tokenizer --vocab` for a vocabulary."""
+    if isinstance(flags, TokenizerSpec):
+        return ""
+    options = "" if flags.lowercase else " --cased"
+    if flags.strip_accents != flags.lowercase:
+        options += " --strip-accents" if flags.strip_accents else " --no-strip-accents"
+    return options
 
 
 def _check_preset(init: Path, there: BertConfig, name: str) -> None:

@@ -55,7 +55,7 @@ class LearningPages:
         learning = Learning.of(self._runs[number])
         after = str(query.get("after", -1))
         least = int(after) if after.isdecimal() else -1
-        tokens = self._tokenizers[number].tokens
+        tokens = self._tokenizers[number].shown_tokens
         guesses = learning.guesses if learning else {}
         steps = _spread([step for step in guesses if step > least])
         return {
@@ -84,7 +84,7 @@ def shown_rows(
             strict=True,
         )
         guesses = [
-            ShownGuess(token=tokenizer.tokens[token], probability=p, of_answer=of_answer)
+            ShownGuess(token=tokenizer.shown_tokens[token], probability=p, of_answer=of_answer)
             for token, p, of_answer in columns
         ]
         yield shown_example(

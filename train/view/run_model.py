@@ -61,7 +61,9 @@ class RunModel:
         columns = zip(found.guesses, found.probabilities, found.of_answers, strict=True)
         guesses = [
             [
-                ShownGuess(token=pretrained.tokenizer.tokens[token], probability=p, of_answer=a)
+                ShownGuess(
+                    token=pretrained.tokenizer.shown_tokens[token], probability=p, of_answer=a
+                )
                 for token, p, a in zip(*row, strict=True)
             ]
             for row in columns

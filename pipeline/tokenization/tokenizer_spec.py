@@ -1,0 +1,97 @@
+"""A tokenizer.json of another model than WordPiece, such as the byte-level BPE of ModernBERT.
+
+It is adopted as it is and never learned here: the library encodes with it, and all that is asked of
+it are BERT's special tokens and the template [CLS] A [SEP] B [SEP].
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import tokenizers
+
+from pipeline.common.errors import InputError, one_line
+
+#: The character that begins the first token of a word, by the pre-tokenizer that writes it.
+WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
+
+
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """The content of a tokenizer.json, as canonical JSON, without padding and truncation."""
+
+    text: str
+
+    def library(self) -> tokenizers.Tokenizer:
+        """The library's tokenizer, for which text that spells [MASK] is text."""
+        library = tokenizers.Tokenizer.from_str(self.text)
+        library.encode_special_tokens = True
+        return library
+
+    @cached_property
+    def word_mark(self) -> str | None:
+        """What the first token of a word begins with; None where the vocabulary does not say."""
+        step = self._values.get("pre_tokenizer") or {}
+        types = [part["type"] for part in (step, *step.get("pretokenizers", ())) if "type" in part]
+        return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
+
+    @cached_property
+    def mask_strips(self) -> tuple[bool, bool]:
+        """Whether [MASK] takes the spaces before and after it."""
+        added = self._values.get("added_tokens") or []
+        mask: dict[str, Any] = next((token for token in added if token["content"] == "[MASK]"), {})
+        return bool(mask.get("lstrip")), bool(mask.get("rstrip"))
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        values: dict[str, Any] = json.loads(self.text)
+        return values
+
+
+def is_wordpiece(values: dict[str, Any]) -> bool:
+    """Whether a tokenizer.json has BERT's kind of model; files from 2020 do not name it."""
+    model = values.get("model")
+    return not isinstance(model, dict) or model.get("type", "WordPiece") == "WordPiece"
+
+
+def read_spec(
+    values: dict[str, Any], *, special_tokens: tuple[str, ...]
+) -> tuple[list[str], TokenizerSpec]:
+    """The tokens, by id, and the spec of a tokenizer.json.
+
+    Raises InputError where the library cannot read it or draws at random, where an id is missing,
+    and where pairs are not [CLS] A [SEP] B [SEP].
+    """
+    values = {**values, "padding": None, "truncation": None}
+    if values["model"].get("dropout"):
+        raise InputError("its BPE drops merges at random (dropout); set dropout to null.")
+    spec = TokenizerSpec(json.dumps(values, sort_keys=True, separators=(",", ":")))
+    try:
+        library = spec.library()
+    except Exception as error:  # the library has no other class
+        raise InputError(
+            f"the library `tokenizers` cannot read it ({one_line(error)}); replace the file."
+        ) from error
+    vocabulary = library.get_vocab(with_added_tokens=True)
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    added = {token["content"]: token["id"] for token in values.get("added_tokens") or []}
+    stored = vocabulary | added  # the library gives an added token another id where it must
+    if [stored[token] for token in tokens] != list(range(len(tokens))):
+        raise InputError(f"the ids of its {len(tokens):,} tokens are not 0 to {len(tokens) - 1:,}.")
+    if missing := [token for token in special_tokens if token not in vocabulary]:
+        raise InputError(
+            f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; only tokenizers "
+            "with BERT's special tokens can be used."
+        )
+    _check_template(library)
+    return tokens, spec
+
+
+def _check_template(library: tokenizers.Tokenizer) -> None:
+    first, second = (library.encode(text, add_special_tokens=False).ids for text in "ab")
+    cls_id, sep_id = library.token_to_id("[CLS]"), library.token_to_id("[SEP]")
+    pair = library.encode("a", "b").ids
+    if pair != [cls_id, *first, sep_id, *second, sep_id]:
+        found = " ".join(str(library.id_to_token(i)) for i in pair)
+        raise InputError(f"it writes a pair as {found}, not as [CLS] A [SEP] B [SEP].")

@@ -1,0 +1,153 @@
+"""Reads vocabularies: a vocab.txt, or a tokenizer.json with the flags of its normalizer."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
+from pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
+CONTINUATION = "##"
+UNWRITABLE = re.compile("[\n\ud800-\udfff]")  # in a vocab.txt: line feeds, lone surrogates
+MAX_WORD_CHARACTERS = 100  # a longer word is [UNK], as in Google's code
+
+# The settings of BERT's tokenizer.json: (part, setting, value).
+BERT_SETTINGS = (
+    ("normalizer", "type", "BertNormalizer"),
+    ("pre_tokenizer", "type", "BertPreTokenizer"),
+    ("model", "type", "WordPiece"),
+    ("model", "unk_token", "[UNK]"),
+    ("model", "continuing_subword_prefix", CONTINUATION),
+    ("model", "max_input_chars_per_word", MAX_WORD_CHARACTERS),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normalization:
+    """The steps of BertNormalizer, in order, before text is split into words."""
+
+    clean_text: bool = True  #: drop control characters, turn all whitespace into spaces
+    handle_chinese_chars: bool = True  #: put spaces around each Chinese character
+    strip_accents: bool  #: decompose (NFD), drop nonspacing marks
+    lowercase: bool
+
+
+def check_tokens(tokens: Sequence[str]) -> None:
+    """Raises InputError if a list of tokens cannot be a BERT vocabulary; id i is line i + 1."""
+    first: dict[str, int] = {}
+    for i, token in enumerate(tokens):
+        if not token or UNWRITABLE.search(token):
+            raise InputError(
+                f"id {i} (line {i + 1}) is {token!r}, which is not a token; remove it."
+            )
+        if first.setdefault(token, i) != i:
+            raise InputError(
+                f"id {i} (line {i + 1}) repeats id {first[token]} (line {first[token] + 1}), "
+                f"{token!r}; remove one of them."
+            )
+    missing = [token for token in SPECIAL_TOKENS if token not in first]
+    if missing:
+        raise InputError(
+            f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; "
+            "BERT needs them: add a line for each, or give another vocabulary."
+        )
+    if all(token in SPECIAL_TOKENS or token.startswith("[unused") for token in tokens):
+        raise InputError(f"no words: all {len(tokens)} tokens are special; give more text.")
+
+
+def read_vocab_txt(path: AnyPath) -> list[str]:
+    """The lines of a vocab.txt, in order; `str.splitlines` would also split at U+2028."""
+    lines = _read_text(path).removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | TokenizerSpec]:
+    """The tokens and the normalizer's flags. Padding, truncation and templates are ignored.
+
+    Of another model than WordPiece, the spec takes the place of the flags. Raises InputError for a
+    WordPiece that is not BERT's, and for a spec that cannot be used.
+    """
+    spec = read_json_object(path)
+    if not is_wordpiece(spec):
+        try:
+            return read_spec(spec, special_tokens=SPECIAL_TOKENS)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+    parts = {part: _part(spec, part) for part in ("normalizer", "pre_tokenizer", "model")}
+    parts["model"] = {"type": "WordPiece", **parts["model"]}  # files from 2020 have no type
+    for part, setting, wanted in BERT_SETTINGS:
+        if parts[part].get(setting) != wanted:
+            raise InputError(
+                f"{path} is not a BERT tokenizer: {part} {setting} is "
+                f"{parts[part].get(setting)!r}, not {wanted!r}; give a vocab.txt, or a "
+                "tokenizer.json of BERT's."
+            )
+    vocabulary = _part(parts["model"], "vocab")
+    _check_ids(path, vocabulary)
+    _check_added_tokens(path, spec.get("added_tokens") or [], vocabulary)
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    return tokens, _read_normalization(path, parts["normalizer"])
+
+
+def _check_ids(path: AnyPath, vocabulary: dict[str, Any]) -> None:
+    ids = list(vocabulary.values())
+    if all(type(i) is int for i in ids) and sorted(ids) == list(range(len(ids))):
+        return
+    strays = [repr(i) for i in ids if type(i) is not int or not 0 <= i < len(ids)]
+    found = f"{strays[0]} is out of range" if strays else "one is repeated"
+    raise InputError(
+        f"{path}: the ids of {len(ids):,} tokens must be 0 to {len(ids) - 1}, each once, "
+        f"but {found}; give the vocab.txt instead."
+    )
+
+
+def _check_added_tokens(path: AnyPath, added: Any, vocabulary: dict[str, int]) -> None:
+    if not isinstance(added, list):
+        raise InputError(f"{path}: added_tokens is not a list; give the vocab.txt instead.")
+    for token in added:
+        spec = token if isinstance(token, dict) else {}
+        content, i = spec.get("content"), spec.get("id")
+        if content not in SPECIAL_TOKENS or vocabulary.get(content) != i:
+            raise InputError(
+                f"{path} adds the token {content!r} (id {i}), but only {' '.join(SPECIAL_TOKENS)} "
+                "may be added; remove it, or give a vocab.txt that contains it."
+            )
+
+
+def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
+    flags = {name: spec.get(name) for name in Normalization.__dataclass_fields__}
+    if flags["strip_accents"] is None:  # the library then strips accents if it lower-cases
+        flags["strip_accents"] = flags["lowercase"]
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InputError(f"{path}: normalizer {name} is {flag!r}; it must be true or false.")
+    return Normalization(**flags)  # type: ignore[arg-type]
+
+
+def _read_text(path: AnyPath) -> str:
+    if not path.is_file():
+        found = "it is a folder" if path.is_dir() else "no such file"
+        raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
+
+
+def read_json_object(path: AnyPath) -> dict[str, Any]:
+    try:
+        value = json.loads(_read_text(path))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({error}); replace it.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object; replace it.")
+    return value
+
+
+def _part(spec: dict[str, Any], name: str) -> dict[str, Any]:
+    part = spec.get(name)
+    return part if isinstance(part, dict) else {}

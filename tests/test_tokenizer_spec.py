@@ -1,0 +1,265 @@
+"""Tokenizers of other models than WordPiece: adopted, saved, used for shards and models."""
+
+import json
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from hypothesis import given, settings
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from model.config import preset
+from model.heads import BertForPretraining
+from model.huggingface.convert import save_huggingface
+from pipeline.common.errors import InputError
+from pipeline.dataset.manifest import TOKENIZER, read_manifest
+from pipeline.dataset.shards import read_shard
+from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from tests.support.small import PUNKT
+from tests.support.small_huggingface import quiet_transformers
+from tests.test_export import HOSTILE, output_of, refused
+from train.artifacts.huggingface_tokenizer import read_tokenizer
+from train.fill import mask_ids
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+TEXT = (
+    "It was founded in 1873 as a small house on the river. Nobody saw it, and it fell.\n"
+    "Then the cat sat on the mat: it slept (badly). The dog didn't, café or not.\n\n"
+    "A second text, with other words. The river ran past the house, slowly and for ever.\n\n"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    with quiet_transformers():
+        yield
+
+
+@pytest.fixture(scope="module")
+def modern_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The form of ModernBERT's tokenizer.json, with few merges."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=420,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        special_tokens=["<|endoftext|>"],
+        show_progress=False,
+    )
+    library.train_from_iterator([TEXT] * 4, trainer)
+    library.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]"])
+    library.add_special_tokens([tokenizers.AddedToken("[MASK]", lstrip=True, special=True)])
+    library.add_tokens(["[unused0]"])
+    ends = [(name, library.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    library.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]", special_tokens=ends
+    )
+    library.enable_padding(pad_id=ends[0][1])
+    path = tmp_path_factory.mktemp("modern") / "tokenizer.json"
+    library.save(str(path))
+    return path
+
+
+@pytest.fixture(scope="module")
+def modern(modern_json: Path) -> Path:
+    """A folder as ModernBERT is published, of one small layer."""
+    folder = modern_json.parent
+    config = preset(
+        "modern-mini",
+        vocab_size=adopted(modern_json).vocab_size,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=96,
+    )
+    weights = BertForPretraining(config, seed=3).state_dict()
+    save_huggingface(folder, config, weights, architecture="ModernBertForMaskedLM")
+    values = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 96}
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("cls", "sep", "pad", "unk")}
+    mask = {"content": "[MASK]", "lstrip": True, "normalized": False, "rstrip": False}
+    mask |= {"single_word": False, "__type": "AddedToken"}
+    config_json = {**values, **special, "mask_token": mask}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config_json))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shards(modern: Path) -> Path:
+    source = modern.parent / "text.txt"
+    source.write_text(TEXT * 6)
+    out = modern.parent / "tokenizer"
+    said = output_of("tokenizer", source, "--vocab", modern / "tokenizer.json", "--out", out)
+    assert "with its own normalizer" in said
+    output_of(
+        *("shards", source, "--tokenizer", out, "--out", modern.parent / "shards"),
+        *("--max-seq-length", 96, "--masking", "whole-words", "--num-shards", 1),
+        *("--min-characters", 0, "--validation", 0),
+    )
+    return modern.parent / "shards"
+
+
+def adopted(path: Path, punkt: dict[str, Any] | None = None) -> Tokenizer:
+    return adopt_vocabulary(path, cased=False, punkt=punkt)
+
+
+def test_an_adopted_tokenizer_is_saved_loaded_and_pickled_unchanged(
+    modern_json: Path, tmp_path: Path
+) -> None:
+    ours = adopted(modern_json, PUNKT)
+    ours.save(tmp_path / "made", max_seq_length=32)
+    assert not (tmp_path / "made" / "vocab.txt").exists()
+    for again in (load_tokenizer(tmp_path / "made"), pickle.loads(pickle.dumps(ours))):
+        assert (again.digest, again.tokens, again.punkt) == (ours.digest, ours.tokens, PUNKT)
+        assert again.encode_batch(["It was [MASK]."]) == ours.encode_batch(["It was [MASK]."])
+    assert ours.digest != adopted(modern_json).digest
+    assert ours.mask_id not in ours.encode_batch(["It was [MASK]."])[0]
+
+
+def test_the_saved_folder_gives_the_same_ids_in_transformers(modern: Path, tmp_path: Path) -> None:
+    import transformers
+
+    ours = adopted(modern / "tokenizer.json")
+    ours.save(tmp_path / "made", max_seq_length=32, has_segments=False)
+    load = transformers.AutoTokenizer.from_pretrained
+    theirs, published = load(tmp_path / "made"), load(modern)
+    assert theirs.model_max_length == 32
+    assert (theirs.mask_token_id, theirs.pad_token_id) == (ours.mask_id, ours.pad_id)
+    text = "It was [MASK] in the house."
+    assert theirs(text)["input_ids"] == published(text)["input_ids"]
+    assert mask_ids(text, ours, max_seq_length=32) == published(text)["input_ids"]
+    assert "token_type_ids" not in theirs("It was", "not.")
+    exact = load(tmp_path / "made", split_special_tokens=True)
+
+    @settings(max_examples=60)
+    @given(text=HOSTILE)
+    def same_ids(text: str) -> None:
+        assert exact(text, add_special_tokens=False)["input_ids"] == ours.encode_batch([text])[0]
+
+    same_ids()
+
+
+def test_shown_tokens_say_what_continues_a_word(modern_json: Path) -> None:
+    ours = adopted(modern_json)
+    (ids,) = ours.encode_batch(["The house, café"])
+    shown = [ours.shown_tokens[i] for i in ids]
+    assert "house" in shown
+    assert "##," in shown
+    assert ours.shown_tokens[ours.mask_id] == "[MASK]"
+
+
+def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards: Path) -> None:
+    output_of("verify", shards, "--source", shards.parent / "text.txt")
+    tokenizer = load_tokenizer(shards / TOKENIZER)
+    entry = read_manifest(shards).of_split("train")[0]
+    examples = read_shard(shards / entry.name)
+    whole = examples.unmasked().input_ids
+    texts = {
+        tokenizer.decode([i for i in row if not tokenizer.is_special[i]]) for row in rows(whole)
+    }
+    assert any("river. Nobody saw it, and it fell." in text for text in texts), texts
+    assert not any("river.Nobody" in text for text in texts)
+    is_masked = np.zeros(len(whole.values), bool)
+    starts = np.repeat(whole.offsets[:-1], examples.masked_lm_positions.lengths)
+    is_masked[starts + examples.masked_lm_positions.values] = True
+    continues = tokenizer.is_continuation[whole.values]
+    after_text = np.roll(~tokenizer.is_special[whole.values], 1)
+    inside = continues & after_text
+    assert is_masked[inside].any()
+    assert np.array_equal(is_masked[inside], np.roll(is_masked, 1)[inside])
+
+
+def rows(ids: Any) -> list[list[int]]:
+    return [
+        ids.values[a:b].tolist() for a, b in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
+    ]
+
+
+def test_pretraining_continues_on_such_shards(modern: Path, shards: Path, tmp_path: Path) -> None:
+    options = ("--max-steps", 1, "--batch-size", 4, "--eval-every", 0, "--dropout", 0)
+    output_of("pretrain", shards, "--init", modern, "--out", tmp_path / "run", *options)
+    assert "house" in output_of("fill", tmp_path / "run", "the [MASK] house")
+    output_of("export", tmp_path / "run", "--out", tmp_path / "out")
+    assert read_tokenizer(tmp_path / "out").encode_batch(["It fell."]) == (
+        adopted(modern / "tokenizer.json").encode_batch(["It fell."])
+    )
+
+
+def test_a_published_folder_fills_is_fine_tuned_predicts_and_leaves(
+    modern: Path, tmp_path: Path
+) -> None:
+    import transformers
+
+    text = "It was [MASK] in the house."
+    tokenizer = transformers.AutoTokenizer.from_pretrained(modern)
+    reference = transformers.AutoModelForMaskedLM.from_pretrained(modern).eval()
+    ids = tokenizer(text, return_tensors="pt")
+    mask = ids["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    with torch.no_grad():
+        best = reference(**ids).logits[0, mask].argmax().item()
+    filled = output_of("fill", modern, text).splitlines()
+    assert filled[1].split()[1] == adopted(modern / "tokenizer.json").shown_tokens[best]
+    lines = [
+        f"the {'cat' if i % 2 else 'dog'} sat {i % 7},{'yes' if i % 2 else 'no'}" for i in range(40)
+    ]
+    (tmp_path / "rows.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    out = tmp_path / "classifier"
+    output_of("finetune", modern, tmp_path / "rows.csv", "--out", out, "--no-baseline")
+    label = output_of("predict", out, "the cat sat").split("\t")[:2]
+    output_of("export", out, "--out", tmp_path / "hf")
+    assert output_of("predict", tmp_path / "hf", "the cat sat").split("\t")[:2] == label
+    their = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert their("the cat sat")["input_ids"] == tokenizer("the cat sat")["input_ids"]
+
+
+def without_mask(spec: Any) -> None:
+    spec["added_tokens"] = [t for t in spec["added_tokens"] if t["content"] != "[MASK]"]
+    spec["added_tokens"][-1]["id"] -= 1
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    r"lacks \[MASK\]; only tokenizers with BERT's": without_mask,
+    "cannot read it": lambda spec: spec["model"].update(merges=3),
+    "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
+    "writes a pair as": lambda spec: spec.update(post_processor=None),
+    "are not 0 to": lambda spec: spec["added_tokens"][-1].update(id=5000),
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_what_cannot_be_used_is_refused(message: str, modern_json: Path, tmp_path: Path) -> None:
+    spec = json.loads(modern_json.read_text())
+    CHANGES[message](spec)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(spec))
+    with pytest.raises(InputError, match=message):
+        adopted(path)
+
+
+def test_options_of_wordpiece_do_not_apply(modern_json: Path) -> None:
+    for options in ({"cased": True}, {"cased": False, "strip_accents": True}):
+        with pytest.raises(InputError, match="has its own normalizer; drop --cased"):
+            adopt_vocabulary(modern_json, punkt=None, **options)
+
+
+def test_whole_words_need_a_vocabulary_that_knows_them(modern_json: Path, tmp_path: Path) -> None:
+    spec = json.loads(modern_json.read_text())
+    spec["pre_tokenizer"] = {"type": "Whitespace"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    adopted(tmp_path / "tokenizer.json", PUNKT).save(tmp_path / "made")
+    (tmp_path / "a.txt").write_text("one\n")
+    said = refused(
+        *("shards", tmp_path / "a.txt", "--tokenizer", tmp_path / "made"),
+        *("--out", tmp_path / "out", "--masking", "whole-words"),
+    )
+    assert "do not say where a word begins; use --masking tokens" in said
+    assert not (tmp_path / "out").exists()
