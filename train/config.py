@@ -184,13 +184,13 @@ class PretrainConfig:
                 f"batch_ramp starts with an eighth of the batch, and batch_size {self.batch_size} "
                 f"is not divisible by 8; use {_neighbours(self.batch_size, RAMP[0])}."
             )
-        if self.budget is not None and self.budget <= 0:
-            raise ValueError(f"for is {self.for_!r}; it must be more than 0.")
+        if self.for_ is not None:
+            seconds(self.for_, name="for")
 
     @property
     def budget(self) -> float | None:
         """The time budget in seconds, or None if `max_steps` ends the run."""
-        return None if self.for_ is None else _seconds(self.for_)
+        return None if self.for_ is None else seconds(self.for_, name="for")
 
     @property
     def batch_sizes(self) -> list[int]:
@@ -252,8 +252,12 @@ def _neighbours(size: int, divisor: int) -> str:
     return f"{below} or {below + divisor}" if below else str(divisor)
 
 
-def _seconds(text: str) -> float:
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if "".join(map("".join, parts)) != text or not parts:
-        raise ValueError(f"for is {text!r}; give a time such as 90s, 30m, 1h30m or 2d.")
-    return sum(float(number) * SECONDS[unit] for number, unit in parts)
+def seconds(time: str, *, name: str) -> float:
+    """ "1h30m" -> 5400.0. Raises ValueError, naming the option, for anything else or no time."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", time)
+    if "".join(map("".join, parts)) != time or not parts:
+        raise ValueError(f"{name} is {time!r}; give a time such as 90s, 30m, 1h30m or 2d.")
+    total = sum(float(number) * SECONDS[unit] for number, unit in parts)
+    if total <= 0:
+        raise ValueError(f"{name} is {time!r}; it must be more than 0.")
+    return total

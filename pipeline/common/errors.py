@@ -42,6 +42,10 @@ class DivergedError(ClozelineError):
     """The loss or the gradient is not finite any more."""
 
 
+class LostProcessError(ClozelineError):
+    """Another process of the run died, hangs, or cannot be reached."""
+
+
 class OutOfMemoryError(ClozelineError):
     """A training step does not fit in memory."""
 

@@ -1,6 +1,7 @@
 """The processes of a run: a single one, or those that torchrun started."""
 
 import os
+import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ import torch.distributed as dist
 # interpreter ends; gloo's thread, needing the interpreter for a last time, then aborts the process.
 import torch.distributed.nn.functional
 from torch import nn
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from model.heads import BertForPretraining
@@ -35,6 +38,8 @@ class World:
     rank: int
     size: int
     device: torch.device
+    #: Where the processes met; None for one process, and for a group that others created.
+    store: Store | None = None
 
     @property
     def is_main(self) -> bool:
@@ -93,24 +98,31 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     """The world that torchrun's environment variables describe.
 
     A process group that this creates is destroyed at the end of the block; its processes wait for
-    each other for up to `patience`.
+    each other for up to `patience`, and then fail (`lost_process.py`).
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
     if size == 1:
         yield World(0, 1, device)
         return
-    is_created = not dist.is_initialized()
-    if is_created:
-        if device.type == "cuda":  # with the device, NCCL connects now and not in the first step
-            dist.init_process_group("nccl", device_id=device, timeout=patience)
-        else:
-            dist.init_process_group("gloo", timeout=patience)
-    try:
+    if dist.is_initialized():
         yield World(dist.get_rank(), size, device)
+        return
+    store, rank, size = next(rendezvous("env://", timeout=patience))
+    store.set(f"host/{rank}", platform.node())
+    is_cuda = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if is_cuda else "gloo",
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=patience,
+        device_id=device if is_cuda else None,  # with it NCCL connects now, not in the first step
+    )
+    try:
+        yield World(rank, size, device, store)
     finally:
-        if is_created:
-            dist.destroy_process_group()
+        dist.destroy_process_group()
 
 
 def is_main_process() -> bool:

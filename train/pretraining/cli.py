@@ -1,6 +1,7 @@
 """The commands that pretrain a model and measure it."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from model.config import PRESETS, BertConfig
 from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.errors import STOPPED
-from train.config import RECIPE_FIELDS, PretrainConfig
+from train.config import RECIPE_FIELDS, PretrainConfig, seconds
 from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
     "the ten most expensive operations.",
     group="Output",
 )
+@grouped_option(
+    "--timeout",
+    default="10m",
+    show_default=True,
+    metavar="TIME",
+    help="How long processes wait for one that does not answer before all end with an error.",
+    group="Speed and memory",
+)
 @options_of(PretrainConfig)
 def pretrain(
     shards: Path,
@@ -82,6 +91,7 @@ def pretrain(
     init: Path | None,
     print_recipe: bool,
     profile: int | None,
+    timeout: str,
     **options: Any,
 ) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
@@ -96,12 +106,13 @@ def pretrain(
     sources: dict[str, Any] = {"start_from": start_from, "init": init, "overwrite": overwrite}
     _check_options(preset, options, given, sources)
     from train.engine.distributed import join_world
+    from train.engine.lost_process import lost_process_in_one_line
     from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
     architecture: dict[str, Any] = {"preset": preset, "dropout": dropout}
     is_timed = options["for_"] is not None
-    with join_world() as world:
+    with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):
         plan = make_plan(
             shards, out=out, given=given, is_timed=is_timed, world=world, **architecture, **sources
         )
@@ -128,6 +139,13 @@ def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     [(name, given)] = recorded_options().items()
     chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
     return {name: given | chosen}
+
+
+def _patience(timeout: str) -> timedelta:
+    try:
+        return timedelta(seconds=seconds(timeout, name="timeout"))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _check_options(

@@ -1,0 +1,30 @@
+"""Two processes, of which rank 1 stops answering after the first collective.
+
+RANK=... WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... lost_rank.py SIGKILL|SIGSTOP SECONDS
+"""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import torch
+
+from pipeline.common.errors import LostProcessError
+from train.engine.distributed import join_world
+from train.engine.lost_process import lost_process_in_one_line
+
+if __name__ == "__main__":
+    patience = timedelta(seconds=float(sys.argv[2]))
+    try:
+        with join_world(patience=patience) as world, lost_process_in_one_line(world):
+            world.sum(torch.ones(1))
+            if world.rank == 1:
+                os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+            world.sum(torch.ones(1))
+    except LostProcessError as error:
+        print(error)
+        sys.exit(error.exit_code)

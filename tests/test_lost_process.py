@@ -1,0 +1,57 @@
+"""A process that dies or hangs ends the others, which name it."""
+
+import os
+import platform
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from train.engine.distributed import World
+from train.engine.lost_process import is_lost_process, lost_process_in_one_line
+
+SCRIPT = Path(__file__).parent / "support" / "lost_rank.py"
+
+
+def start_two(kind: str, seconds: float) -> list[subprocess.Popen[str]]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        subprocess.Popen(
+            [sys.executable, str(SCRIPT), kind, str(seconds)],
+            env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(("kind", "patience"), [("SIGKILL", 60.0), ("SIGSTOP", 2.0)])
+def test_the_missing_process_is_named_with_its_host(kind, patience):
+    first, second = start_two(kind, patience)
+    with first, second:
+        try:
+            said, errors = first.communicate(timeout=60)
+        finally:
+            first.kill()
+            second.kill()
+    assert first.returncode == 1, errors
+    (line,) = said.splitlines()
+    assert line.startswith(f"process 1 on {platform.node()} stopped answering (")
+    assert line.endswith("with --resume continues from the newest checkpoint.")
+
+
+def test_other_errors_pass():
+    world = World(0, 2, None)  # type: ignore[arg-type]  # its device is not used
+    with pytest.raises(RuntimeError, match="shapes"), lost_process_in_one_line(world):
+        raise RuntimeError("shapes do not match")
+    alone = World(0, 1, None)  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="Broken pipe"), lost_process_in_one_line(alone):
+        raise RuntimeError("Broken pipe")
+    assert is_lost_process(dist.DistNetworkError("no route"))

@@ -1,0 +1,63 @@
+"""A process of the run that stopped answering: recognized, and named in one line.
+
+A failed collective only says that a connection was closed or that nothing came in time. The
+processes that see this sign in at the rendezvous store, and those that are not there are missing.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+
+from pipeline.common.errors import LostProcessError, one_line
+from train.engine.distributed import World
+
+#: In the messages of gloo's RuntimeErrors; those of NCCL and of the store are DistErrors.
+SIGNS = (
+    *("Connection closed by peer", "Connection reset by peer", "Timed out waiting"),
+    *("Broken pipe", "Connection refused", "Socket closed", "Read error", "Write error"),
+)
+#: How long the others have to sign in: their own timeouts may end a little later.
+SIGN_IN = 5.0  # seconds
+
+
+@contextmanager
+def lost_process_in_one_line(world: World) -> Iterator[None]:
+    """Raise LostProcessError, with the missing ranks and their hosts, where a collective fails."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world.size == 1 or not is_lost_process(error):
+            raise
+        raise LostProcessError(
+            f"{_missing(world)} ({one_line(error)}). Start all processes again; the same command "
+            "with --resume continues from the newest checkpoint."
+        ) from error
+
+
+def is_lost_process(error: BaseException) -> bool:
+    """Whether a collective failed because another process did not take part in it."""
+    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in SIGNS)
+
+
+def _missing(world: World) -> str:
+    """Who has not signed in."""
+    if world.store is None:
+        return "another process stopped answering"
+    others = [rank for rank in range(world.size) if rank != world.rank]
+    keys = {rank: f"signed in/{rank}" for rank in others}
+    try:
+        world.store.set(f"signed in/{world.rank}", "")
+        deadline = time.monotonic() + SIGN_IN
+        while lost := [rank for rank, key in keys.items() if not world.store.check([key])]:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        hosts = {rank: world.store.get(f"host/{rank}").decode() for rank in lost}
+    except RuntimeError:  # the store is gone, and with it the process or agent that keeps it
+        return "the rendezvous store, on the machine of process 0, stopped answering"
+    if not hosts:
+        return "the processes lost their connection to each other"
+    names = " and ".join(f"process {rank} on {host}" for rank, host in hosts.items())
+    return f"{names} stopped answering"
