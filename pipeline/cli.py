@@ -6,6 +6,7 @@ import click
 
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
+from pipeline.common.next_command import beside, print_next, print_next_for
 from pipeline.common.paths import AnyPath
 from pipeline.config import DataConfig
 from pipeline.job.job import JobOptions
@@ -91,6 +92,8 @@ def tokenizer(
         click.echo(f"warning: {made.warning}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
     click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
+    given = sources or ("SOURCE...",)
+    print_next("shards", *given, "--tokenizer", out, "--out", beside(out, "shards"))
 
 
 class BeamCommand(Command):
@@ -148,6 +151,7 @@ def shards(
     if dry_run:
         for line in plan_shards(sources, config=config, options=job, **folders):
             click.echo(line)
+        click.echo("Next: the same command without --dry-run", err=True)
         return
     manifest, is_new = build_shards(
         sources, config=config, options=job, beam_args=beam_args, **folders
@@ -167,6 +171,7 @@ def shards(
         f"{done}{manifest.num_examples('train'):,} training examples in {number} "
         f"shard{'' if number == 1 else 's'}: {out}"
     )
+    print_next_for(out)
 
 
 @click.command(cls=Command, example="clozeline inspect work/shards -n 5")
@@ -196,6 +201,7 @@ def inspect(shards: AnyPath, number: int, seed: int) -> None:
     width = min(shutil.get_terminal_size().columns, 100)
     for line in inspect_dataset(shards, number=number, seed=seed, width=width):
         click.echo(line)
+    print_next_for(shards)
 
 
 @click.command(cls=Command, example='clozeline verify work/shards --source "articles/*.parquet"')
@@ -228,3 +234,4 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
             "rerun it with --overwrite."
         )
     click.echo(summary(read_manifest(shards), sources))
+    print_next_for(shards)

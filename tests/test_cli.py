@@ -17,7 +17,7 @@ from train.cli import main
 COMMANDS = (
     *("tokenizer", "shards", "inspect", "verify", "report"),
     *("pretrain", "evaluate", "finetune", "baseline", "benchmark"),
-    *("predict", "fill", "export"),
+    *("predict", "fill", "export", "completion"),
 )
 HELP = """\
 Usage: clozeline [OPTIONS] COMMAND [ARGS]...
@@ -31,20 +31,21 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  tokenizer  Learn or adopt a WordPiece vocabulary and a sentence splitter.
-  shards     Build shards of masked examples from text.
-  inspect    Show random examples in readable form.
-  verify     Check every byte and every example of a data set.
-  report     Write an HTML report on a data set, a classifier or runs.
-  view       Browse a data set, runs and a classifier in a web browser.
-  pretrain   Pretrain a model on shards, in one process or under torchrun.
-  evaluate   Measure the loss and accuracy of a run on a data set.
-  finetune   Fine-tune a pretrained model into a text classifier.
-  baseline   Train and test the bag-of-words baseline.
-  benchmark  Fine-tune a pretrained model on several tasks, such as GLUE's.
-  predict    Classify texts, files or standard input.
-  fill       Fill in each [MASK] of a text.
-  export     Convert a run or a classifier for other libraries.
+  tokenizer   Learn or adopt a WordPiece vocabulary and a sentence splitter.
+  shards      Build shards of masked examples from text.
+  inspect     Show random examples in readable form.
+  verify      Check every byte and every example of a data set.
+  report      Write an HTML report on a data set, a classifier or runs.
+  view        Browse a data set, runs and a classifier in a web browser.
+  pretrain    Pretrain a model on shards, in one process or under torchrun.
+  evaluate    Measure the loss and accuracy of a run on a data set.
+  finetune    Fine-tune a pretrained model into a text classifier.
+  baseline    Train and test the bag-of-words baseline.
+  benchmark   Fine-tune a pretrained model on several tasks, such as GLUE's.
+  predict     Classify texts, files or standard input.
+  fill        Fill in each [MASK] of a text.
+  export      Convert a run or a classifier for other libraries.
+  completion  Print a script that completes commands, options and presets.
 """
 FN_API = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 # Slow to import, or not needed on a machine that only trains.

@@ -134,8 +134,8 @@ def test_in_a_log_file_progress_is_whole_lines_of_plain_text(tmp_path, capsys):
     assert "\r" not in progress
     assert progress.isascii()
     lines = progress.splitlines()
-    assert lines[0].startswith("pretraining: 1/20 [")
-    assert lines[-1].startswith("pretraining: 20/20 [")
+    assert lines[0].startswith("pretraining: 5% 1/20 [")
+    assert lines[-1].startswith("pretraining: 100% 20/20 [")
     assert len(lines) == 2  # nothing between, for it took no 15 seconds
 
 

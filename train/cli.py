@@ -9,6 +9,7 @@ import click
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.errors import ClozelineError, InputError, one_line
+from pipeline.common.next_command import beside, print_next, print_next_for
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
 from train.pretraining.cli import evaluate, pretrain
@@ -128,11 +129,13 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
         from train.finetuning.classifier_report import write_classifier_report
 
         click.echo(write_classifier_report(folders[0], out=out))
+        print_next_for(folders[0])
         return
     if is_run or len(folders) > 1:
         from train.monitoring.run_report import write_run_report
 
         click.echo(write_run_report(folders, out=out))
+        print_next_for(folders[0])
         return
     if folders[0].is_dir() and not is_dataset:
         raise InputError(
@@ -144,6 +147,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     if out is None and written.card is None:
         click.echo(f"warning: {folders[0] / 'README.md'} was edited and is kept", err=True)
     click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))
+    print_next_for(folders[0])
 
 
 for command in (view, pretrain, evaluate, finetune, baseline, benchmark):
@@ -193,6 +197,8 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     for prediction in run_prediction(classifier, texts, **options):
         text = " ".join(prediction.text.splitlines())
         click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{text}")
+    if options["engine"] == "torch":
+        print_next("export", classifier, "--format", "onnx", "--out", beside(classifier, "onnx"))
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')
@@ -210,6 +216,7 @@ def fill(run: Path, text: str, top: int) -> None:
     for number, guesses in enumerate(filled.guesses, start=1):
         shown = "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses)
         click.echo(f"  {number}  {shown}")
+    print_next_for(run)
 
 
 @main.command(cls=Command, example="clozeline export work/run --out work/huggingface")
@@ -237,3 +244,24 @@ def export(folder: Path, out: Path, **options: Any) -> None:
     exported = run_export(folder, out=out, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {out}")
+    if options["form"] == "onnx" and (folder / "classifier.json").exists():
+        print_next("predict", out, "TEXT", "--engine", "onnx")
+    else:
+        click.echo(f"Next: {out / 'README.md'} shows how to load it", err=True)
+
+
+@main.command(cls=Command, example="clozeline completion bash")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands, options and presets.
+
+    \b
+    bash  add to ~/.bashrc:  eval "$(clozeline completion bash)"
+    zsh   add to ~/.zshrc:   eval "$(clozeline completion zsh)"
+    fish  clozeline completion fish > ~/.config/fish/completions/clozeline.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(main, {}, "clozeline", "_CLOZELINE_COMPLETE").source())

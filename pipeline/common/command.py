@@ -15,7 +15,6 @@ Example:
   clozeline inspect work/shards -n 5
 """
 
-import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -100,11 +99,6 @@ def recorded_options(context: click.Context | None = None) -> dict[str, Any]:
         if isinstance(param, click.Argument) or group_of(param) not in (OUTPUT, GENERAL)
     }
     return {str(context.info_name): plain_values(context, only=decide)}
-
-
-def print_next(*words: object) -> None:
-    """The last line of a command: the command that usually follows. Standard error has it."""
-    click.echo(f"Next: {shlex.join(map(str, words))}", err=True)
 
 
 def _config_options() -> list[click.Option]:

@@ -11,19 +11,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TextIO
-
-from tqdm import tqdm
+from typing import Any, TextIO
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import names_in
+from pipeline.common.progress_bar import ProgressBar
 from pipeline.job.memory import tree_memory
 from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import read_counts
 from pipeline.sources.block import Block
 
 POLL_SECONDS = 1.0
-LOG_SECONDS = 15.0  # between lines if the output is not a terminal
 
 
 @dataclass
@@ -84,12 +82,11 @@ def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
 
 
 def _update_bars(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
-    interval = POLL_SECONDS if terminal.isatty() else LOG_SECONDS
     progress.poll()
-    shared = {"mininterval": interval, "file": terminal, "dynamic_ncols": True}
+    shared: dict[str, Any] = {"mininterval": POLL_SECONDS, "file": terminal, "dynamic_ncols": True}
     # `initial`: what an earlier process did is not part of this one's speed.
     with (
-        tqdm(
+        ProgressBar(
             desc="tokenizing",
             total=sum(progress.blocks.values()),
             initial=progress.done_bytes,
@@ -97,7 +94,7 @@ def _update_bars(progress: Progress, terminal: TextIO, stop: threading.Event) ->
             unit_scale=True,
             **shared,
         ) as text,
-        tqdm(
+        ProgressBar(
             desc="  building",
             total=len(progress.shards),
             initial=len(progress.done_shards),

@@ -1,5 +1,6 @@
 """`clozeline tokenizer`: learns or adopts a vocabulary and Punkt's parameters."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -7,13 +8,13 @@ from typing import NamedTuple
 
 import numpy as np
 import tokenizers
-from tqdm import tqdm
 
 from pipeline.common.counter_rng import permutation, stream_key
 from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import locked_folder
 from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import AnyPath, names_in
+from pipeline.common.progress_bar import ProgressBar
 from pipeline.sources.block import Block
 from pipeline.sources.documents import TRUNCATED
 from pipeline.sources.formats import list_blocks, not_whole, read_block
@@ -60,21 +61,27 @@ class Corpus:
     blocks: list[Block]
     allow_truncated: bool
 
-    def texts(self, limit: int, *, label: str) -> Iterator[str]:
-        """The documents, up to about `limit` characters.
+    def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
+        """The documents, up to about `limit` characters; shows how far it is, then what follows.
 
         Raises JobFailedError for a source that ends early, unless that is allowed.
         """
         total = min(limit, sum(block.text_bytes for block in self.blocks))
-        with tqdm(desc=label, total=total, unit="B", unit_scale=True) as bar:
-            for block in self.blocks:
-                for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
-                    if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
-                        raise not_whole(block.path, chunk.rejected[-1].reason)
-                    yield from chunk.texts
-                    bar.update(sum(map(len, chunk.texts)))
-                    if bar.n >= limit:
-                        return
+        label = f"reading text for {reading_for}"
+        with ProgressBar(desc=label, total=total, unit="B", unit_scale=True) as bar:
+            for texts in self._chunks():
+                yield from texts
+                bar.update(sum(map(len, texts)))
+                if bar.n >= limit:
+                    break
+        print(f"computing {reading_for} from {bar.n / 1e6:.1f} MB of text ...", file=sys.stderr)
+
+    def _chunks(self) -> Iterator[Sequence[str]]:
+        for block in self.blocks:
+            for chunk in read_block(block, chunk_bytes=SMALL_BLOCK):
+                if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
+                    raise not_whole(block.path, chunk.rejected[-1].reason)
+                yield chunk.texts
 
 
 def make_tokenizer(
@@ -179,7 +186,7 @@ def _learn(
         if not strip_accents:
             reason = f" (stripping them would lose {lost / letters:.1%} of the letters)"
     tokenizer = learn_vocabulary(
-        corpus.texts(limit, label="learning WordPiece"),
+        corpus.texts(limit, reading_for="the vocabulary"),
         vocab_size=vocab_size,
         cased=cased,
         strip_accents=strip_accents,
@@ -241,7 +248,7 @@ def _warning(tokenizer: Tokenizer, corpus: Corpus) -> str | None:
 
 
 def _count_characters(corpus: Corpus) -> Counter[str]:
-    return count_characters(corpus.texts(SAMPLE_BYTES, label="counting letters"))
+    return count_characters(corpus.texts(SAMPLE_BYTES, reading_for="the alphabet"))
 
 
 def _check_out(out: AnyPath, *, overwrite: bool) -> None:
@@ -258,7 +265,7 @@ def _train_punkt(corpus: Corpus, language: str) -> PunktData:
             f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; give "
             "sources, or set NLTK_DATA to a folder that contains tokenizers/punkt_tab."
         )
-    texts = corpus.texts(PUNKT_TEXT_BYTES, label="training Punkt")
+    texts = corpus.texts(PUNKT_TEXT_BYTES, reading_for="Punkt")
     return train_punkt(texts, language)
 
 

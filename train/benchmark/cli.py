@@ -7,6 +7,7 @@ import click
 
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import config_or_usage_error, options_of
+from pipeline.common.next_command import print_next_for
 from train.finetuning.config import FinetuneConfig
 
 LOCAL = click.Path(path_type=Path)
@@ -42,3 +43,4 @@ def benchmark(
     for line in as_table(results):
         click.echo(line)
     click.echo(f"{len(found)} tasks: {out}")
+    print_next_for(run)

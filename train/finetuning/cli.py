@@ -7,6 +7,7 @@ import click
 
 from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
+from pipeline.common.next_command import print_next, print_next_for
 from train.finetuning.config import FinetuneConfig
 
 LOCAL = click.Path(path_type=Path)
@@ -75,6 +76,7 @@ def finetune(
         click.echo(line)
     done = "" if report.is_new else "already complete: "
     click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {out}")
+    print_next_for(out)
 
 
 @click.command(cls=Command, example="clozeline baseline train.csv --test test.csv --label stars")
@@ -111,7 +113,9 @@ def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
     from train.labelled.baseline import baseline as run_baseline
 
-    scores = run_baseline(train, options.pop("test"), **options)
+    test = options.pop("test")
+    scores = run_baseline(train, test, **options)
     for line in scores.table():
         click.echo(line)
     click.echo(f"accuracy {scores.accuracy:.4f}")
+    print_next("finetune", "RUN", train, "--test", test, "--out", "classifier")

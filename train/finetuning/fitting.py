@@ -3,7 +3,6 @@
 rows, labels  ->  model, the chosen plan, its results on held-out training rows
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +13,7 @@ from tqdm import tqdm
 
 from model.heads import BertForClassification, load_encoder
 from pipeline.common.errors import DivergedError
+from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.pretrained import Pretrained
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.selection import (
@@ -167,5 +167,4 @@ class Fitter:
 
 
 def _progress(title: str) -> tqdm:
-    interval = 0.5 if sys.stderr.isatty() else 15.0
-    return tqdm(desc=title, unit="step", file=sys.stderr, mininterval=interval)
+    return ProgressBar(desc=title, unit="step", mininterval=0.5)

@@ -1,9 +1,10 @@
 """What a run says of itself: the same numbers to a progress line, a file and TensorBoard."""
 
-import io
 import json
 import sys
+import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -11,13 +12,14 @@ from tqdm import tqdm
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
+from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.run import TENSORBOARD
 from train.monitoring.health import Health, HealthWarning
 
 METRICS = "metrics.jsonl"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
-SECONDS_BETWEEN_LINES = 15.0  # of progress, where the output is a log and not a terminal
-LOG_LINE = "{desc}: {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+MEASURED_STEPS = 20  # after the first, which may compile, until the end of the run is estimated
+WORTH_AN_ESTIMATE = 60.0  # seconds
 
 
 class MetricsLog:
@@ -87,41 +89,61 @@ class MetricsLog:
 
 
 class _Progress:
-    """A bar in a terminal; in a log file, where nothing is overwritten, a line now and then."""
+    """The progress line, and once an estimate of the end."""
 
     def __init__(self, start_step: int, max_steps: int | None, *, is_shown: bool) -> None:
-        self._is_log = is_shown and not sys.stderr.isatty()
-        self._next_line = 0.0
+        self._is_shown, self._has_line = is_shown, False
         self._shown: dict[str, str] = {}
-        self._bar = tqdm(
+        self._steps, self._first_step = 0, 0.0  # of this process; when the first one was done
+        self._bar = ProgressBar(
             desc="pretraining",
             total=max_steps,
             initial=start_step,
             unit="step",
-            file=io.StringIO() if self._is_log else sys.stderr,
-            bar_format=LOG_LINE if self._is_log else None,
-            mininterval=float("inf") if self._is_log else 0.5,
-            dynamic_ncols=not self._is_log,
+            mininterval=0.5,
+            dynamic_ncols=True,
             disable=not is_shown,
         )
 
     def advance(self) -> None:
         self._bar.update()
-        if self._is_log and self._shown and self._bar.format_dict["elapsed"] >= self._next_line:
-            self._print_line()
+        self._steps += 1
+        if self._steps == 1:
+            self._first_step = time.monotonic()
+        if self._is_shown and self._steps == 1 + MEASURED_STEPS and self._bar.total:
+            self._estimate_end()
+        if self._shown and not self._has_line:
+            self._bar.refresh()
+            self._has_line = True
+
+    def _estimate_end(self) -> None:
+        each = (time.monotonic() - self._first_step) / MEASURED_STEPS
+        left = each * (self._bar.total - self._bar.n)
+        if left >= WORTH_AN_ESTIMATE:
+            tqdm.write(f"expected end: {at_time(left)}, {in_words(left)} from now", file=sys.stderr)
 
     def show(self, numbers: dict[str, str]) -> None:
         self._shown |= numbers
         self._bar.set_postfix(self._shown, refresh=False)
 
     def close(self) -> None:
-        if self._is_log:
-            self._print_line()
         self._bar.close()
 
-    def _print_line(self) -> None:
-        self._next_line = self._bar.format_dict["elapsed"] + SECONDS_BETWEEN_LINES
-        print(self._bar, file=sys.stderr, flush=True)
+
+def at_time(seconds: float) -> str:
+    """The time of day in so many seconds, with the date if that is another day."""
+    now = datetime.now()
+    then = now + timedelta(seconds=seconds)
+    return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
+
+
+def in_words(seconds: float) -> str:
+    """90 -> "1 min 30 s"; 7260 -> "2 h 1 min"."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_rest = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes_rest} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

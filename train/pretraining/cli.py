@@ -11,6 +11,7 @@ from model.config import PRESETS, BertConfig
 from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.errors import STOPPED
+from pipeline.common.next_command import print_next_for
 from train.config import RECIPE_FIELDS, PretrainConfig, seconds
 from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
 
@@ -177,6 +178,8 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
         for line in as_table(outcome.heldout) if outcome.heldout else ():
             click.echo(line)
         click.echo(last_line)
+        if outcome.is_complete:
+            print_next_for(out)
     if not outcome.is_complete:
         click.get_current_context().exit(STOPPED)
 
@@ -254,3 +257,4 @@ def evaluate(
             click.echo(line)
     if json_file:
         json_file.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+    print_next_for(run)

@@ -32,6 +32,7 @@ from train.config import PretrainConfig
 from train.engine.distributed import World, is_restart, join_world
 from train.engine.out_of_memory import out_of_memory_in_one_line
 from train.engine.precision import resolve_precision
+from train.pretraining.first_screen import first_screen
 from train.pretraining.micro_batch import find_micro_batch_size, with_found_size
 from train.pretraining.open_loader import open_loader
 from train.pretraining.resume import find_resume_point
@@ -85,12 +86,13 @@ def pretrain(
             options=options or {},
         )
         world.broadcast_from_main(lambda: _write_folder(out, config, shards, replaces=overwrite))
-        if note and world.is_main:
-            print(note, file=sys.stderr)
         with _out_of_memory_in_one_line(config, world):
             trainer = Trainer(
                 shards, out, config, world, loader=loader, start=start, profile=profile
             )
+            if world.is_main:
+                lines = first_screen(trainer, config)
+                print("\n".join([note, *lines] if note else lines), file=sys.stderr)
             return trainer.train()
 
 

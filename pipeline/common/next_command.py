@@ -1,0 +1,39 @@
+"""The last line of a command: the command that usually follows, on standard error.
+
+    print_next("shards", "SOURCE...", "--tokenizer", "work/tokenizer", "--out", "work/shards")
+    ->  Next: clozeline shards SOURCE... --tokenizer work/tokenizer --out work/shards
+
+Words in capitals are to be filled in.
+"""
+
+import shlex
+
+import click
+
+from pipeline.common.paths import AnyPath
+
+#: What follows, by the file that shows what a folder is.
+AFTER = {
+    "manifest.json": ("pretrain", "{folder}", "--out", "{run}"),
+    "run.json": ("finetune", "{folder}", "TRAIN.csv", "--out", "{classifier}"),
+    "classifier.json": ("predict", "{folder}", "TEXT"),
+}
+
+
+def print_next(*words: object) -> None:
+    """Print the words as a command line."""
+    click.echo(f"Next: {shlex.join(['clozeline', *map(str, words)])}", err=True)
+
+
+def print_next_for(folder: AnyPath) -> None:
+    """Print what follows a data set, a run or a classifier; nothing for another folder."""
+    for name, words in AFTER.items():
+        if (folder / name).exists():
+            names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
+            print_next(*(word.format(folder=folder, **names) for word in words))
+            return
+
+
+def beside(folder: AnyPath, name: str) -> str:
+    """A folder of this name next to another; here, if that one is in a store."""
+    return name if "://" in str(folder) else str(folder.parent / name)

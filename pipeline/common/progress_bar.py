@@ -1,0 +1,46 @@
+"""Progress as a bar in a terminal, and as lines in a log, where nothing can be overwritten.
+
+tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s]      a terminal
+tokenizing: 54% 135M/250M [00:14<00:12, 9.51MB/s]              a log: a line every 15 seconds
+"""
+
+import io
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+SECONDS_BETWEEN_LINES = 15.0  #: in a log
+LOG_LINE = (
+    "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
+)
+WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
+
+
+class ProgressBar(tqdm):  # type: ignore[misc]
+    """tqdm's bar; where `file` (standard error) is not a terminal, it prints lines instead.
+
+    A line comes at most every 15 seconds, at `refresh`, and at the end.
+    """
+
+    def __init__(self, *, file: Any = None, **settings: Any) -> None:
+        file = file or sys.stderr
+        self._log = None if file.isatty() else file
+        self._last_line = ""
+        if self._log:
+            file, interval = io.StringIO(), SECONDS_BETWEEN_LINES
+            line = LOG_LINE if settings.get("total") else WITHOUT_TOTAL
+            settings |= {"bar_format": line, "dynamic_ncols": False, "miniters": 1}
+            settings |= {"mininterval": interval, "maxinterval": interval}
+        super().__init__(file=file, **settings)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> Any:
+        """Draw the bar or print its line; not before anything is done, and none twice."""
+        if not self._log:
+            return super().display(msg, pos)
+        line = str(self)
+        is_new = self.n > self.initial or self.postfix
+        if msg is None and is_new and line != self._last_line:
+            print(line, file=self._log, flush=True)
+            self._last_line = line
+        return True

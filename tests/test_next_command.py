@@ -1,0 +1,85 @@
+"""The last line of a command is the next one, and clozeline takes it."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from model.heads import BertForPretraining
+from pipeline.common.next_command import beside, print_next, print_next_for
+from pipeline.common.paths import path_of
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_data import write_data_set
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.small_training import command_line
+from tests.test_docs import parse
+from train.cli import main
+
+
+def next_of(*args: object) -> str:
+    """The command that the last line of standard error names, which `parse` accepts."""
+    result = CliRunner().invoke(main, [str(arg) for arg in args])
+    assert result.exit_code == 0, result.output
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Next: clozeline ")
+    parse(last.removeprefix("Next: "))
+    return last.removeprefix("Next: clozeline ")
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    tokenizer = tokenizer_of("the", "of", "and")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
+    write_small_run(folder / "run", model, tokenizer, max_seq_length=16)
+    write_data_set(folder / "shards", train=(40,), validation=(8,), tokenizer=tokenizer)
+    write_small_classifier(folder / "classifier")
+    return folder
+
+
+def test_a_data_set_is_followed_by_pretraining(work):
+    expected = f"pretrain {work}/shards --out {work}/run"
+    assert next_of("inspect", work / "shards", "-n", "1") == expected
+    assert next_of("verify", work / "shards") == expected
+
+
+def test_a_run_is_followed_by_fine_tuning(work):
+    expected = f"finetune {work}/run TRAIN.csv --out {work}/classifier"
+    assert next_of("evaluate", work / "run", work / "shards", "--limit", "8") == expected
+    assert next_of("fill", work / "run", "the [MASK]") == expected
+
+
+def test_a_classifier_is_followed_by_its_use(work, tmp_path):
+    page = tmp_path / "page.html"
+    expected = f"predict {work}/classifier TEXT"
+    assert next_of("report", work / "classifier", "--out", page) == expected
+    expected = f"export {work}/classifier --format onnx --out {work}/onnx"
+    assert next_of("predict", work / "classifier", "the cat") == expected
+
+
+def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_path):
+    line = command_line(work / "shards", tmp_path / "run", max_steps=1)
+    result = CliRunner().invoke(main, line)
+    rows = result.stderr.splitlines()
+    after = f"finetune {tmp_path}/run TRAIN.csv --out {tmp_path}/classifier"
+    assert rows[-1] == f"Next: clozeline {after}"
+    values = dict(row.split(None, 1) for row in rows if ":" not in row.split()[0])
+    assert list(values) == ["model", "device", "data", "training", "end", "files"]
+    assert values["model"].startswith("2 layers of 128: ")
+    assert values["device"].startswith("cpu, fp32, 1 process of ")
+    assert values["data"].endswith("shards: 40 examples of up to 16 tokens, 8 held out")
+    assert values["training"].startswith("steps 1 to 1 of 8 examples: 0.2 epochs; adamw, peak")
+    assert values["end"] == "after step 1; the time is printed when the speed is known"
+    assert values["files"].endswith(f"tensorboard --logdir {tmp_path}/run/tensorboard")
+
+
+def test_folders_in_a_store_have_no_folder_for_a_run_beside_them():
+    assert beside(path_of("memory://bucket/shards"), "run") == "run"
+    assert beside(Path("work/shards"), "run") == "work/run"
+
+
+def test_words_are_quoted_and_another_folder_has_nothing_after_it(tmp_path, capsys):
+    print_next("shards", "my texts/*.txt", "--out", "a")
+    assert capsys.readouterr().err == "Next: clozeline shards 'my texts/*.txt' --out a\n"
+    print_next_for(tmp_path)
+    assert capsys.readouterr().err == ""
