@@ -71,7 +71,8 @@ def build(source: Path, out: Path, *options: object) -> tuple[Manifest, str]:
     """The data set of one source, and what was said of it on standard error."""
     result = run(*shards_line(source, out, *options))
     assert result.exit_code == 0, (result.output, result.exception)
-    said = [line for line in result.stderr.splitlines(True) if not line.startswith("dropped ")]
+    usual = ("dropped ", "Next: ")
+    said = [line for line in result.stderr.splitlines(True) if not line.startswith(usual)]
     return read_manifest(out), "".join(said)
 
 

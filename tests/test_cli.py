@@ -122,6 +122,8 @@ def test_a_job_prints_one_line_and_its_progress_to_standard_error(tmp_path: Path
     rows = read_manifest(out).num_examples("train")
     assert done.stdout == f"{rows:,} training examples in 1 shard: {out}\n"
     assert "tokenizing: 100%" in done.stderr
+    assert "\r" not in done.stderr
+    assert done.stderr.endswith(f"Next: clozeline pretrain {out} --out {tmp_path}/run\n")
     assert "2/2" in done.stderr
     assert "INFO" not in done.stderr  # Beam's log goes to job.log
 

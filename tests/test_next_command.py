@@ -40,7 +40,6 @@ def work(tmp_path_factory) -> Path:
 def test_a_data_set_is_followed_by_pretraining(work):
     expected = f"pretrain {work}/shards --out {work}/run"
     assert next_of("inspect", work / "shards", "-n", "1") == expected
-    assert next_of("verify", work / "shards") == expected
 
 
 def test_a_run_is_followed_by_fine_tuning(work):
@@ -53,8 +52,6 @@ def test_a_classifier_is_followed_by_its_use(work, tmp_path):
     page = tmp_path / "page.html"
     expected = f"predict {work}/classifier TEXT"
     assert next_of("report", work / "classifier", "--out", page) == expected
-    expected = f"export {work}/classifier --format onnx --out {work}/onnx"
-    assert next_of("predict", work / "classifier", "the cat") == expected
 
 
 def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_path):

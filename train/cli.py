@@ -9,7 +9,7 @@ import click
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.errors import ClozelineError, InputError, one_line
-from pipeline.common.next_command import beside, print_next, print_next_for
+from pipeline.common.next_command import print_next, print_next_for
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
 from train.pretraining.cli import evaluate, pretrain
@@ -197,8 +197,6 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     for prediction in run_prediction(classifier, texts, **options):
         text = " ".join(prediction.text.splitlines())
         click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{text}")
-    if options["engine"] == "torch":
-        print_next("export", classifier, "--format", "onnx", "--out", beside(classifier, "onnx"))
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')

@@ -43,6 +43,7 @@ SAMPLE_BYTES = 2_000_000  # to choose by the text whether accents are letters, a
 MIN_ALPHABET = 1000
 ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
+LONG_TEXT = 1 << 20  # characters; what follows the reading of less takes no time
 
 
 class Made(NamedTuple):
@@ -74,7 +75,8 @@ class Corpus:
                 bar.update(sum(map(len, texts)))
                 if bar.n >= limit:
                     break
-        print(f"computing {reading_for} from {bar.n / 1e6:.1f} MB of text ...", file=sys.stderr)
+        if bar.n >= LONG_TEXT:
+            print(f"computing {reading_for} from {bar.n / 1e6:.1f} MB of text ...", file=sys.stderr)
 
     def _chunks(self) -> Iterator[Sequence[str]]:
         for block in self.blocks:

@@ -6,7 +6,6 @@ import click
 
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import PathOrUrl
-from pipeline.common.next_command import print_next_for
 from pipeline.common.paths import AnyPath
 
 
@@ -41,7 +40,6 @@ def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
     if file:
         site.export(file)
         click.echo(file)
-        print_next_for(folders[0])
         return
     with site.server(port=port) as server:
         click.echo(f"{server.url}  (Ctrl-C ends it)")
@@ -49,4 +47,3 @@ def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
             server.serve_forever()
         except KeyboardInterrupt:
             click.echo("", err=True)
-    print_next_for(folders[0])
