@@ -19,7 +19,7 @@ from train.monitoring.metrics import read_metrics
 
 CORPUS = ("sample:articles?size=8MB", "sample:reviews?rows=36000")
 # Disjoint from each other and from the reviews of the corpus.
-TRAIN = "sample:reviews?rows=200&start=100000"
+TRAIN = "sample:reviews?rows=100&start=100000"
 PLAIN = "sample:reviews?rows=1000&start=200000&turning=0"
 TURNING = "sample:reviews?rows=500&start=300000&turning=1"
 
@@ -31,9 +31,9 @@ MASKED = (
 # Title, tab, review: the classifier was trained on two columns.
 REVIEWS = (
     "After a month\tThe sound of my headset is gorgeous and stylish. My sister has the same one. "
-    "For me the fit is a treat, so pleasant and relaxing.",
+    "For me the fit is a treat, so charming and refined.",
     "Two days\tThe lid of our kettle falls apart: clumsy and crude. We find that the handle is a "
-    "nuisance, so tacky and awful.",
+    "mess, so tacky and awful.",
     "My opinion\tMy backpack is stylish, and the strap is superb and neat. True, the zip is a bit "
     "crude. I use it nearly every day.",
 )
@@ -62,7 +62,7 @@ def main(folder: Path, seed: str = "0") -> None:
     command("inspect", shards, "-n", "1")
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
-        "--max-steps", "2000", "--batch-size", "32", "--learning-rate", "2e-3",
+        "--max-steps", "1600", "--batch-size", "32", "--learning-rate", "2e-3",
         "--seed", seed, "--resume",
     )  # fmt: skip
     command("evaluate", run, shards)
