@@ -4,6 +4,7 @@ A leg is a few steps in one setting; the next leg continues from the state of th
 legs, one after the other, have to train on the sequence that a single process reads.
 """
 
+from dataclasses import replace
 from itertools import islice, product
 
 import pytest
@@ -11,20 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from tests.support.small_data import write_data_set
-from tests.test_loader import POOL_ROWS, load, originals, rows_of
+from tests.support.small_data import SMALL, write_data_set
+from tests.test_loader import ORDER, joined, load, originals, rows_of
 from train.data.batch import split
 from train.data.loader import Loader
 
-WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)
+WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)  # and 8, in legs
 #: Positions; more than all legs of a test read together.
 FAR = 1200
 
 
-@pytest.fixture(scope="module", params=[(13, 20, 0, 7, 17), (5,), (2, 0, 3)], ids=str)
+@pytest.fixture(scope="module", params=[(13, 20, 0, 7, 17), (5,), (2, 0, 1)], ids=str)
 def folder(request, tmp_path_factory):
-    """Data sets of several pools, and ones smaller than a pool and than most batches."""
-    return write_data_set(tmp_path_factory.mktemp("data"), train=request.param)
+    """Data sets of several pools, and ones smaller than a pool, a batch, and a row per stream."""
+    config = SMALL if len(request.param) > 1 else replace(SMALL, format="webdataset")
+    return write_data_set(tmp_path_factory.mktemp("data"), train=request.param, config=config)
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +36,12 @@ def sequence(folder):
 
 
 def leg(folder, state, *, world_size, workers, accumulation, micro_batch_size, steps):
-    """The examples of a few steps, ordered by rank and micro-batch, and the state after them."""
+    """The examples of a few steps, in the order of their positions, and the state after them."""
     batch_size = world_size * accumulation * micro_batch_size
     parts = []
     for rank in range(world_size):
-        options = {"batch_size": batch_size, "rank": rank, "world_size": world_size, "seed": 3}
-        loader = Loader(folder, **options, pool_rows=POOL_ROWS, prefetch=rank % 2)
+        options = {"batch_size": batch_size, "rank": rank, "world_size": world_size}
+        loader = Loader(folder, **options, **ORDER, prefetch=rank % 2)
         if state:
             loader.load_state_dict(state)
         batches = DataLoader(loader, batch_size=None, num_workers=workers) if workers else loader
@@ -51,13 +53,13 @@ def leg(folder, state, *, world_size, workers, accumulation, micro_batch_size, s
             assert loaded.next_position == of_ranks[0].next_position
             micro_batches = split(loaded.batch, accumulation)
             assert [len(micro) for micro in micro_batches] == [micro_batch_size] * accumulation
-            rows += rows_of([loaded])
+        rows += rows_of([joined(of_ranks)])
     return rows, state
 
 
 LEGS = st.fixed_dictionaries(
     {
-        "world_size": st.sampled_from(WORLDS),
+        "world_size": st.sampled_from((*WORLDS, 8)),
         "workers": st.just(0),
         "accumulation": st.sampled_from(ACCUMULATIONS),
         "micro_batch_size": st.integers(1, 3),

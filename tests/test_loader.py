@@ -22,21 +22,23 @@ from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from train.data.batch import batch_digest, collate, concatenate, digest_text, split
-from train.data.batch_reader import SLAB_ROWS
+from train.data.batch import Batch, batch_digest, collate, concatenate, digest_text, split
+from train.data.batch_reader import SLAB_ROWS, RankSlice
 from train.data.loader import Loader, evaluation_batches
 from train.data.order import Order
 from train.data.prefetch import prefetched
 
 N = 57  # training examples of small_folder
-POOL_ROWS = 20  # three pools or so an epoch
+POOL_ROWS = 20  # two pools an epoch
+#: Four streams, far more than this data set is worth.
+ORDER = {"seed": 3, "pool_rows": POOL_ROWS, "streams": 4}
 GLOBAL = 12
 STEPS = 20
 
 
 def load(folder, steps, **options):
     """The first batches of a loader, which is closed then."""
-    options = {"batch_size": GLOBAL, "seed": 3, "pool_rows": POOL_ROWS, "prefetch": 0, **options}
+    options = {"batch_size": GLOBAL, **ORDER, "prefetch": 0, **options}
     iterator = iter(Loader(folder, **options))
     batches = list(islice(iterator, steps))
     iterator.close()
@@ -59,8 +61,24 @@ def originals(batches):
     return [tuple(row) for row in ids.tolist()]
 
 
-def global_counts(loaded):
-    return (loaded.next_position, loaded.num_tokens, loaded.num_predictions, loaded.num_pairs)
+def joined(of_ranks, start=None):
+    """The global batch of which each rank has a part, its rows in the order of their positions."""
+    world_size, rows = len(of_ranks), sum(len(part.batch) for part in of_ranks)
+    start = of_ranks[0].next_position - rows if start is None else start
+    parts = [RankSlice(rows, rank, world_size) for rank in range(world_size)]
+    positions = np.concatenate([part.positions(np.array([start]))[0] for part in parts])
+    together = concatenate([part.batch for part in of_ranks])
+    by_position = torch.from_numpy(np.argsort(positions))
+    assert sorted(positions.tolist()) == list(range(start, start + rows))
+    batch = Batch(**{name: x[by_position] for name, x in together.tensors().items()})
+    return replace(of_ranks[0], batch=batch)
+
+
+def counts(*of_ranks):
+    """The position after a global batch, and its counts."""
+    [position] = {part.next_position for part in of_ranks}
+    names = ("num_tokens", "num_predictions", "num_pairs")
+    return position, *(sum(getattr(part, name) for part in of_ranks) for name in names)
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +98,8 @@ def test_every_world_size_trains_on_the_same_global_batches(
     ]
     for step, loaded in enumerate(whole):
         of_ranks = [part[step] for part in parts]
-        assert rows_of(of_ranks) == rows_of([loaded])
-        assert {global_counts(part) for part in of_ranks} == {global_counts(loaded)}
+        assert rows_of([joined(of_ranks)]) == rows_of([loaded])
+        assert counts(*of_ranks) == counts(loaded)
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
 
 
@@ -89,11 +107,11 @@ def test_every_world_size_trains_on_the_same_global_batches(
 @pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few cores
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
 def test_a_plain_data_loader_yields_the_same_batches(small_folder, whole, workers):
-    loader = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
+    loader = Loader(small_folder, batch_size=GLOBAL, **ORDER)
     batches = iter(DataLoader(loader, batch_size=None, num_workers=workers))
     for loaded, wanted in zip(batches, whole, strict=False):
         assert rows_of([loaded]) == rows_of([wanted])
-        assert global_counts(loaded) == global_counts(wanted)
+        assert counts(loaded) == counts(wanted)
         assert loaded.digest == wanted.digest
 
 
@@ -128,7 +146,7 @@ def test_a_data_set_smaller_than_a_batch_repeats_epoch_by_epoch(tmp_path, rows):
     n, found = sum(rows), originals(load(folder, 4))
     assert all(set(found[i : i + n]) == set(found[:n]) for i in range(0, 40, n))
     parts = [load(folder, 4, rank=rank, world_size=3) for rank in range(3)]
-    by_step = [loaded for step in zip(*parts, strict=True) for loaded in step]
+    by_step = [joined(step) for step in zip(*parts, strict=True)]
     assert originals(by_step) == found
 
 
@@ -137,7 +155,7 @@ def test_a_data_set_smaller_than_a_batch_repeats_epoch_by_epoch(tmp_path, rows):
 def test_a_resumed_run_continues_with_the_very_next_example(
     small_folder, whole, steps, batch_size, world_size
 ):
-    before = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
+    before = Loader(small_folder, batch_size=GLOBAL, **ORDER)
     trained_on = list(islice(before, steps))
     state = before.state_dict()
     assert state["next_position"] == steps * GLOBAL
@@ -147,14 +165,13 @@ def test_a_resumed_run_continues_with_the_very_next_example(
             batch_size=batch_size,
             rank=rank,
             world_size=world_size,
-            seed=3,
-            pool_rows=POOL_ROWS,
+            **ORDER,
         )
         for rank in range(world_size)
     ]
     for loader in resumed:
         loader.load_state_dict(state)
-    after = [part for parts in islice(zip(*resumed, strict=True), 3) for part in parts]
+    after = [joined(parts) for parts in islice(zip(*resumed, strict=True), 3)]
     wanted = rows_of(whole)
     seen = (rows_of(trained_on) if trained_on else []) + rows_of(after)
     assert seen == wanted[: len(seen)]
@@ -162,7 +179,7 @@ def test_a_resumed_run_continues_with_the_very_next_example(
 
 
 def test_a_second_iteration_continues_the_first(small_folder, whole):
-    loader = Loader(small_folder, batch_size=GLOBAL, seed=3, pool_rows=POOL_ROWS)
+    loader = Loader(small_folder, batch_size=GLOBAL, **ORDER)
     found = [next(iter(loader)) for _ in range(4)]
     assert rows_of(found) == rows_of(whole[:4])
 
@@ -185,26 +202,19 @@ def stored_rows(folder, epoch):
             rows = np.arange(len(shard))
             keys = np.broadcast_to(keys, len(shard))
             shards[i] = mask_examples(shard.unmasked(), keys=keys, rows=rows, rules=rules)
-    order = Order(
-        [len(shard) for shard in shards],
-        dataset_digest=manifest.dataset_digest,
-        seed=3,
-        pool_rows=POOL_ROWS,
-    )
+    order = Order([len(x) for x in shards], dataset_digest=manifest.dataset_digest, **ORDER)
     parts = []
-    for pool in order.pools(epoch):
-        pool_rows = [(s, r) for s in pool.shards for r in range(len(shards[s]))]
-        for row in order.rows(pool):
-            shard, row_in_shard = pool_rows[row]
-            parts.append(
-                collate(
-                    shards[shard],
-                    np.array([row_in_shard]),
-                    max_seq_length=manifest.config.max_seq_length,
-                    max_predictions=manifest.config.predictions,
-                    pad_id=0,
-                )
+    _, of_shards, rows = order.locate(np.arange(epoch * N, (epoch + 1) * N))
+    for shard, row in zip(of_shards.tolist(), rows.tolist(), strict=True):
+        parts.append(
+            collate(
+                shards[shard],
+                np.array([row]),
+                max_seq_length=manifest.config.max_seq_length,
+                max_predictions=manifest.config.predictions,
+                pad_id=0,
             )
+        )
     return concatenate(parts)
 
 
@@ -243,7 +253,7 @@ def test_slabs_of_many_batches_and_batches_of_many_slabs_agree(small_folder):
 def test_another_process_reads_the_same_data(small_folder, whole):
     code = (
         "import sys; from itertools import islice; from train.data.loader import Loader\n"
-        f"loader = Loader(sys.argv[1], batch_size={GLOBAL}, seed=3, pool_rows={POOL_ROWS})\n"
+        f"loader = Loader(sys.argv[1], batch_size={GLOBAL}, **{ORDER})\n"
         f"print(*(loaded.digest for loaded in islice(loader, {STEPS})))\n"
         "unclosed = iter(loader); next(unclosed)\n"  # its thread is alive when Python exits
     )
@@ -287,8 +297,8 @@ def test_every_rank_evaluates_the_same_number_of_equal_shapes(small_folder, limi
     assert {len(loaded.batch) for part in parts for loaded in part} == {2}
     for step, loaded in enumerate(alone):
         of_ranks = [part[step] for part in parts]
-        assert rows_of(of_ranks) == rows_of([loaded])
-        assert {global_counts(part) for part in of_ranks} == {global_counts(loaded)}
+        assert rows_of([joined(of_ranks, 6 * step)]) == rows_of([loaded])
+        assert counts(*of_ranks) == counts(loaded)
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
     examples = sum(float(loaded.batch.example_weights.sum()) for loaded in alone)
     assert examples == min(limit or 23, 23)
@@ -317,11 +327,11 @@ def test_a_state_of_another_data_set_tokenizer_or_order_is_refused(tmp_path, sma
 
 
 @pytest.mark.parametrize("name", ["version", "order_version"])
-@pytest.mark.parametrize("found", [2, None])
+@pytest.mark.parametrize("found", [3, None])
 def test_a_state_of_another_version_is_refused(small_folder, name, found):
     loader = Loader(small_folder, batch_size=4, seed=3)
     state = loader.state_dict(8) | {name: found}
-    with pytest.raises(InputError, match=f"version {found}, this code reads 1; continue with"):
+    with pytest.raises(InputError, match=f"version {found}, this code reads 1( and 2)?; continue"):
         loader.load_state_dict({k: v for k, v in state.items() if v is not None})
     assert loader.next_position == 0
 
@@ -331,8 +341,9 @@ def test_a_state_is_json_with_all_that_decides_the_next_example(small_folder):
     manifest = read_manifest(small_folder)
     assert json.loads(json.dumps(loader.state_dict(8))) == {
         "version": 1,
-        "order_version": 1,
-        "pool_rows": 65_536,
+        "order_version": 2,
+        "streams": 1,
+        "pool_rows": 262_144,
         "next_position": 8,
         "tokenizer_digest": manifest.tokenizer_digest,
         "dataset_digest": manifest.dataset_digest,
@@ -345,17 +356,51 @@ def test_a_state_is_json_with_all_that_decides_the_next_example(small_folder):
 
 
 @pytest.mark.parametrize("length_bins", [0, 2])
-def test_another_default_pool_size_does_not_reorder_a_resumed_run(small_folder, length_bins):
-    """From the middle of an epoch on: the state's pools of 20 rows, not the new loader's of 9."""
-    options = {"batch_size": GLOBAL, "seed": 3, "length_bins": length_bins}
-    before = load(small_folder, STEPS, length_bins=length_bins)
-    state = Loader(small_folder, pool_rows=POOL_ROWS, **options).state_dict(2 * GLOBAL)
-    resumed = Loader(small_folder, pool_rows=9, **options)
+def test_other_defaults_do_not_reorder_a_resumed_run(small_folder, length_bins):
+    """From the middle of an epoch on: the numbers of the state, not those of the new loader."""
+    options = {"batch_size": GLOBAL, "length_bins": length_bins}
+    before = load(small_folder, STEPS, **options)
+    state = Loader(small_folder, **ORDER, **options).state_dict(2 * GLOBAL)
+    resumed = Loader(small_folder, seed=3, pool_rows=9, streams=2, **options)
     other = [loaded.digest for loaded in islice(resumed, STEPS)]
     resumed.load_state_dict(json.loads(json.dumps(state)))
     assert [x.digest for x in islice(resumed, STEPS - 2)] == [x.digest for x in before[2:]]
     assert other != [loaded.digest for loaded in before]
-    assert resumed.state_dict()["pool_rows"] == POOL_ROWS
+    found = resumed.state_dict()
+    assert (found["pool_rows"], found["streams"]) == (POOL_ROWS, 4)
+
+
+#: Of steps 0 to 4, 9 and 11 of small_folder, which cross epochs and pools.
+GOLDEN = {
+    ("order 1", 0): "0d4a57a9cb8b19d4 53e188e515662eac 086b4a8a3b531b4d 1968f4c37bf5bc19 "
+    "7492cd84e3244384 016db62764b0909a a64d1fb947db9901",
+    ("order 1", 4): "70997fa8a24641f6 1ca0e3231f445041 793f218f87690d05 ad68661b9dd87fd6 "
+    "a5e85f0484cb25c9 71b51bb197dc0251 76d6a307656000d7",
+    ("order 2", 0): "f2e73f5923538ff9 9869e15ad6155deb b421181a27e8279b 3c5e11a5876346d8 "
+    "79ad672adb10e725 85c2c466852e1e46 a3b4ece23869c969",
+    ("order 2", 4): "011cc78eee50aa69 a5c5b27b4dce6410 bd34f7b35034bb06 4814b751e6f29e96 "
+    "ea8aa02c592b9f5f 936c4b2bfb75cc71 228da33b131806cc",
+}
+
+
+@pytest.mark.parametrize(("order", "length_bins"), GOLDEN)
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_the_digests_of_both_orders_never_change(small_folder, order, length_bins, world_size):
+    """Runs of order 1 go on as they began: from their state, on any number of processes."""
+    options = {"batch_size": GLOBAL, "length_bins": length_bins, "world_size": world_size}
+    loaders = [Loader(small_folder, rank=r, **ORDER, **options) for r in range(world_size)]
+    for loader in loaders:
+        state = loader.state_dict()
+        if order == "order 1":
+            state = {k: v for k, v in state.items() if k != "streams"} | {"order_version": 1}
+        loader.load_state_dict(state)
+        assert loader.state_dict() == state
+    digests = [
+        digest_text(*(part.digest for part in of_ranks))
+        for of_ranks in islice(zip(*loaders, strict=True), 12)
+    ]
+    found = [digests[step] for step in (0, 1, 2, 3, 4, 9, 11)]
+    assert found == GOLDEN[order, length_bins].split()
 
 
 def test_a_tokenizer_that_differs_from_the_manifest_is_refused(tmp_path):

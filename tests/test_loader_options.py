@@ -12,7 +12,7 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import path_of
 from pipeline.dataset.manifest import read_manifest
 from tests.support.small_data import SMALL, write_data_set
-from tests.test_loader import GLOBAL, POOL_ROWS, N, load, originals, rows_of
+from tests.test_loader import GLOBAL, ORDER, N, counts, joined, load, originals
 from train.data.batch import digest_text
 from train.data.length_bins import assign_bins
 from train.data.loader import Loader
@@ -37,6 +37,32 @@ def test_the_batches_of_a_window_have_rows_of_similar_length():
     rows = np.array([9, 4, 7, 3, 4, 8])
     bins = assign_bins(rows, start=6, epoch_rows=100, batch_size=2, key=np.uint64(5))
     assert sorted(bins.tolist()) == [[0, 5], [1, 3], [2, 4]]
+
+
+@pytest.mark.parametrize(("start", "epoch_rows"), [(0, 500), (96, 131), (192, 50)])
+def test_streams_by_themselves_put_like_lengths_into_the_same_batch(start, epoch_rows):
+    """Each keeps its slots; where a batch lies in one epoch, all take the bin of the same rank."""
+    lengths, streams, size = np.random.default_rng(0).integers(1, 99, 96), 4, 24
+    epochs = (start + np.arange(96)) // epoch_rows
+    ranks = []
+    for stream in range(streams):
+        mine = np.arange(stream, 96, streams)
+        bins = assign_bins(
+            lengths[mine],
+            start=start,
+            epoch_rows=epoch_rows,
+            batch_size=size,
+            key=np.uint64(1),
+            streams=streams,
+            stream=stream,
+        )
+        assert sorted(bins.ravel().tolist()) == list(range(24))
+        rows = mine[bins]
+        slots = np.arange(96).reshape(4, size)[:, stream::streams]
+        assert (np.sort(epochs[rows]) == epochs[slots]).all()
+        if len(set(epochs)) == 1:
+            ranks.append(np.argsort(lengths[rows].mean(axis=1)).tolist())
+    assert all(order == ranks[0] for order in ranks)
 
 
 @pytest.mark.parametrize(("start", "epoch_rows"), [(0, 5), (24, 7), (48, 57), (0, 1), (24, 24)])
@@ -84,12 +110,13 @@ def test_with_bins_every_rank_has_rows_of_the_same_bin(long_folder, world_size):
     ]
     for step, loaded in enumerate(whole):
         of_ranks = [part[step] for part in parts]
-        assert rows_of(of_ranks) == rows_of([loaded])
+        whole_again = joined([widened(part) for part in of_ranks])
+        assert originals([whole_again]) == originals([widened(loaded)])
         assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
 
 
 def test_with_bins_a_run_continues_in_the_middle_of_a_window(long_folder):
-    options = {"seed": 3, "pool_rows": POOL_ROWS, "length_bins": BINS}
+    options = {**ORDER, "length_bins": BINS}
     whole = load(long_folder, 9, **options)
     state = Loader(long_folder, batch_size=GLOBAL, **options).state_dict(whole[4].next_position)
     loader = Loader(long_folder, batch_size=GLOBAL, **options)
@@ -98,7 +125,7 @@ def test_with_bins_a_run_continues_in_the_middle_of_a_window(long_folder):
 
 
 def test_with_bins_another_batch_size_is_refused(long_folder):
-    options = {"seed": 3, "pool_rows": POOL_ROWS}
+    options = ORDER
     state = Loader(long_folder, batch_size=GLOBAL, length_bins=BINS, **options).state_dict()
     for changes, reason in (
         ({"batch_size": 6, "length_bins": BINS}, "batch_size 12 there, 6 now"),
@@ -150,16 +177,17 @@ def test_a_dummy_row_rounds_tokens_and_slots_up(small_folder):
 
 
 def test_unpadded_parts_make_up_the_batch(small_folder):
+    """Those of ranks have the digest and the counts of the whole, those of passes are it."""
     whole = load(small_folder, 12, unpadded=True)
     ranks = [load(small_folder, 12, unpadded=True, rank=r, world_size=3) for r in range(3)]
     for loaded, *of_ranks in zip(whole, *ranks, strict=True):
-        for parts in (
-            [part.batch for part in of_ranks],
-            *(split_unpadded(loaded.batch, n) for n in (1, 2, 4)),
-        ):
+        assert digest_text(*(part.digest for part in of_ranks)) == digest_text(loaded.digest)
+        assert counts(*of_ranks) == counts(loaded)
+        assert {len(part.batch) for part in of_ranks} == {GLOBAL // 3}
+        for parts in (split_unpadded(loaded.batch, n) for n in (1, 2, 4)):
             assert {len(part) for part in parts} == {GLOBAL // len(parts)}
-            joined = concatenate_unpadded(parts).tensors()
-            assert all(torch.equal(joined[name], x) for name, x in loaded.batch.tensors().items())
+            together = concatenate_unpadded(parts).tensors()
+            assert all(torch.equal(together[k], x) for k, x in loaded.batch.tensors().items())
 
 
 def change_a_value(path):

@@ -78,7 +78,7 @@ def test_a_batch_wider_than_the_table_of_prefixes_is_padded_alike():
 def test_a_pool_of_long_rows_has_fewer_of_them():
     lengths = (16, 128, 512, 1024, 8192, 65_535)
     found = [pool_rows_for(length) for length in lengths]
-    assert found == [POOL_ROWS, POOL_ROWS, POOL_ROWS, 32_768, 4_096, 512]
+    assert found == [POOL_ROWS, POOL_ROWS, POOL_ROWS, 131_072, 16_384, 2_048]
 
 
 @pytest.mark.slow

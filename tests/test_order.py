@@ -1,4 +1,4 @@
-"""The order of training: laws of the sequence, and one literal."""
+"""The order of training: laws of the sequence, and literals that never change."""
 
 import subprocess
 import sys
@@ -8,78 +8,155 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.data.order import POOL_ROWS, Order
+from train.data.order import (
+    POOL_ROWS,
+    STREAMS,
+    WHOLE_SHARDS,
+    Order,
+    pool_rows_for,
+    streams_for,
+)
 
 DIGEST = "0123456789abcdef" * 4
 
 shard_rows = st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any)
 pool_rows = st.integers(1, 30)
 seeds = st.integers(0, 5)
+#: Orders of both versions; 16 streams are more than most of these data sets have rows.
+kinds = st.sampled_from([{"version": WHOLE_SHARDS}, *({"streams": c} for c in (1, 2, 3, 4, 16))])
 
 
-def make(rows, *, seed=0, pool_rows=10, digest=DIGEST):
-    return Order(rows, dataset_digest=digest, seed=seed, pool_rows=pool_rows)
+def make(rows, *, seed=0, pool_rows=10, digest=DIGEST, **kind):
+    return Order(rows, dataset_digest=digest, seed=seed, pool_rows=pool_rows, **kind)
 
 
 def read(order, start, stop):
-    """The (epoch, shard, row) of each position, one by one."""
-    found = []
-    for pool, offsets in order.locate(np.arange(start, stop)):
-        rows = [(pool.epoch, s, r) for s in pool.shards for r in range(order.shard_rows[s])]
-        found += [rows[row] for row in order.rows(pool)[offsets]]
+    """The (epoch, shard, row) of each position."""
+    found = order.locate(np.arange(start, stop))
+    return list(zip(*(column.tolist() for column in found), strict=True))
+
+
+def pools(order, epoch):
+    """The pools of an epoch, one after the other."""
+    found = [order.pool_at(epoch * order.epoch_rows)]
+    while found[-1].stop < (epoch + 1) * order.epoch_rows:
+        found.append(order.pool_at(found[-1].stop))
     return found
 
 
-@given(shard_rows, pool_rows, seeds, st.integers(0, 3))
-def test_every_epoch_reads_each_row_once(rows, pool_rows, seed, epoch):
-    order = make(rows, seed=seed, pool_rows=pool_rows)
+@given(shard_rows, pool_rows, seeds, st.integers(0, 3), kinds)
+def test_every_epoch_reads_each_row_once(rows, pool_rows, seed, epoch, kind):
+    order = make(rows, seed=seed, pool_rows=pool_rows, **kind)
     n = sum(rows)
     everything = [(epoch, s, r) for s, count in enumerate(rows) for r in range(count)]
     assert sorted(read(order, epoch * n, (epoch + 1) * n)) == everything
 
 
-@given(shard_rows, pool_rows, st.integers(0, 150), st.integers(0, 60))
-def test_any_span_is_found_without_reading_what_is_before_it(rows, pool_rows, start, length):
-    whole = read(make(rows, pool_rows=pool_rows), 0, start + length)
-    assert read(make(rows, pool_rows=pool_rows), start, start + length) == whole[start:]
+@given(shard_rows, pool_rows, st.integers(0, 150), st.integers(0, 60), kinds)
+def test_any_span_is_found_without_reading_what_is_before_it(rows, pool_rows, start, length, kind):
+    whole = read(make(rows, pool_rows=pool_rows, **kind), 0, start + length)
+    assert read(make(rows, pool_rows=pool_rows, **kind), start, start + length) == whole[start:]
 
 
-@given(shard_rows, pool_rows, st.lists(st.integers(0, 200), max_size=12))
-def test_positions_with_gaps_read_the_same_rows(rows, pool_rows, positions):
-    order = make(rows, pool_rows=pool_rows)
-    positions = np.array(sorted(positions), dtype=np.int64)
-    found = [(pool, offset) for pool, offsets in order.locate(positions) for offset in offsets]
-    assert [pool.start + offset for pool, offset in found] == positions.tolist()
-    assert all(pool == order.pool_at(p) for (pool, _), p in zip(found, positions, strict=True))
+@given(shard_rows, pool_rows, st.lists(st.integers(0, 200), max_size=12), kinds)
+def test_positions_in_any_order_and_with_gaps_read_the_same_rows(rows, pool_rows, positions, kind):
+    order = make(rows, pool_rows=pool_rows, **kind)
+    whole = read(order, 0, 201)
+    found = order.locate(np.array(positions, dtype=np.int64))
+    assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [whole[p] for p in positions]
 
 
-@given(shard_rows, pool_rows, st.integers(0, 3))
-def test_pools_follow_each_other_and_hold_whole_shards(rows, pool_rows, epoch):
-    pools = make(rows, pool_rows=pool_rows).pools(epoch)
-    ends = [pool.start + pool.rows for pool in pools]
-    assert [pool.start for pool in pools] == [epoch * sum(rows), *ends[:-1]]
-    assert [pool.index for pool in pools] == list(range(len(pools)))
-    assert sorted(s for pool in pools for s in pool.shards) == list(np.flatnonzero(rows))
-    assert all(pool.rows == sum(rows[s] for s in pool.shards) for pool in pools)
+@given(shard_rows, pool_rows, st.integers(0, 3), kinds)
+def test_pools_follow_each_other_and_none_is_small(rows, pool_rows, epoch, kind):
+    order = make(rows, pool_rows=pool_rows, **kind)
+    found, n = pools(order, epoch), sum(rows)
+    assert [pool.start for pool in found] == [epoch * n, *(pool.stop for pool in found[:-1])]
+    assert [pool.index for pool in found] == list(range(len(found)))
+    sizes = [pool.stop - pool.start for pool in found]
+    if "streams" in kind:
+        assert all(size >= pool_rows for size in sizes[:-1])
+        assert sizes[-1] > pool_rows - kind["streams"] or len(sizes) == 1  # its last turn is cut
+    else:
+        assert all(size >= pool_rows for size in sizes[:-1])
+        assert 2 * sizes[-1] >= pool_rows or len(sizes) == 1
 
 
-@given(shard_rows, pool_rows)
-def test_only_the_last_pool_may_be_small_and_then_at_least_half_size(rows, pool_rows):
-    *before, last = make(rows, pool_rows=pool_rows).pools(0)
-    assert all(pool.rows >= pool_rows for pool in before)
-    assert 2 * last.rows >= pool_rows or not before
+@given(shard_rows, pool_rows, st.integers(0, 3), kinds, st.integers(1, 8))
+def test_the_shards_of_a_pool_are_those_its_positions_are_in(rows, pool_rows, epoch, kind, world):
+    order = make(rows, pool_rows=pool_rows, **kind)
+    streams = np.arange(order.streams)[:: max(order.streams // world, 1)]
+    for pool in pools(order, epoch):
+        positions = np.arange(pool.start, pool.stop)
+        mine = positions[np.isin(positions % order.streams, streams)]
+        found = order.shards_of(pool, streams)
+        assert len(set(found)) == len(found)
+        assert set(found) == set(order.locate(mine).shards.tolist())
 
 
-def test_a_last_pool_under_half_size_joins_the_one_before():
+@given(shard_rows, pool_rows, st.integers(0, 2), st.sampled_from([1, 2, 4, 8]))
+def test_a_stream_is_a_run_of_the_permuted_shards(rows, pool_rows, epoch, streams):
+    """And its pools are consecutive windows of it, each shuffled by itself."""
+    order = make(rows, pool_rows=pool_rows, streams=streams)
+    n, one = sum(rows), make(rows, pool_rows=1, streams=1)
+    in_epoch = sorted(  # pools of one row: the order of the shards; rows in a shard as stored
+        {shard: i for i, (_, shard, _) in enumerate(read(one, epoch * n, (epoch + 1) * n))}.items(),
+        key=lambda item: item[1],
+    )
+    sequence = [(epoch, shard, row) for shard, _ in in_epoch for row in range(rows[shard])]
+    positions = np.arange(epoch * n, (epoch + 1) * n)
+    windows = [
+        read_at(order, positions[(positions % streams == stream) & is_in(pool, positions)])
+        for stream in range(streams)
+        for pool in pools(order, epoch)
+    ]
+    assert [sorted(window, key=sequence.index) for window in windows] == [
+        sequence[end - len(window) : end]
+        for window, end in zip(windows, np.cumsum(list(map(len, windows))), strict=True)
+    ]
+
+
+def read_at(order, positions):
+    return list(zip(*map(np.ndarray.tolist, order.locate(positions)), strict=True))
+
+
+def is_in(pool, positions):
+    return (positions >= pool.start) & (positions < pool.stop)
+
+
+def test_order_1_has_a_last_pool_under_half_size_join_the_one_before():
+    def sizes(rows, epoch):
+        order = make(rows, version=WHOLE_SHARDS)
+        return [pool.stop - pool.start for pool in pools(order, epoch)]
+
     for epoch in range(20):  # the shard of 4 rows comes first, second or last: never alone
-        assert sorted(pool.rows for pool in make([10, 10, 4]).pools(epoch)) == [10, 14]
-    assert [10, 10, 5] in [[pool.rows for pool in make([10, 10, 5]).pools(e)] for e in range(20)]
+        assert sorted(sizes([10, 10, 4], epoch)) == [10, 14]
+    assert [10, 10, 5] in [sizes([10, 10, 5], epoch) for epoch in range(20)]
 
 
-def test_a_pool_has_at_least_65536_rows_by_default():
-    order = Order([20_000] * 10, dataset_digest=DIGEST, seed=0)
-    assert POOL_ROWS == 65_536
-    assert [pool.rows for pool in order.pools(0)] == [80_000, 80_000, 40_000]
+def test_a_stream_is_worth_eight_shards():
+    assert [streams_for(n) for n in (1, 15, 16, 100, 511, 512, 10_000)] == [
+        1, 1, 2, 8, 32, STREAMS, STREAMS,
+    ]  # fmt: skip
+    found = [streams_for(1000, binned_batch=size) for size in (8, 96, 100, 256, 4096)]
+    assert found == [1, 2, 2, 8, STREAMS]
+
+
+def test_the_rows_of_a_pool_lie_in_64_shards():
+    order = Order([2000] * 600, dataset_digest=DIGEST, seed=0, streams=streams_for(600))
+    first = order.pool_at(0)
+    assert first.stop - first.start >= POOL_ROWS == 262_144
+    assert len(set(order.locate(np.arange(first.stop)).shards.tolist())) > 64
+    assert pool_rows_for(128) == POOL_ROWS
+
+
+@pytest.mark.parametrize("world_size", [2, 8, 64])
+def test_a_rank_touches_its_part_of_the_shards(world_size):
+    shards = 640
+    order = Order([50] * shards, dataset_digest=DIGEST, seed=0, streams=STREAMS)
+    everything = np.arange(order.epoch_rows)
+    for rank in (0, world_size - 1):
+        found = set(order.locate(everything[rank::world_size]).shards.tolist())
+        assert len(found) <= 1.15 * shards / world_size
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"digest": "f" * 64}])
@@ -110,17 +187,19 @@ def test_without_a_seed_rows_come_as_they_are_stored():
 LITERAL = """
 import numpy as np
 from train.data.order import Order
-order = Order([3, 2, 4], dataset_digest="0123456789abcdef" * 4, seed=7, pool_rows=4)
-for epoch in (0, 1):
-    print([(p.shards, order.rows(p).tolist()) for p in order.pools(epoch)])
+for kind in ({"version": 1, "pool_rows": 4}, {"streams": 3, "pool_rows": 6}):
+    order = Order([3, 2, 4], dataset_digest="0123456789abcdef" * 4, seed=7, **kind)
+    _, shards, rows = order.locate(np.arange(18))
+    found = [f"{'abc'[shard]}{row}" for shard, row in zip(shards, rows)]
+    print(*found[:9], "|", *found[9:])
 """
 
 
-def test_the_order_never_changes():
-    """If this fails, raise ORDER_VERSION: older checkpoints would continue with other examples."""
+def test_the_orders_never_change():
+    """If this fails, add a version: older checkpoints would continue with other examples."""
     found = subprocess.run([sys.executable, "-c", LITERAL], capture_output=True, text=True)
     assert found.stderr == ""
     assert found.stdout.splitlines() == [
-        "[((0, 1), [1, 4, 2, 3, 0]), ((2,), [0, 2, 3, 1])]",
-        "[((0, 2), [6, 1, 2, 3, 4, 5, 0]), ((1,), [0, 1])]",
+        "a1 b1 a2 b0 a0 c0 c2 c3 c1 | c3 a1 a2 c0 c1 c2 a0 b0 b1",
+        "a1 b0 c3 a0 c0 c2 a2 b1 c1 | a1 c2 b1 a0 c0 c3 a2 c1 b0",  # the first is in order.py
     ]

@@ -11,7 +11,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 
 def loaded(*, predictions=4, pairs=2, tokens=30, digest=0):
-    """Counts of a global batch; its tensors do not matter here."""
+    """Counts of a process's part of a batch; its tensors do not matter here."""
     return LoadedBatch(
         batch=torch.empty(0), next_position=0, num_tokens=tokens, num_predictions=predictions,
         num_pairs=pairs, digest=digest,
@@ -19,7 +19,7 @@ def loaded(*, predictions=4, pairs=2, tokens=30, digest=0):
 
 
 def line_of(running, last, hits=(0.0, 0.0)):
-    return running.line(last, running.sums(last, torch.tensor(hits)))
+    return running.line(running.sums(last, torch.tensor(hits)))
 
 
 def test_losses_are_means_over_all_tokens_and_pairs_since_the_line_before():
@@ -49,14 +49,16 @@ def test_accuracies_and_the_digest_are_those_of_the_last_batch():
 def test_the_terms_of_processes_add_up_to_the_line_of_one():
     """The digest too, which is larger than a float64 can hold."""
     digests, losses = [2**63 - 1, -(2**63), 123456789012345678], torch.rand(3, 2)
-    total, line = torch.zeros(6, dtype=torch.float64), {}
+    total, line = torch.zeros(13, dtype=torch.float64), {}
     for rank, digest in enumerate(digests):
         running = RunningMetrics(World(rank, 3, torch.device("cpu")), peak_flops=None)
         running.add(loaded(digest=digest), losses[rank], flops=0, slots=64)
         total += running.sums(loaded(digest=digest), torch.tensor([1.0, 0.0]))
-    line = running.line(loaded(), total)
-    assert line["mlm_loss"] == pytest.approx(losses[:, 0].sum().item() / 4)
-    assert line["mlm_accuracy"] == 3 / 4
+    line = running.line(total)
+    assert line["mlm_loss"] == pytest.approx(losses[:, 0].sum().item() / (3 * 4))
+    assert line["mlm_accuracy"] == 3 / (3 * 4)
+    assert line["nsp_pairs"] == 3 * 2
+    assert line["slots_per_second"] == pytest.approx(64 / 30 * line["tokens_per_second"], rel=1e-3)
     assert line["data_digest"] == digest_text(*digests)
 
 

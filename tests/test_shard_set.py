@@ -12,14 +12,12 @@ from pipeline.dataset.schema import example_schema
 from pipeline.dataset.shards import write_shard
 from tests.support.small import make_examples
 from tests.support.small_data import SMALL, write_data_set
-from train.data.order import Pool
 from train.data.shard_set import ShardSet
 
 
 def read(folder, split):
     """The rows of the first shard, with nothing checked but what is checked by default."""
-    pool = Pool(epoch=0, index=0, start=0, shards=(0,), rows=30)
-    return ShardSet(folder, split).read(pool, remask=True)
+    return ShardSet(folder, split).read(0)
 
 
 @pytest.mark.parametrize("format", ["arrow", "webdataset"])

@@ -219,7 +219,7 @@ def test_a_token_without_padding_sees_its_own_row_and_no_other():
 def test_rows_that_are_all_full_need_no_mask():
     loaded, seen = make_batch(), []
     full = replace(loaded.batch, attention_mask=torch.ones(8, 12, dtype=torch.bool))
-    for tokens in (96, 95):  # 95: as if another process had a short row
+    for tokens in (96, 95):  # 95: as if a row were short
         model = BertForPretraining(STILL)
         model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
         sums, _, found = step(model, replace(loaded, batch=full, num_tokens=tokens))

@@ -33,12 +33,14 @@ class Ragged:
     def take(self, rows: ArrayLike) -> "Ragged":
         """The given rows, in the given order; the values are read-only."""
         # As Arrow binary strings the rows are copied whole, without an index for each value.
-        values = np.ascontiguousarray(self.values)
-        bounds = pa.py_buffer(self.offsets * values.itemsize)
+        rows, values = np.asarray(rows, dtype=np.int64), np.ascontiguousarray(self.values)
+        low = int(rows.min(initial=len(self)))  # few rows of many: only the offsets around them
+        offsets = self.offsets[low : int(rows.max(initial=low)) + 2]
+        bounds = pa.py_buffer(offsets * values.itemsize)
         column = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(self), [None, bounds, pa.py_buffer(values)]
+            pa.large_binary(), len(offsets) - 1, [None, bounds, pa.py_buffer(values)]
         )
-        taken = column.take(pa.array(rows, pa.int64()))
+        taken = column.take(pa.array(rows - low))
         _, ends, data = taken.buffers()
         return Ragged(
             np.frombuffer(data, values.dtype),

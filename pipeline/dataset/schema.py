@@ -102,12 +102,28 @@ class Examples:
 
 def concatenate_examples(parts: list[Examples]) -> Examples:
     """All rows of the parts (at least one), in order."""
-    columns: dict[str, Any] = {}
-    for name, first in parts[0].columns().items():
-        values = [getattr(part, name) for part in parts]
-        is_ragged = isinstance(first, Ragged)
-        columns[name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
-    return Examples(**columns)
+    return _joined({name: [getattr(part, name) for part in parts] for name in parts[0].columns()})
+
+
+def take_from_each(parts: list[Examples], rows: list[NDArray[np.int64]]) -> Examples:
+    """The given rows of each part (at least one), one part after the other."""
+    return _joined(
+        {
+            name: [
+                column.take(here) if isinstance(column, Ragged) else column[here]
+                for column, here in zip([getattr(x, name) for x in parts], rows, strict=True)
+            ]
+            for name in parts[0].columns()
+        }
+    )
+
+
+def _joined(columns: dict[str, list[Any]]) -> Examples:
+    joined: dict[str, Any] = {}
+    for name, values in columns.items():
+        is_ragged = isinstance(values[0], Ragged)
+        joined[name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
+    return Examples(**joined)
 
 
 def id_type(vocab_size: int) -> pa.DataType:

@@ -101,16 +101,16 @@ AnyBatch = TypeVar("AnyBatch", bound=Movable)
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedBatch(Generic[AnyBatch]):
-    """One rank's slice of a global batch, with the counts of the whole global batch."""
+    """One rank's part of a global batch; the sums of all ranks' counts are those of the batch."""
 
     batch: AnyBatch
     #: The position after the global batch, where a run that has trained on it continues.
     next_position: int
-    #: Real tokens, masked tokens and sentence pairs in the global batch, over all ranks.
+    #: Real tokens, masked tokens and sentence pairs in this part.
     num_tokens: int
     num_predictions: int
     num_pairs: int
-    #: This rank's term of the data digest; see `digest_text`.
+    #: This part's term of the data digest; see `digest_text`.
     digest: int
 
     def to(
@@ -135,7 +135,10 @@ def collate(
     max_predictions: int,
     pad_id: int,
 ) -> Batch:
-    """The given rows, in the given order, as one batch in new memory."""
+    """The given rows, in the given order, as one batch in new memory.
+
+    Blank rows (`ShardSet.read`) become padding rows of weight 0.
+    """
     starts, is_token = _bounds(examples.input_ids, rows, max_seq_length)
     input_ids = _padded(examples.input_ids.values, starts, is_token, pad_id)
     starts, is_masked = _bounds(examples.masked_lm_positions, rows, max_predictions)
@@ -152,7 +155,7 @@ def collate(
         masked_lm_labels=torch.from_numpy(labels),
         masked_lm_weights=torch.from_numpy(is_masked.astype(np.float32)),
         next_sentence_labels=torch.from_numpy(examples.next_sentence_label[rows].astype(np.int64)),
-        example_weights=torch.ones(len(rows)),
+        example_weights=torch.from_numpy((examples.length_a[rows] > 0).astype(np.float32)),
     )
 
 
@@ -187,11 +190,14 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     return [Batch(**{name: views[i] for name, views in columns.items()}) for i in range(parts)]
 
 
-def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
+def example_hashes(
+    batch: Batch, positions: NDArray[np.int64], *, width: int = 0, pad_id: int = 0
+) -> UInt64Array:
     """A 64-bit hash of each row and its position in the endless sequence, [B]; 0 for padding rows.
 
     It covers the whole row: masked ids, masked positions and labels, where B begins and ends, the
-    next-sentence label. A sum modulo 2**64 with random weights takes one pass.
+    next-sentence label. A sum modulo 2**64 with random weights takes one pass. A batch narrower
+    than `width` has the hashes of one padded to it.
     """
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
     lengths_b = arrays["token_type_ids"].sum(axis=1)  # row lengths follow from the padding
@@ -199,6 +205,8 @@ def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
     for name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
         column = arrays[name].view(np.uint64)
         sums += np.einsum("bs,s->b", column, digest_weights(name, column.shape[1]))
+    beyond = digest_weights("input_ids", width)[batch.input_ids.shape[1] :]
+    sums += (beyond * np.uint64(pad_id)).sum(dtype=np.uint64)
     rest = np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1).view(np.uint64)
     hashes = final_hashes(sums, rest, positions)
     return np.where(arrays["example_weights"] > 0, hashes, np.uint64(0))

@@ -1,12 +1,17 @@
-"""Global batches by position: looked up in the order, gathered from a pool, counted, split.
+"""Global batches by position: looked up in the order, gathered from the shards, counted, split.
 
-About 2,000 examples (a slab) are collated at once and split into batches as views, because numpy's
-cost is per call as long as batches are small. Every rank knows the counts of the global batch, so
-the loss can be divided by them before any forward pass.
+    starts 0, 256, ..  ->  blocks of positions  ->  rows of many shards, copied  ->  batches
+
+A rank reads the rows of its own positions only, and only these are masked anew. The rows of a
+block (up to 65,536) are gathered at once, because they come from many shards and numpy's cost is
+per call as long as there are few rows of each. For the same reason about 2,000 rows (a slab) are
+collated at once and split into batches as views.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -14,15 +19,15 @@ from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.errors import InputError
-from pipeline.dataset.schema import NO_PAIR, Examples
-from train.data.batch import Batch, LoadedBatch, collate, concatenate, example_hashes, split
+from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples, take_from_each
+from train.data.batch import Batch, LoadedBatch, collate, example_hashes, split
 from train.data.length_bins import assign_bins
-from train.data.order import Order, Pool
+from train.data.open_shards import OpenShards
+from train.data.order import Located, Order
 from train.data.shard_set import ShardSet
 from train.data.unpadded import (
     UnpaddedBatch,
     collate_unpadded,
-    concatenate_unpadded,
     split_unpadded,
     unpadded_hashes,
 )
@@ -30,6 +35,7 @@ from train.data.unpadded import (
 NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
 SLAB_TOKENS = SLAB_ROWS * 512  # at most: 17 MB of tensors
+BLOCK_SLABS = 32  # in a block, at most: 65,536 rows of 128 tokens are 25 MB
 WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
@@ -45,9 +51,10 @@ class BatchLayout:
 
 @dataclass(frozen=True)
 class RankSlice:
-    """The contiguous slice of each global batch that one rank reads.
+    """One rank's part of each global batch: of W ranks, rank r has the positions p = r mod W.
 
-    Raises InputError for a batch size that the number of processes does not divide.
+    So a rank stays with its streams of the order, whatever the batch size. Raises InputError for
+    a batch size that the number of processes does not divide.
     """
 
     batch_size: int  # of the global batch, in examples
@@ -66,156 +73,177 @@ class RankSlice:
 
     @property
     def rows(self) -> int:
-        """Examples in the slice."""
+        """Examples in the rank's part."""
         return self.batch_size // self.world_size
 
-    @property
-    def start(self) -> int:
-        """Offset of the slice in the global batch."""
-        return self.rank * self.rows
+    def positions(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The rank's positions in the batches that begin at `starts` [K], [K, rows].
 
-
-@dataclass(frozen=True)
-class _OpenPool:
-    """A pool in memory."""
-
-    examples: Examples
-    rows: NDArray[np.int64]  # in reading order
-
-
-@dataclass(frozen=True)
-class _Window:
-    """Consecutive global batches whose rows were put into length bins."""
-
-    start: int
-    positions: NDArray[np.int64]  # [bins, batch_size]
-    widths: list[int]  # tokens of the longest row in each bin, rounded up
+        Rank 1 of 2 in batches of 4 from 0 and 7 on: [[1, 3], [7, 9]].
+        """
+        first = starts + (self.rank - starts) % self.world_size
+        return first[:, None] + self.world_size * np.arange(self.rows)
 
 
 class BatchReader:
-    """Builds a rank's slices of global batches from their positions; keeps the last pools open."""
+    """Builds a rank's parts of global batches from the positions where they begin.
+
+    `opened` has shards that are open from before, and afterwards those that are open then. With
+    `fetches` 0, nothing is fetched ahead (`OpenShards`).
+    """
 
     def __init__(
-        self, shards: ShardSet, order: Order, rank_slice: RankSlice, layout: BatchLayout
+        self,
+        shards: ShardSet,
+        order: Order,
+        rank_slice: RankSlice,
+        layout: BatchLayout,
+        *,
+        opened: dict[int, Examples],
+        fetches: int,
     ) -> None:
         self._shards = shards
         self._order = order
         self._slice = rank_slice
         self._layout = layout
-        self._pools: dict[Pool, _OpenPool] = {}
-        self._window: _Window | None = None
+        step = gcd(order.streams, rank_slice.world_size)
+        #: The streams of the order that the rank's positions are in.
+        self._streams = np.arange(rank_slice.rank % step, order.streams, step)
+        self._open = OpenShards(shards.read, opened, threads=fetches)
 
     @property
     def batches_at_once(self) -> int:
-        """Global batches worth reading together: a slab, but at most one epoch."""
+        """Global batches worth collating together: a slab, but at most one epoch."""
         if self._layout.length_bins:
             return 1  # batches differ in width
         rows = min(SLAB_ROWS, SLAB_TOKENS // self._shards.max_seq_length)
         of_slab = rows // self._slice.rows
         return max(1, min(of_slab, self._order.epoch_rows // self._slice.batch_size))
 
-    def read(self, starts: NDArray[np.int64], *, end: int = NO_END) -> list[LoadedBatch[Any]]:
-        """The rank's slices of the global batches at the given ascending positions, [K].
+    def slabs(
+        self, starts: Iterable[int], *, end: int = NO_END
+    ) -> Generator[list[LoadedBatch[Any]]]:
+        """The rank's parts of the global batches at the given ascending positions, by slab.
 
         Positions from `end` on (in the last batch) become padding rows.
         """
-        part = self._slice
-        in_batch = np.arange(part.batch_size)
-        positions, width = (starts[:, None] + in_batch).ravel(), self._shards.max_seq_length
+        with self._open:
+            for block in self._blocks(iter(starts)):
+                yield from self._read(np.array(block), end)
+
+    def _blocks(self, starts: Iterator[int]) -> Iterator[list[int]]:
+        """The batches whose rows are gathered together."""
         if self._layout.length_bins:
-            positions, width = self._binned(int(starts[0]))
-        is_mine = np.tile(in_batch // part.rows == part.rank, len(starts))
-        counts = np.zeros((3, len(positions)), dtype=np.int64)
-        parts = []
-        done = 0
-        for examples, rows in self._rows(positions[: np.searchsorted(positions, end)]):
-            here = slice(done, done + len(rows))
-            counts[:, here] = _counts(examples, rows)
-            parts.append(self._collate(examples, rows[is_mine[here]], width))
-            done += len(rows)
-        of_batches = counts.reshape(3, len(starts), part.batch_size).sum(axis=2)  # [3, K]
-        mine = (starts[:, None] + part.start + np.arange(part.rows)).ravel()
-        batches, hashes = self._split(parts, mine)
-        return self._with_counts(batches, hashes, starts, of_batches, end)
+            window = self._slice.batch_size * self._layout.length_bins
+            for _, of_window in groupby(starts, key=lambda start: start // window):
+                yield list(of_window)
+            return
+        slab, slabs = self.batches_at_once, 1  # small at first: the first batch is waited for
+        of_pool = min(self._order.pool_rows, self._order.epoch_rows) // self._slice.batch_size
+        most = max(1, min(of_pool // slab, BLOCK_SLABS))
+        while block := list(islice(starts, slab * slabs)):
+            yield block
+            slabs = min(2 * slabs, most)
 
-    def _binned(self, start: int) -> tuple[NDArray[np.int64], int]:
-        """The ascending positions of the global batch that begins at `start`, and its width."""
-        size, bins = self._slice.batch_size, self._layout.length_bins
-        begin = start - start % (size * bins)
-        if self._window is None or self._window.start != begin:
-            self._window = self._read_window(begin)
-        batch = (start - begin) // size
-        return self._window.positions[batch], self._window.widths[batch]
+    def _read(self, starts: NDArray[np.int64], end: int) -> Iterator[list[LoadedBatch[Any]]]:
+        slots = self._slice.positions(starts)  # [K, R]
+        if self._layout.length_bins:
+            positions = self._binned(starts, slots)
+        else:
+            positions = slots
+            self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
+        examples, rows = self._gather(self._order.locate(positions[positions < end]))
+        at_once = self.batches_at_once
+        for first in range(0, len(starts), at_once):
+            here = slice(first, first + at_once)
+            of_slab = rows[first * self._slice.rows : (first + at_once) * self._slice.rows]
+            yield self._slab(examples, of_slab, starts[here], slots[here], end)
 
-    def _read_window(self, start: int) -> _Window:
-        size = self._slice.batch_size
-        positions = start + np.arange(size * self._layout.length_bins)
-        self._window = None
-        lengths = np.concatenate(
-            [_counts(examples, rows)[0] for examples, rows in self._rows(positions)]
-        )
-        bins = assign_bins(
-            lengths,
-            start=start,
-            epoch_rows=self._order.epoch_rows,
-            batch_size=size,
-            key=self._order.key("bins", start // len(positions)),
-        )
-        widths = -(-lengths[bins].max(axis=1) // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
-        widths = np.minimum(widths, self._shards.max_seq_length)
-        return _Window(start, positions[bins], widths.tolist())
+    def _binned(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The positions whose rows the length bins put into the slots [K, R] of one window."""
+        size, bins, streams = self._slice.batch_size, self._layout.length_bins, self._order.streams
+        begin = int(starts[0]) - int(starts[0]) % (size * bins)
+        self._fetch(begin, begin + size * bins, NO_END)
+        turns = streams * np.arange(size * bins // streams)
+        moved = np.zeros((bins, size), dtype=np.int64)
+        for stream in self._streams.tolist():
+            lengths = self._lengths(self._order.locate(begin + stream + turns))
+            assigned = assign_bins(
+                lengths,
+                start=begin,
+                epoch_rows=self._order.epoch_rows,
+                batch_size=size,
+                key=self._order.key("bins", begin // (size * bins)),
+                streams=streams,
+                stream=stream,
+            )
+            moved[:, stream::streams] = begin + stream + streams * assigned
+        batches, in_batch = (slots - begin) // size, (slots - begin) % size
+        return moved[batches, in_batch]
 
-    def _rows(self, positions: NDArray[np.int64]) -> Iterator[tuple[Examples, NDArray[np.int64]]]:
-        """The rows at ascending positions, pool by pool."""
-        # A window is read twice, its lengths first, so its pools stay open until it is done.
-        kept_from = int(positions[0]) if self._layout.length_bins else NO_END
-        if self._window is not None:
-            kept_from = self._window.start
-        for pool, offsets in self._order.locate(positions):
-            if pool not in self._pools:  # free the memory of other pools first
-                kept = {p: o for p, o in self._pools.items() if p.start + p.rows > kept_from}
-                self._pools = kept
-                examples = self._shards.read(pool, remask=self._layout.remask)
-                self._pools[pool] = _OpenPool(examples, self._order.rows(pool))
-            opened = self._pools[pool]
-            yield opened.examples, opened.rows[offsets]
+    def _fetch(self, first: int, stop: int, end: int) -> None:
+        """Open the shards of the positions from `first` to `stop`; fetch the next pool's ahead."""
+        pool = self._order.pool_at(first)
+        now = self._order.shards_of(pool, self._streams)
+        while pool.stop < stop:
+            pool = self._order.pool_at(pool.stop)
+            now += self._order.shards_of(pool, self._streams)
+        ahead: list[int] = []
+        if pool.stop < end:
+            ahead = self._order.shards_of(self._order.pool_at(pool.stop), self._streams)
+        self._open.keep(now, ahead=ahead)
 
-    def _collate(
-        self, examples: Examples, rows: NDArray[np.int64], width: int
-    ) -> Batch | UnpaddedBatch:
-        if self._layout.unpadded:
-            return collate_unpadded(examples, rows, max_seq_length=self._shards.max_seq_length)
-        return collate(
-            examples,
-            rows,
-            max_seq_length=width,
-            max_predictions=self._shards.max_predictions,
-            pad_id=self._shards.pad_id,
-        )
+    def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
+        """A copy of the rows, by shard, with the masks of their epochs; and each one's index in it.
 
-    def _split(
-        self, parts: list[Any], mine: NDArray[np.int64]
-    ) -> tuple[Sequence[Batch | UnpaddedBatch], UInt64Array]:
-        """The batches of a slab, as views, and the hashes of its rows at the positions `mine`.
-
-        Missing rows at the end become padding rows.
+        Epoch 0 has the stored masks.
         """
-        number, pad_id = len(mine) // self._slice.rows, self._shards.pad_id
-        if self._layout.unpadded:
-            rows = concatenate_unpadded(parts)
-            return split_unpadded(rows, number), unpadded_hashes(rows, mine, pad_id=pad_id)
-        slab = concatenate(parts).padded(len(mine), pad_id=pad_id)
-        return split(slab, number), example_hashes(slab, mine)
+        is_redrawn = (located.epochs > 0) & self._layout.remask
+        parts, done = [], 0
+        index = np.empty(len(is_redrawn), dtype=np.int64)
+        for redraw in (False, True):
+            chosen = np.flatnonzero(is_redrawn == redraw)
+            if not len(chosen):
+                continue
+            # Ascending rows, too: in random order, memory would be read at half the speed.
+            by_shard = chosen[np.argsort((located.shards << 32 | located.rows)[chosen])]
+            index[by_shard] = done + np.arange(len(chosen))
+            done += len(chosen)
+            epochs, shards, rows = (column[by_shard] for column in located)
+            examples = self._take(shards, rows)
+            if redraw:
+                examples = self._shards.remasked(examples, shards, rows, epochs)
+            parts.append(examples)
+        return parts[0] if len(parts) == 1 else concatenate_examples(parts), index
 
-    def _with_counts(
+    def _take(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> Examples:
+        """The rows of ascending shards."""
+        borders = np.flatnonzero(np.diff(shards)) + 1
+        parts = [self._open[shard] for shard in shards[[0, *borders]].tolist()]
+        return take_from_each(parts, np.split(rows, borders))
+
+    def _lengths(self, located: Located) -> NDArray[np.int64]:
+        """Tokens of each row."""
+        lengths = np.empty(len(located.rows), dtype=np.int64)
+        for shard in np.unique(located.shards).tolist():
+            here = located.shards == shard
+            lengths[here] = self._open[shard].input_ids.lengths[located.rows[here]]
+        return lengths
+
+    def _slab(
         self,
-        batches: Sequence[Batch | UnpaddedBatch],
-        hashes: UInt64Array,
+        examples: Examples,
+        rows: NDArray[np.int64],
         starts: NDArray[np.int64],
-        counts: NDArray[np.int64],
+        slots: NDArray[np.int64],
         end: int,
     ) -> list[LoadedBatch[Any]]:
-        digests = hashes.reshape(len(starts), -1).sum(axis=1).view(np.int64).tolist()
+        """The batches that begin at `starts` [K], of the given rows; missing rows are padding."""
+        counts = np.zeros((3, slots.size), dtype=np.int64)
+        counts[:, : len(rows)] = _counts(examples, rows)
+        of_batches = counts.reshape(3, *slots.shape).sum(axis=2)  # [3, K]
+        batches, hashes = self._collate(examples, rows, slots.ravel(), number=len(starts))
+        digests = hashes.reshape(slots.shape).sum(axis=1).view(np.int64).tolist()
         stops = (starts + self._slice.batch_size).tolist()
         return [
             LoadedBatch(
@@ -227,16 +255,40 @@ class BatchReader:
                 digest=digest,
             )
             for batch, stop, (num_tokens, num_predictions, num_pairs), digest in zip(
-                batches, stops, counts.T.tolist(), digests, strict=True
+                batches, stops, of_batches.T.tolist(), digests, strict=True
             )
         ]
+
+    def _collate(
+        self, examples: Examples, rows: NDArray[np.int64], slots: NDArray[np.int64], *, number: int
+    ) -> tuple[Sequence[Batch | UnpaddedBatch], UInt64Array]:
+        """A slab's rows in `number` batches, as views, and the hashes of its rows, [slots]."""
+        widest, pad_id = self._shards.max_seq_length, self._shards.pad_id
+        if self._layout.unpadded:
+            unpadded = collate_unpadded(examples, rows, max_seq_length=widest)
+            return (
+                split_unpadded(unpadded, number),
+                unpadded_hashes(unpadded, slots, pad_id=pad_id),
+            )
+        width = widest
+        if self._layout.length_bins:
+            longest = int(examples.input_ids.lengths[rows].max())
+            width = min(-(-longest // WIDTH_MULTIPLE) * WIDTH_MULTIPLE, widest)
+        slab = collate(
+            examples,
+            rows,
+            max_seq_length=width,
+            max_predictions=self._shards.max_predictions,
+            pad_id=pad_id,
+        ).padded(len(slots), pad_id=pad_id)
+        return split(slab, number), example_hashes(slab, slots, width=widest, pad_id=pad_id)
 
 
 def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
     """Tokens, masked tokens, and whether there is a sentence B, for each row: three times [R]."""
     tokens, masks = examples.input_ids.offsets, examples.masked_lm_positions.offsets
     return [
-        tokens[rows + 1] - tokens[rows],
+        (tokens[rows + 1] - tokens[rows]) * (examples.length_a[rows] > 0),  # none in a blank row
         masks[rows + 1] - masks[rows],
         examples.next_sentence_label[rows] != NO_PAIR,
     ]

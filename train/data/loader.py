@@ -1,21 +1,27 @@
 """Batches for training and evaluation, the same for any number of processes.
 
-Step s reads the next *global* batch of the endless sequence (see `order.py`), and a rank takes its
-contiguous slice of it. So world size, workers and accumulation decide who does the work, never what
-is trained on, and progress through the data is a single number, `next_position`.
+Step s reads the next *global* batch of the endless sequence (see `order.py`), of which a rank of W
+takes every W-th row. So world size, workers and accumulation decide who does the work, never what
+is trained on, and progress through the data is a single number, `next_position`. A rank reads,
+decodes and masks 1/W of the data where W divides the number of streams.
+
+Memory of a rank: the shards (of about 40 MB) that its C/W streams are in, those of its next pool,
+and 50 MB of rows. With 1,000 shards (C = 64) this is 3 GB for one process and 350 MB for each of 8,
+twice as much where an epoch ends. Of shards on a local disk that are not compressed, it is the
+operating system's cache.
 
     for loaded in Loader(folder, batch_size=256, seed=0):
         train(loaded.batch)
         checkpoint(loader.state_dict(loaded.next_position))
 
 A thread prefetches batches during the training step. Worker processes are possible
-(`DataLoader(loader, batch_size=None, num_workers=2)`) but rarely worth it: each one reads all
-shards, and its batches pass through shared memory.
+(`DataLoader(loader, batch_size=None, num_workers=2)`) but rarely worth it: each one opens all of
+the rank's shards, and its batches pass through shared memory.
 """
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +31,12 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.dataset.schema import Examples
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
 from train.data.device_copy import DeviceCopy, mark_in_use
-from train.data.order import ORDER_VERSION, Order, pool_rows_for
+from train.data.open_shards import FETCHES
+from train.data.order import ORDER_VERSION, WHOLE_SHARDS, Order, pool_rows_for, streams_for
 from train.data.prefetch import prefetched
 from train.data.shard_set import ShardSet
 
@@ -40,13 +48,15 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     `batch_size` is the number of examples in a global batch. `seed` decides the order; masks depend
     on the data set's own seed. `remask=False` keeps the stored masks in every epoch. A thread makes
-    `prefetch` slabs of about 2,048 examples (`SLAB_ROWS`) ahead; 0: no thread.
+    `prefetch` slabs of about 2,048 examples (`SLAB_ROWS`) ahead, and others fetch the shards of the
+    next pool; 0: no threads.
 
     `length_bins` sorts the rows of that many global batches by length (`length_bins.py`): the rows
-    of a batch, over all ranks, have similar lengths, and it is as wide as the longest needs.
-    `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` and
+    of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
+    needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` and
     `skip_bad_shards` see `ShardSet`. With a CUDA `device`, batches are yielded on that device
-    (`device_copy.py`).
+    (`device_copy.py`). `streams` and `pool_rows` are those of the order (`order.py`), by default
+    `streams_for` and `pool_rows_for` the data set.
 
     A new iteration continues where the last one stopped. Raises InputError if the folder is not a
     finished data set (`ShardSet`), if the number of processes does not divide the batch size, and,
@@ -69,6 +79,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         skip_bad_shards: bool = False,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
+        streams: int | None = None,
         pool_rows: int | None = None,
     ) -> None:
         self.shards = ShardSet(
@@ -80,7 +91,17 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         self.next_position = 0
         self._device = torch.device(device)
         self._prefetch = prefetch
-        self._pool_rows = pool_rows or pool_rows_for(self.shards.max_seq_length)
+        with_rows = int(np.count_nonzero(self.shards.shard_rows))
+        binned_batch = batch_size if length_bins else None
+        self._order_state = {
+            "order_version": ORDER_VERSION,
+            "streams": streams or streams_for(with_rows, binned_batch=binned_batch),
+            "pool_rows": pool_rows or pool_rows_for(self.shards.max_seq_length),
+        }
+        self._opened: dict[int, Examples] = {}  # for the next iteration
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": {}}  # another process opens the shards itself
 
     def __iter__(self) -> Generator[LoadedBatch[Any]]:
         worker = get_worker_info()
@@ -112,8 +133,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """
         return {
             "version": STATE_VERSION,
-            "order_version": ORDER_VERSION,
-            "pool_rows": self._pool_rows,
+            **self._order_state,
             "next_position": self.next_position if next_position is None else next_position,
             **self._identity(),
         }
@@ -121,12 +141,13 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the very next example; batch size, ranks and workers may have changed.
 
-        The pool size comes from the state, so a new default does not reorder a run. Raises
+        The version of the order, its streams and its pool size come from the state, so a new
+        default does not reorder a run. Raises
         InputError, which names every difference, where the next example would be another one:
         other data, tokenizer, seed, skipped shards or length bins (with bins also the batch size).
         """
-        _check_version("state", state.get("version"), STATE_VERSION)
-        _check_version("order", state.get("order_version"), ORDER_VERSION)
+        _check_version("state", state.get("version"), (STATE_VERSION,))
+        _check_version("order", state.get("order_version"), (WHOLE_SHARDS, ORDER_VERSION))
         if differs := differences(state, self._identity()):
             raise InputError(
                 f"{self.shards.folder}: cannot continue at position {state['next_position']:,} in "
@@ -134,10 +155,11 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
                 "options that training began with, or start a new run."
             )
         self.next_position = self._batch_start(state["next_position"])
-        self._pool_rows = state["pool_rows"]
+        names = ("order_version", "streams", "pool_rows")  # order 1 has no streams
+        self._order_state = {name: state[name] for name in names if name in state}
 
     def _identity(self) -> dict[str, Any]:
-        """What decides which example is at a position, besides version and pool size."""
+        """What decides which example is at a position, besides the numbers of the order."""
         return {
             "tokenizer_digest": self.shards.manifest.tokenizer_digest,
             "dataset_digest": self.shards.manifest.dataset_digest,
@@ -159,32 +181,41 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
         """Every `step`-th global batch from the `first` on, a slab at a time."""
+        numbers = dict(self._order_state)
         order = Order(
             self.shards.shard_rows,
             dataset_digest=self.shards.manifest.dataset_digest,
             seed=self._seed,
-            pool_rows=self._pool_rows,
+            version=numbers.pop("order_version"),
+            **numbers,
         )
-        reader = BatchReader(self.shards, order, self._slice, self._layout)
-        at_once = reader.batches_at_once
-        begin = self.next_position
+        reader = BatchReader(
+            self.shards,
+            order,
+            self._slice,
+            self._layout,
+            opened=self._opened,
+            fetches=FETCHES if self._prefetch else 0,
+        )
+        size = self._slice.batch_size
+        starts = count(self.next_position + first * size, step * size)
         to_device = DeviceCopy(self._device) if self._device.type == "cuda" else None
-        for slab in count(0, at_once):
-            numbers = first + step * np.arange(slab, slab + at_once)
-            loaded = reader.read(begin + self._slice.batch_size * numbers)
-            yield list(map(to_device.copy, loaded)) if to_device else loaded
+        with closing(reader.slabs(starts)) as slabs:
+            for slab in slabs:
+                yield list(map(to_device.copy, slab)) if to_device else slab
 
 
-def _check_version(what: str, found: object, known: int) -> None:
-    if found != known:
+def _check_version(what: str, found: object, known: tuple[int, ...]) -> None:
+    if found not in known:
+        readable = " and ".join(map(str, known))
         raise InputError(
-            f"the saved loader state has {what} version {found}, this code reads {known}; continue "
-            "with the version of Clozeline that wrote it."
+            f"the saved loader state has {what} version {found}, this code reads {readable}; "
+            "continue with the version of Clozeline that wrote it."
         )
 
 
 def evaluation_batches(
-    folder: Path | str,
+    folder: Path | str | ShardSet,
     *,
     split: str = "validation",
     batch_size: int,
@@ -194,18 +225,14 @@ def evaluation_batches(
 ) -> Iterator[LoadedBatch[Any]]:
     """The first `limit` examples (or all), each once, in stored order and with their stored masks.
 
-    The last batch is padded with rows of weight 0, so every rank gets the same number of batches of
-    the same shape. Raises InputError as `Loader` does.
+    They are those of a folder's split, or of an open one. The last batch is padded with rows of
+    weight 0, so every rank gets the same number of batches of the same shape. Raises InputError as
+    `Loader` does.
     """
-    shards = ShardSet(folder, split)
+    shards = folder if isinstance(folder, ShardSet) else ShardSet(folder, split)
     order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
     rank_slice = RankSlice(batch_size, rank, world_size)
     end = min(limit or order.epoch_rows, order.epoch_rows)
-    reader = BatchReader(shards, order, rank_slice, BatchLayout(remask=False))
-    return _evaluation(reader, batch_size, end)
-
-
-def _evaluation(reader: BatchReader, batch_size: int, end: int) -> Iterator[LoadedBatch[Any]]:
-    starts = np.arange(0, end, batch_size)
-    for slab in range(0, len(starts), reader.batches_at_once):
-        yield from reader.read(starts[slab : slab + reader.batches_at_once], end=end)
+    layout = BatchLayout(remask=False)
+    reader = BatchReader(shards, order, rank_slice, layout, opened={}, fetches=FETCHES)
+    return chain.from_iterable(reader.slabs(range(0, end, batch_size), end=end))

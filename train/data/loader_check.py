@@ -4,7 +4,7 @@ Every example is read once an epoch; the global batches are the same for any num
 forward passes; and a run stopped anywhere continues with the very next example.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import numpy as np
 
 from pipeline.common.counter_rng import UInt64Array
 from pipeline.common.errors import CheckFailedError
-from train.data.batch import Batch, LoadedBatch, batch_digest, digest_text, example_hashes, split
+from train.data.batch import Batch, LoadedBatch, digest_text, example_hashes, split
+from train.data.batch_reader import RankSlice
 from train.data.loader import Loader, evaluation_batches
 
 BATCH = 48  # divisible by all of the following
@@ -82,19 +83,17 @@ def _check_splits(folder: Path, position: int) -> None:
                 )
 
 
-def _digest(of_ranks: Iterable[LoadedBatch[Batch]], passes: int) -> str:
+def _digest(of_ranks: Sequence[LoadedBatch[Batch]], passes: int) -> str:
     """The data digest of a global batch, from every forward pass of every rank."""
-    passes_of_all = [
-        (loaded.next_position - BATCH, part)
-        for loaded in of_ranks
-        for part in split(loaded.batch, passes)
-    ]
-    return digest_text(
-        *(
-            batch_digest(part, start + number * len(part))
-            for number, (start, part) in enumerate(passes_of_all)
-        )
-    )
+    terms = []
+    for rank, loaded in enumerate(of_ranks):
+        start = np.array([loaded.next_position - BATCH])
+        [positions] = RankSlice(BATCH, rank, len(of_ranks)).positions(start)
+        for part, here in zip(
+            split(loaded.batch, passes), np.split(positions, passes), strict=True
+        ):
+            terms.append(int(example_hashes(part, here).sum()))
+    return digest_text(*terms)
 
 
 def _check_states(folder: Path, position: int) -> None:

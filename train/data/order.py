@@ -1,47 +1,91 @@
 """The order in which training reads the examples: a pure function of data set, seed and position.
 
-Training reads one endless sequence. Position p is example p mod N of epoch p div N. An epoch
-permutes the shards, groups them in that order into *pools* of about 65,536 rows, and permutes the
-rows inside each pool:
+Training reads one endless sequence. Position p is one of the N examples of epoch p div N. An epoch
+permutes the shards, cuts their rows, in that order, into C equal *streams*, and shuffles each;
+position p takes the next row of stream p mod C. With N = 9 and C = 3:
 
-    shards of 3, 2, 4 rows    shards permuted    pools (of >= 4 rows)       position 0 .. 8
-    a0 a1 a2 | b0 b1 |   ->   c, a, b        ->  c0 c1 c2 c3 | a0 .. b1 ->  c2 c0 c3 c1 b1 a0 a2 ..
-    c0 c1 c2 c3
+    shards permuted       streams       shuffled      position 0 .. 8
+    a0 a1 a2 | b0 b1 |    0  a0 a1 a2   0  a1 a0 a2   a1 b0 c3 a0 c0 c2 a2 b1 c1
+    c0 c1 c2 c3           1  b0 b1 c0   1  b0 c0 b1
+                          2  c1 c2 c3   2  c3 c2 c1
 
-So there is no shuffle buffer to fill or to save: any process finds any position in O(1) reads,
-whatever the batch size. The price is that two examples can meet in a batch only if their shards
-fall into the same pool. Documents are assigned to shards by hash, so a pool is already a random
-sample of the corpus.
+So a process that takes every W-th position reads C/W of the streams, and no other shard, where C
+is divisible by W. (Otherwise it reads more of them, in the same order.) A long stream is shuffled
+in windows; those of all streams at a time are a *pool* of 262,144 rows or more, which lie in C
+places of the permuted shards.
+
+There is no shuffle buffer to fill or to save: any process finds any position in O(1) reads,
+whatever the batch size. Documents are assigned to shards by hash, so that a stream is already a
+random sample of the corpus.
+
+Two streams share the shard at their border, which is read twice: C is so small that a stream has
+8 shards. Order 1 of older runs is C = 1 with pools of whole shards.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.common.counter_rng import UInt64Array, permutation, stream_key
+from pipeline.common.ragged import Offsets, offsets_of
 
-ORDER_VERSION = 1  # a state of another version is refused: its run would be reordered
-POOL_ROWS = 65_536  # of a new run; a resumed one keeps its own
-POOL_TOKENS = POOL_ROWS * 512  # at most, in about 100 MB
+ORDER_VERSION = 2  # of a new run
+WHOLE_SHARDS = 1  # the order whose pools are whole shards; its runs continue in it
+STREAMS = 64  # streams of an epoch, at most
+SHARDS_PER_STREAM = 8  # at least: of 8 shards, 1 more is read at the border
+ROWS_PER_BIN = 32  # of a stream, at least: bins of fewer rows have unequal lengths
+POOL_ROWS = 262_144  # of a new run; a resumed one keeps its own
+POOL_TOKENS = POOL_ROWS * 512  # at most
+
+
+class Located(NamedTuple):
+    """Where the examples at some positions are stored, int64 [n] each."""
+
+    epochs: NDArray[np.int64]
+    shards: NDArray[np.int64]
+    rows: NDArray[np.int64]  # within the shard
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The shards that are in memory together, in this order."""
+    """The positions from `start` to `stop`, whose rows are shuffled within their streams."""
 
     epoch: int
     index: int  # within its epoch
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    number: int
     start: int  # the position of its first example
-    shards: tuple[int, ...]
-    rows: int
+    shards: NDArray[np.int64]  # those with rows, permuted
+    offsets: Offsets  # where each of them begins, and N
+    starts: Offsets  # [C + 1] where each stream begins, and N
+    edges: list[int]  # of the pools, in turns: a turn takes one row of each stream
 
 
 def pool_rows_for(max_seq_length: int) -> int:
-    """The rows of a pool of a new run: 128 tokens -> 65,536, 8,192 tokens -> 4,096."""
+    """The rows of a pool of a new run: 128 tokens -> 262,144, 8,192 tokens -> 16,384."""
     return min(POOL_ROWS, POOL_TOKENS // max_seq_length)
+
+
+def streams_for(shards: int, *, binned_batch: int | None = None) -> int:
+    """C of a new run: 1,000 shards -> 64, 100 shards -> 8, 10 shards -> 1; a power of two.
+
+    With length bins (of batches of `binned_batch` examples), every batch has equally many rows of
+    each stream: 1,000 shards, 256 examples -> 8.
+    """
+    most = min(STREAMS, shards // SHARDS_PER_STREAM)
+    if binned_batch:
+        divisor = binned_batch & -binned_batch  # the largest power of two that divides it
+        most = min(most, divisor, binned_batch // ROWS_PER_BIN)
+    return 1 << max(most, 1).bit_length() - 1
 
 
 class Order:
@@ -56,73 +100,130 @@ class Order:
         *,
         dataset_digest: str,
         seed: int | None,
+        streams: int = 1,
         pool_rows: int = POOL_ROWS,
+        version: int = ORDER_VERSION,
     ) -> None:
         assert sum(shard_rows) > 0, "a sequence needs an example"
-        self.shard_rows = list(shard_rows)
+        assert streams == 1 or (version > WHOLE_SHARDS and seed is not None)
+        self.shard_rows = np.array(shard_rows)
         self.epoch_rows = sum(shard_rows)  # N
+        self.streams = streams  # C
         self._dataset = int(dataset_digest[:16], 16)
         self._seed = seed
-        self._pool_rows = pool_rows if seed is not None else 1
-        self._last_epoch: tuple[int, list[Pool]] = (-1, [])
+        self.pool_rows = pool_rows if seed is not None else 1  # at least, where there are as many
+        self._has_whole_shards = version == WHOLE_SHARDS or seed is None
+        self._epochs: dict[int, _Epoch] = {}  # the last ones
+        self._windows: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
-    def pools(self, epoch: int) -> list[Pool]:
-        """The pools of an epoch, in the order in which they are read; O(number of shards)."""
-        known, pools = self._last_epoch
-        if known != epoch:
-            pools = self._group(epoch)
-            self._last_epoch = (epoch, pools)
-        return pools
+    def locate(self, positions: NDArray[np.int64]) -> Located:
+        """Where the examples at the positions are stored; the positions may be in any order."""
+        epochs = positions // self.epoch_rows
+        shards, rows = np.empty_like(positions), np.empty_like(positions)
+        for number in np.unique(epochs).tolist():
+            epoch, here = self._epoch(number), np.flatnonzero(epochs == number)
+            found = self._rows_of_epoch(epoch, positions[here])
+            index = np.searchsorted(epoch.offsets, found, side="right") - 1
+            shards[here], rows[here] = epoch.shards[index], found - epoch.offsets[index]
+        return Located(epochs, shards, rows)
 
     def pool_at(self, position: int) -> Pool:
         """The pool that holds a position."""
-        pools = self.pools(position // self.epoch_rows)
-        return pools[bisect_right(pools, position, key=lambda pool: pool.start) - 1]
+        epoch = self._epoch(position // self.epoch_rows)
+        turn = (position - epoch.start) // self.streams
+        index = bisect_right(epoch.edges, turn) - 1
+        start, stop = (
+            epoch.start + min(edge * self.streams, self.epoch_rows)
+            for edge in epoch.edges[index : index + 2]
+        )
+        return Pool(epoch.number, index, start, stop)
 
-    def rows(self, pool: Pool) -> NDArray[np.int64]:
-        """The row read at each offset of a pool, [pool.rows], counted over its shards in order."""
-        if self._seed is None:
-            return np.arange(pool.rows)
-        return permutation(self.key("rows", pool.epoch, pool.index), pool.rows)
-
-    def locate(self, positions: NDArray[np.int64]) -> Iterator[tuple[Pool, NDArray[np.int64]]]:
-        """Ascending positions, split by pool: each pool and the offsets that are read in it."""
-        while len(positions):
-            pool = self.pool_at(int(positions[0]))
-            inside = int(np.searchsorted(positions, pool.start + pool.rows))
-            yield pool, positions[:inside] - pool.start
-            positions = positions[inside:]
+    def shards_of(self, pool: Pool, streams: NDArray[np.int64]) -> list[int]:
+        """The shards with rows of a pool in some of the streams, in the epoch's order."""
+        epoch = self._epoch(pool.epoch)
+        begin, end = self._window_bounds(epoch, pool.index, streams)
+        has_rows = begin < end
+        first = np.searchsorted(epoch.offsets, begin[has_rows], side="right") - 1
+        last = np.searchsorted(epoch.offsets, end[has_rows], side="left")
+        is_read = np.zeros(len(epoch.shards) + 1, dtype=np.int64)
+        np.add.at(is_read, first, 1)
+        np.add.at(is_read, last, -1)
+        found: list[int] = epoch.shards[np.cumsum(is_read)[:-1] > 0].tolist()
+        return found
 
     def key(self, what: str, *scope: int) -> UInt64Array:
         """The random key for one purpose; stored order (`seed` None) has none."""
         assert self._seed is not None
         return stream_key(self._seed, f"order/{what}", self._dataset, *scope)
 
-    def _group(self, epoch: int) -> list[Pool]:
-        pools: list[Pool] = []
-        start = epoch * self.epoch_rows
-        for shards in self._groups(epoch):
-            rows = sum(self.shard_rows[shard] for shard in shards)
-            pools.append(Pool(epoch, len(pools), start, tuple(shards), rows))
-            start += rows
-        return pools
+    def _rows_of_epoch(self, epoch: _Epoch, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row read at each position of an epoch, counted over its permuted shards, [n]."""
+        if self._seed is None:
+            return positions - epoch.start
+        turns = (positions - epoch.start) // self.streams
+        pools = np.searchsorted(epoch.edges, turns, side="right") - 1
+        windows = pools * self.streams + positions % self.streams
+        by_window = np.argsort(windows, kind="stable")
+        borders = np.flatnonzero(np.diff(windows[by_window])) + 1
+        found = np.empty_like(positions)
+        for here in np.split(by_window, borders):
+            pool, stream = divmod(int(windows[here[0]]), self.streams)
+            rows = self._window(epoch, pool, stream)
+            found[here] = rows[turns[here] - epoch.edges[pool]]
+        return found
 
-    def _groups(self, epoch: int) -> list[list[int]]:
-        groups: list[list[int]] = [[]]
-        rows = 0
-        for shard in self._shards(epoch):
-            if rows >= self._pool_rows:
-                groups.append([])
-                rows = 0
-            groups[-1].append(shard)
-            rows += self.shard_rows[shard]
-        if len(groups) > 1 and 2 * rows < self._pool_rows:
-            small = groups.pop()  # too few rows for a pool
-            groups[-1] += small
-        return groups
+    def _window(self, epoch: _Epoch, pool: int, stream: int) -> NDArray[np.int64]:
+        """The rows of one stream in a pool, in reading order."""
+        place = (epoch.number, pool, stream)
+        if place not in self._windows:
+            while len(self._windows) >= 3 * self.streams:  # of three pools: drop the oldest
+                del self._windows[next(iter(self._windows))]
+            begin, end = self._window_bounds(epoch, pool, np.array([stream]))
+            key = self.key("rows", *(place[:2] if self._has_whole_shards else place))
+            self._windows[place] = begin + permutation(key, int(end[0] - begin[0]))
+        return self._windows[place]
 
-    def _shards(self, epoch: int) -> list[int]:
-        filled = np.flatnonzero(self.shard_rows)
+    def _window_bounds(
+        self, epoch: _Epoch, pool: int, streams: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first row of each stream in a pool, and the one after its last."""
+        stops = epoch.starts[streams + 1]
+        begin, end = (
+            np.minimum(epoch.starts[streams] + epoch.edges[index], stops)
+            for index in (pool, pool + 1)
+        )
+        return begin, end
+
+    def _epoch(self, number: int) -> _Epoch:
+        if number not in self._epochs:
+            while len(self._epochs) >= 3:
+                del self._epochs[next(iter(self._epochs))]
+            self._epochs[number] = self._build_epoch(number)
+        return self._epochs[number]
+
+    def _build_epoch(self, number: int) -> _Epoch:
+        start = number * self.epoch_rows
+        shards = np.flatnonzero(self.shard_rows)
         if self._seed is not None:
-            filled = filled[permutation(self.key("shards", epoch), len(filled))]
-        return filled.tolist()
+            shards = shards[permutation(self.key("shards", number), len(shards))]
+        offsets = offsets_of(self.shard_rows[shards])
+        # A stream has a row for each of the epoch's positions that are its number mod C.
+        least, more = divmod(self.epoch_rows, self.streams)
+        sizes = least + ((np.arange(self.streams) - start) % self.streams < more)
+        edges = self._whole_shards(offsets) if self._has_whole_shards else self._equal_pools()
+        return _Epoch(number, start, shards, offsets, offsets_of(sizes), edges)
+
+    def _equal_pools(self) -> list[int]:
+        turns = -(-self.epoch_rows // self.streams)
+        pools = max(turns // -(-self.pool_rows // self.streams), 1)
+        return [turns * index // pools for index in range(pools + 1)]
+
+    def _whole_shards(self, offsets: Offsets) -> list[int]:
+        edges = [0]
+        *borders, end = offsets[1:].tolist()
+        for border in borders:
+            if border - edges[-1] >= self.pool_rows:
+                edges.append(border)
+        if len(edges) > 1 and 2 * (end - edges[-1]) < self.pool_rows:
+            edges.pop()  # too few rows for a pool
+        return [*edges, end]

@@ -1,9 +1,4 @@
-"""The shards of a split, read a pool at a time, checked, and remasked from epoch 1 on.
-
-Masks are redrawn for a whole pool when it is read, although a rank uses only its slice: so every
-rank knows the number of masked tokens in the global batch, also with whole-word masking, and numpy
-works on large arrays. It costs each rank about two seconds per million examples in the pool.
-"""
+"""The shards of a split, checked when they are read, and masks drawn anew."""
 
 from typing import Any
 
@@ -13,13 +8,12 @@ from numpy.typing import NDArray
 from pipeline.common.checksums import file_sha256
 from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath, path_of
-from pipeline.common.ragged import Ragged, offsets_of, slice_indices
+from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, concatenate_examples
+from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from pipeline.dataset.shards import read_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import load_tokenizer
-from train.data.order import Pool
 
 
 class ShardSet:
@@ -76,28 +70,28 @@ class ShardSet:
                 bad[entry.name] = str(error)
         return bad
 
-    def read(self, pool: Pool, *, remask: bool) -> Examples:
-        """The rows of the pool's shards, one shard after the other.
+    def read(self, shard: int) -> Examples:
+        """The rows of a shard, by its number.
 
-        With `remask`, masks are redrawn in every epoch from 1 on; they depend only on shard, row
-        and epoch. Raises InputError for a missing shard, and CorruptDataError for a damaged one or
-        one that differs from the manifest.
+        Raises InputError for a missing shard, and CorruptDataError for a damaged one or one that
+        differs from the manifest.
         """
-        shards = [self._read_shard(self.entries[shard]) for shard in pool.shards]
-        examples = shards[0] if len(shards) == 1 else concatenate_examples(shards)
-        return self._remasked(examples, pool) if remask and pool.epoch > 0 else examples
+        return self._read_shard(self.entries[shard])
 
-    def _remasked(self, examples: Examples, pool: Pool) -> Examples:
-        rows = np.array([self.entries[shard].rows for shard in pool.shards])
-        keys = mask_keys(
-            self.manifest.config.seed, split=self.split, shard=pool.shards, epoch=pool.epoch
-        )
-        return mask_examples(
-            examples,
-            keys=np.repeat(keys, rows),
-            rows=slice_indices(np.zeros_like(rows), rows),
-            rules=self._rules,
-        )
+    def remasked(
+        self,
+        examples: Examples,
+        shards: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        epochs: NDArray[np.int64],
+    ) -> Examples:
+        """The examples with masks drawn anew, which depend only on shard, row and epoch, [R] each.
+
+        Rows are counted within their shards.
+        """
+        seed = self.manifest.config.seed
+        keys = mask_keys(seed, split=self.split, shard=shards, epoch=epochs)
+        return mask_examples(examples, keys=keys, rows=rows, rules=self._rules)
 
     def _read_shard(self, entry: ShardEntry) -> Examples:
         path = self.folder / entry.name

@@ -1,4 +1,7 @@
-"""The numbers of a line of metrics, collected over the steps since the line before."""
+"""The numbers of a line of metrics, collected over the steps since the line before.
+
+Each process collects those of its part of the batches; a line adds them up over all processes.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -44,7 +47,7 @@ class RunningMetrics:
             loaded = next(batches)
         running.add(loaded, losses, flops=2e9, slots=64)  # every step; does not wait for the GPU
         totals = world.sum(running.sums(loaded, hits))    # every line: its only collective
-        running.line(loaded, totals)  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
+        running.line(totals)  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
 
     Losses are means over all masked tokens and pairs since the last line. Accuracies and the data
     digest are those of its last batch alone. Tokens are real ones; slots are tokens and padding, on
@@ -55,18 +58,17 @@ class RunningMetrics:
     def __init__(
         self, world: World, *, peak_flops: float | None, carried: Sequence[float] = ()
     ) -> None:
-        mlm, nsp, predictions, pairs = carried or (0.0, 0.0, 0.0, 0.0)
         self.timer = StepTimer()
         self._world, self._peak_flops = world, peak_flops
-        # Each process has its part of the loss sums; an earlier process left them added up.
-        losses = [mlm, nsp] if world.is_main else [0.0, 0.0]
-        self._losses = torch.tensor(losses, dtype=torch.float64, device=world.device)
-        self._predictions, self._pairs = int(predictions), int(pairs)  # of the global batches
+        # Of an earlier process, the sums of all processes.
+        earlier = carried if carried and world.is_main else (0.0, 0.0, 0.0, 0.0)
+        self._losses = torch.tensor(earlier[:2], dtype=torch.float64, device=world.device)
+        self._predictions, self._pairs = map(int, earlier[2:])
         self._flops, self._slots = 0.0, 0
 
     def add(self, loaded: LoadedBatch[Any], losses: Tensor, *, flops: float, slots: int) -> None:
-        """Add a step: its batch, this process's sums of both losses [2], and the FLOPs and the
-        slots, padding included, of all processes."""
+        """Add a step: this process's part of the batch, its sums of both losses [2], its FLOPs and
+        its slots, padding included."""
         self._losses += losses
         self._predictions += loaded.num_predictions
         self._pairs += loaded.num_pairs
@@ -75,45 +77,51 @@ class RunningMetrics:
         self.timer.tokens += loaded.num_tokens
 
     def sums(self, loaded: LoadedBatch[Any], hits: Tensor) -> Tensor:
-        """This process's terms of the sums that a line needs, float64 [6].
+        """This process's terms of the sums that a line needs, float64 [13].
 
         `loaded` is the last batch, and `hits` [2] the masked tokens and the pairs that were
         predicted right in this process's part of it.
         """
         digest = divmod(loaded.digest % 2**64, 2**32)  # two halves, which float64 adds exactly
-        halves = torch.tensor(digest, dtype=torch.float64, device=self._losses.device)
-        return torch.cat([self._losses, hits.double(), halves])
+        counts = (self._predictions, self._pairs, self._flops, self._slots, self.timer.tokens)
+        of_last = (loaded.num_predictions, loaded.num_pairs)
+        rest = torch.tensor([*counts, *of_last, *digest], dtype=torch.float64)
+        return torch.cat([self._losses, hits.double(), rest.to(self._losses.device)])
 
-    def line(self, loaded: LoadedBatch[Any], totals: Tensor) -> dict[str, Any]:
+    def line(self, totals: Tensor) -> dict[str, Any]:
         """The line of metrics, from the `sums` of all processes; starts anew."""
-        mlm, nsp, token_hits, pair_hits, high, low = totals.tolist()
-        seconds, waited, tokens = self.timer.lap()
+        mlm, nsp, token_hits, pair_hits, *counts, high, low = totals.tolist()
+        predictions, pairs, flops, slots, tokens, last_predictions, last_pairs = counts
+        seconds, waited, _ = self.timer.lap()
         line = {
-            "mlm_loss": mlm / max(self._predictions, 1),
-            "mlm_accuracy": token_hits / max(loaded.num_predictions, 1),
+            "mlm_loss": mlm / max(predictions, 1),
+            "mlm_accuracy": token_hits / max(last_predictions, 1),
             "tokens_per_second": round(tokens / seconds, 1),
-            "slots_per_second": round(self._slots / seconds, 1),
+            "slots_per_second": round(slots / seconds, 1),
             "data_wait": round(waited / seconds, 4),
             "data_digest": digest_text(int(high) << 32, int(low)),
         }
         devices = self._world.size
-        used = mfu(self._flops, seconds=seconds, peak=self._peak_flops, devices=devices)
+        used = mfu(flops, seconds=seconds, peak=self._peak_flops, devices=devices)
         if used is not None:
             line["mfu"] = round(used, 4)
-            line["mfu_of_tokens"] = round(used * tokens / max(self._slots, 1), 4)
+            line["mfu_of_tokens"] = round(used * tokens / max(slots, 1), 4)
         if self._world.device.type == "cuda":
             peak = torch.cuda.max_memory_allocated(self._world.device)
             line["peak_memory_gb"] = round(peak / 1e9, 3)
-        if self._pairs:
-            line["nsp_loss"] = nsp / self._pairs
-        if loaded.num_pairs:
-            line["nsp_accuracy"] = pair_hits / loaded.num_pairs
-            line["nsp_pairs"] = loaded.num_pairs
+        if pairs:
+            line["nsp_loss"] = nsp / pairs
+        if last_pairs:
+            line["nsp_accuracy"] = pair_hits / last_pairs
+            line["nsp_pairs"] = int(last_pairs)
         self._losses.zero_()
         self._predictions, self._pairs, self._flops, self._slots = 0, 0, 0.0, 0
         return line
 
     def state(self) -> list[float]:
         """Loss sums and counts since the last line, for a checkpoint; all processes call it."""
-        losses = self._world.sum(self._losses.clone()).tolist()
-        return [*losses, float(self._predictions), float(self._pairs)]
+        counts = torch.tensor([self._predictions, self._pairs], dtype=torch.float64)
+        sums: list[float] = self._world.sum(
+            torch.cat([self._losses, counts.to(self._losses.device)])
+        ).tolist()
+        return sums

@@ -26,7 +26,6 @@ from pipeline.dataset.manifest import TOKENIZER
 from pipeline.dataset.schema import Examples, concatenate_examples
 from pipeline.examples.masks import MaskRules
 from pipeline.tokenization.tokenizer import load_tokenizer
-from train.data.order import Order
 from train.data.shard_set import ShardSet
 from train.pretraining.ngrams import Floats, Ints, Tokens, TrigramModel
 
@@ -139,9 +138,8 @@ def _cross_entropy(scores: Floats, labels: Ints) -> float:
 
 
 def _read(shards: ShardSet) -> Iterator[Examples]:
-    order = Order(shards.shard_rows, dataset_digest=shards.manifest.dataset_digest, seed=None)
-    for pool in order.pools(0):
-        yield shards.read(pool, remask=False)
+    for shard in range(len(shards.entries)):
+        yield shards.read(shard)
 
 
 def _held_out(shards: ShardSet, limit: int | None) -> Examples:

@@ -1,9 +1,9 @@
 """One training step (Devlin et al. 2018, section 3.1): masked words and next sentences.
 
 The loss is the sum over masked words divided by their number in the *global* batch, of all
-processes and forward passes, and likewise for next sentences. The numbers come with the batch,
-before the forward pass. (Averaging the means of the parts is another objective: it weighs a word
-more where its part has fewer of them.)
+processes and forward passes, and likewise for next sentences. The numbers come with the batch;
+before the forward pass processes add up those of their parts. (Averaging the means of the parts is
+another objective: it weighs a word more where its part has fewer of them.)
 """
 
 from collections.abc import Sequence
@@ -41,17 +41,18 @@ def train_step(
     """
     count_hits |= world.device.type == "cuda"  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
+    predictions, pairs = _global_counts(loaded, world)
     parts = split_batch(loaded.batch, accumulation)
     with _weights_converted_once(world.device):
         for part in parts:
             with _gradients_shared(model, now=part is parts[-1]):
                 with autocast(precision, world.device):
-                    is_full = _is_full(loaded, world)
+                    is_full = _is_full(loaded)
                     losses, hits = forward_losses(
                         model, part, is_full=is_full, count_hits=count_hits
                     )
                 mlm, nsp = losses.unbind()
-                loss = mlm / max(loaded.num_predictions, 1) + nsp / max(loaded.num_pairs, 1)
+                loss = mlm / predictions + nsp / pairs
                 (loss * world.size).backward()  # what averages over processes now gives the sum
             sums += torch.cat([losses.detach(), hits])
     norm = clip_gradients(model, clip)
@@ -95,9 +96,20 @@ def forward_losses(
     return losses, hits
 
 
-def _is_full(loaded: LoadedBatch[Any], world: World) -> bool:
+def _global_counts(loaded: LoadedBatch[Any], world: World) -> Tensor:
+    """Masked words and pairs in the global batch, at least 1 of each, float32 [2].
+
+    The host waits neither for the device nor, on CUDA, for the other processes.
+    """
+    counts = torch.tensor([loaded.num_predictions, loaded.num_pairs], dtype=torch.float32)
+    if world.device.type == "cuda":
+        counts = counts.pin_memory()
+    return world.sum(counts.to(world.device, non_blocking=True)).clamp_(min=1)
+
+
+def _is_full(loaded: LoadedBatch[Any]) -> bool:
     """Whether nothing is padded; counted beforehand, for asking the GPU would mean waiting."""
-    slots: int = loaded.batch.input_ids.numel() * world.size
+    slots: int = loaded.batch.input_ids.numel()
     return loaded.num_tokens == slots
 
 

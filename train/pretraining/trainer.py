@@ -121,12 +121,12 @@ class Trainer:
                 self.heldout = None
                 is_logged = self.step == 1 or self._is_due(training.log_every)
                 sums, norm = self._step(loaded, count_hits=is_logged)
-                slots = loaded.batch.input_ids.numel() * self.world.size
+                slots = loaded.batch.input_ids.numel()
                 self.running.add(loaded, sums[:2], flops=self._flops(loaded), slots=slots)
 
                 if is_logged:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
-                    self._log(self.running.line(loaded, totals), norm)
+                    self._log(self.running.line(totals), norm)
                 self.log.advance()
                 if self.profile:
                     self.profile.step()
@@ -188,8 +188,8 @@ class Trainer:
         )
 
     def _flops(self, loaded: LoadedBatch[Any]) -> float:
-        """FLOPs of a step, over all processes."""
-        batch, rows, keys = loaded.batch, len(loaded.batch) * self.world.size, None
+        """FLOPs of a step in this process."""
+        batch, rows, keys = loaded.batch, len(loaded.batch), None
         if self.training.unpadded:
             tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows
             keys = batch.keys_per_token

@@ -1,0 +1,69 @@
+"""The shards that a rank is reading, and those it reads next, fetched by a few threads.
+
+    keep([7, 2], ahead=[5])    # 7 and 2 are wanted now, 5 soon; all others are let go
+    shards[7]                  # waits until shard 7 is here
+
+A shard is fetched once while it is kept. Up to `FETCHES` are fetched at a time, those that are
+wanted now first, so the latency of a store and the checks of a shard do not stop training.
+"""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Self
+
+from pipeline.dataset.schema import Examples
+
+FETCHES = 8  # at a time
+
+
+class OpenShards:
+    """Reads shards by number with `read`. `opened` has shards that are open already.
+
+    It is a context manager: at its end the threads have ended, and `opened` has the open shards,
+    so that the next reader need not fetch them again. With `threads` 0 a shard is read when it is
+    asked for, and none is ahead.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], Examples],
+        opened: dict[int, Examples],
+        *,
+        threads: int = FETCHES,
+    ) -> None:
+        self._read = read
+        self._opened, self._before = dict(opened), opened
+        self._coming: dict[int, Future[Examples]] = {}
+        self._threads = ThreadPoolExecutor(threads, "fetch") if threads else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._threads:
+            self._threads.shutdown(cancel_futures=True)
+        for shard, found in self._coming.items():
+            if not found.cancelled() and found.exception() is None:
+                self._opened[shard] = found.result()
+        self._before.clear()
+        self._before.update(self._opened)
+
+    def keep(self, now: Iterable[int], *, ahead: Iterable[int]) -> None:
+        """Let go of all other shards, and begin to fetch those of these that are not here yet."""
+        wanted = dict.fromkeys([*now, *ahead])
+        for shard in self._opened.keys() - wanted.keys():
+            del self._opened[shard]
+        for shard in self._coming.keys() - wanted.keys():
+            self._coming.pop(shard).cancel()
+        if self._threads:
+            for shard in wanted:
+                if shard not in self._opened and shard not in self._coming:
+                    self._coming[shard] = self._threads.submit(self._read, shard)
+
+    def __getitem__(self, shard: int) -> Examples:
+        """The rows of a shard. Raises what reading it raised."""
+        if shard in self._coming:
+            self._opened[shard] = self._coming.pop(shard).result()
+        elif shard not in self._opened:
+            self._opened[shard] = self._read(shard)
+        return self._opened[shard]
