@@ -32,6 +32,7 @@ def plan(shards: Path, out: Path, *, world: World = ALONE, **changes) -> Plan:
         "dropout": None,
         "start_from": None,
         "init": None,
+        "cool_down_from": None,
         "overwrite": False,
         "given": {},
         "is_timed": False,

@@ -68,6 +68,7 @@ def test_bert_base_on_one_gpu_is_trained_as_its_paper_says():
         "learning_rate": 1e-4,
         "warmup": 0.01,
         "schedule": "linear",
+        "cool_down": 0.2,
         "weight_decay": 0.01,
         "beta1": 0.9,
         "beta2": 0.999,

@@ -107,3 +107,12 @@ def test_a_batch_that_cannot_be_divided_is_refused_with_sizes_that_can(
     with pytest.raises(InputError) as refusal:
         config.accumulation(processes)
     assert str(refusal.value) == complaint
+
+
+def test_a_run_from_before_cool_down_could_be_chosen_decayed_in_the_last_fifth():
+    values = training_config().to_dict()
+    del values["cool_down"]
+    assert PretrainConfig.from_dict(values) == training_config(cool_down=0.2)
+    for wrong in (0.0, 1.5):
+        with pytest.raises(ValueError, match="cool_down"):
+            training_config(cool_down=wrong)

@@ -12,7 +12,7 @@ from pipeline.common.errors import ClozelineError, InputError, one_line
 from pipeline.common.next_command import print_next, print_next_for
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
-from train.pretraining.cli import evaluate, pretrain
+from train.pretraining.cli import average, evaluate, pretrain
 from train.view.cli import view
 
 LOCAL = click.Path(path_type=Path)
@@ -150,7 +150,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     print_next_for(folders[0])
 
 
-for command in (view, pretrain, evaluate, finetune, baseline, benchmark):
+for command in (view, pretrain, average, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 

@@ -64,7 +64,12 @@ class PretrainConfig:
     )
     schedule: Schedule = chosen_option(
         RECIPE,
-        "Learning rate after the warm-up; `wsd` stays constant and decays in the last fifth.",
+        "Learning rate after the warm-up; `wsd` stays constant and decays at the end.",
+        group="Training",
+    )
+    cool_down: float = chosen_option(
+        RECIPE,
+        "Fraction of the run after the warm-up in which `wsd` lowers the learning rate to 0.",
         group="Training",
     )
     weight_decay: float = chosen_option(
@@ -159,6 +164,8 @@ class PretrainConfig:
             check_at_least(name, getattr(self, name), 0)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         check_positive("learning_rate", self.learning_rate)
+        check_positive("cool_down", self.cool_down)
+        check_between("cool_down", self.cool_down, 0, 1)
         for name in ("warmup", "beta1", "beta2", "batch_ramp"):
             check_fraction(name, getattr(self, name))
         check_choices(self)
@@ -238,7 +245,7 @@ class PretrainConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`. Raises ValueError or TypeError for other values."""
-        config = cls(**values)
+        config = cls(**{"cool_down": 0.2} | values)  # what runs had before it could be chosen
         check_types(config)
         return config
 

@@ -53,6 +53,10 @@ TOKENS_PER_PARAMETER = Setting(20, "20 tokens per parameter (Hoffmann et al. 202
 MOST_EPOCHS = Setting(40, "40 epochs (Devlin et al. 2018, A.2; Muennighoff et al. 2023)")
 
 
+#: The last fraction of a `wsd` run, warm-up not counted.
+WSD_DECAY = Setting(0.2, "Hägele et al. 2024")
+
+
 def _from(source: str, **values: Value) -> dict[str, Setting]:
     return {name: Setting(value, source) for name, value in values.items()}
 
@@ -62,6 +66,7 @@ _BERT = {
     **_from("Loshchilov & Hutter 2019", optimizer="adamw"),
     **_from(DEVLIN, weight_decay=0.01, beta1=0.9, beta2=0.999),
     **_from("google-research/bert, optimization.py", clip=1.0),
+    "cool_down": WSD_DECAY,
     **_from("bf16 where the device has it", precision="auto"),
     **_from(DEVLIN_MASKS, masked_lm_prob=0.15, pairs="segments"),
 }

@@ -14,6 +14,7 @@ def training_config(**changes: Any) -> PretrainConfig:
         "learning_rate": 1e-3,
         "warmup": 0.06,
         "schedule": "linear",
+        "cool_down": 0.2,
         "weight_decay": 0.01,
         "beta1": 0.9,
         "beta2": 0.98,

@@ -139,6 +139,23 @@ def checkpoint_folder(run: Path, step: int) -> Path:
     return run / CHECKPOINTS / f"step-{step:08d}"
 
 
+def checkpoint_of(run: Path, step: int) -> Path:
+    """The checkpoint of a step. Raises InputError, with the steps that have one, if it has none."""
+    folder, kept = checkpoint_folder(run, step), list_checkpoints(run)
+    if folder not in kept:
+        listed = ", ".join(str(step_of(other)) for other in kept) or "none"
+        raise InputError(
+            f"{run} has no checkpoint of step {step}; it has: {listed}. Give one of these, or "
+            "train with a larger --keep."
+        )
+    return folder
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint's folder."""
+    return int(checkpoint.name.removeprefix("step-"))
+
+
 def _check_finite(snapshot: Snapshot, step: int) -> None:
     for name, weight in snapshot.weights.items():
         if not weight.isfinite().all():

@@ -43,6 +43,8 @@ class RunConfig:
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
     #: What --micro-batch-size auto found; None: it was not asked.
     found_micro_batch_size: int | None = None
+    #: Of an average: the checkpoints that it is the mean of, with the sha256 of their weights.
+    averaged: Mapping[str, str] | None = None
     #: The command's options, as `--config` reads them.
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,6 +69,7 @@ class RunConfig:
             "tokenizer_digest": self.tokenizer_digest,
             "started_from": self.started_from,
             "found_micro_batch_size": self.found_micro_batch_size,
+            "averaged": self.averaged,
             "options": self.options,
         }
 
@@ -81,6 +84,7 @@ class RunConfig:
             tokenizer_digest=values["tokenizer_digest"],
             started_from=values.get("started_from"),
             found_micro_batch_size=values.get("found_micro_batch_size"),
+            averaged=values.get("averaged"),
             options=values.get("options", {}),
         )
 

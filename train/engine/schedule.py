@@ -14,10 +14,6 @@ import math
 
 from train.config import RAMP, PretrainConfig
 
-# The last fraction of a `wsd` run, warm-up not counted, in which the learning rate decays
-# (Hu et al. 2024, MiniCPM, section 4).
-WSD_DECAY = 0.2
-
 
 def is_over(config: PretrainConfig, steps: int, elapsed: float) -> bool:
     """Whether a run is complete after this many steps and `elapsed` seconds."""
@@ -39,7 +35,10 @@ def progress(config: PretrainConfig, step: int, elapsed: float) -> float:
 def learning_rate_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> float:
     """The learning rate of a step that begins after `elapsed` seconds."""
     return config.learning_rate * schedule_factor(
-        progress(config, step, elapsed), warmup=config.warmup, schedule=config.schedule
+        progress(config, step, elapsed),
+        warmup=config.warmup,
+        schedule=config.schedule,
+        cool_down=config.cool_down,
     )
 
 
@@ -51,8 +50,11 @@ def batch_size_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> in
     return config.batch_size // RAMP[int(len(RAMP) * done / config.batch_ramp)]
 
 
-def schedule_factor(done: float, *, warmup: float, schedule: str) -> float:
-    """The learning rate relative to its peak at progress `done`; both in [0, 1]."""
+def schedule_factor(done: float, *, warmup: float, schedule: str, cool_down: float = 1.0) -> float:
+    """The learning rate relative to its peak at progress `done`; both in [0, 1].
+
+    `cool_down`: the last fraction after the warm-up in which `wsd` decays (Hu et al. 2024).
+    """
     if done <= warmup and warmup > 0:
         return done / warmup
     rest = min((done - warmup) / (1 - warmup), 1.0)
@@ -62,6 +64,6 @@ def schedule_factor(done: float, *, warmup: float, schedule: str) -> float:
         case "cosine":
             return (1 + math.cos(math.pi * rest)) / 2
         case "wsd":
-            return min(1.0, (1 - rest) / WSD_DECAY)
+            return min(1.0, (1 - rest) / cool_down)
         case _:
             return 1.0

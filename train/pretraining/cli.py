@@ -59,6 +59,13 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
     "--init", type=LOCAL, help="Start from the weights of this Hugging Face folder.", group="Model"
 )
 @grouped_option(
+    "--cool-down-from",
+    metavar="RUN@STEP",
+    help="Continue this run from this checkpoint, and lower its learning rate to 0 until "
+    "--max-steps.",
+    group="Model",
+)
+@grouped_option(
     "--print-recipe",
     is_flag=True,
     help="Print the numbers of the run with their sources and exit.",
@@ -90,6 +97,7 @@ def pretrain(
     overwrite: bool,
     start_from: Path | None,
     init: Path | None,
+    cool_down_from: str | None,
     print_recipe: bool,
     profile: int | None,
     timeout: str,
@@ -102,15 +110,26 @@ def pretrain(
     the given run or folder, unless --preset is given as well. A run that starts from another may
     have longer examples: the model then gets more positions. SIGTERM and SIGINT save a checkpoint
     and exit with code 75.
+
+    --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
+    checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
-    sources: dict[str, Any] = {"start_from": start_from, "init": init, "overwrite": overwrite}
+    sources: dict[str, Any] = {
+        "start_from": start_from,
+        "init": init,
+        "cool_down_from": cool_down_from,
+        "overwrite": overwrite,
+    }
     _check_options(preset, options, given, sources)
     from train.engine.distributed import join_world
     from train.engine.lost_process import lost_process_in_one_line
+    from train.pretraining.cool_down import parse_cool_down
     from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
+    if cool_down_from:
+        sources["cool_down_from"] = parse_cool_down(cool_down_from)
     architecture: dict[str, Any] = {"preset": preset, "dropout": dropout}
     is_timed = options["for_"] is not None
     with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):
@@ -155,6 +174,11 @@ def _check_options(
     """Complain about what is given before torch is imported."""
     if sources["start_from"] and sources["init"]:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
+    if sources["cool_down_from"]:
+        for name in ("start_from", "init", "for_", "batch_ramp"):
+            if (sources | options)[name]:
+                option = "--" + name.rstrip("_").replace("_", "-")
+                raise click.UsageError(f"{option} does not go with --cool-down-from; leave it out.")
     try:
         recipe_of(preset or DEFAULT_PRESET)
     except ValueError as error:
@@ -182,6 +206,37 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
             print_next_for(out)
     if not outcome.is_complete:
         click.get_current_context().exit(STOPPED)
+
+
+@click.command(cls=Command, example="clozeline average work/run --last 5 --out work/average")
+@click.argument("run", type=LOCAL)
+@grouped_option(
+    "--last",
+    default=5,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Number of checkpoints, the newest ones of the run.",
+    group="Model",
+)
+@grouped_option(
+    "--evaluate", type=FOLDER, metavar="SHARDS", help="Measure the average here.", group="Model"
+)
+@grouped_option("--out", required=True, type=LOCAL, help="Folder for the average.", group="Output")
+def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
+    """Average the weights of the last checkpoints of a run.
+
+    The result is a run for all other commands, but has no optimizer state: it cannot be continued,
+    only started from. Train with --keep to have enough checkpoints.
+    """
+    from train.pretraining.average import average as run_average
+    from train.pretraining.evaluate import as_table
+
+    averaged = run_average(run, out=out, last=last, shards=evaluate)
+    for line in as_table(averaged.heldout) if averaged.heldout else ():
+        click.echo(line)
+    *others, newest = map(str, averaged.steps)
+    done = "" if averaged.is_new else "already complete: "
+    click.echo(f"{done}mean of the weights of steps {', '.join(others)} and {newest}: {out}")
 
 
 @click.command(cls=Command, example="clozeline evaluate work/run work/shards")

@@ -3,6 +3,7 @@
 an option that is given      wins
 else, a run in --out         continues with its own numbers, whatever its recipe says today
 else, --start-from RUN       hands on the numbers of that run
+else, --cool-down-from       the numbers at that step, and a decay of the learning rate
 else                         the recipe of the preset, or with --init of continued pretraining
 """
 
@@ -16,6 +17,7 @@ from train.artifacts.run import RUN, RunConfig, model_config, model_of, read_run
 from train.config import RECIPE_FIELDS
 from train.engine.distributed import World, is_restart
 from train.engine.precision import resolve_precision
+from train.pretraining.cool_down import CoolDown, settings_of, with_decay
 from train.pretraining.initial_weights import initial_config
 from train.pretraining.more_positions import with_positions
 from train.recipes import (
@@ -82,6 +84,7 @@ def make_plan(
     dropout: float | None,
     start_from: Path | None,
     init: Path | None,
+    cool_down_from: CoolDown | None,
     overwrite: bool,
     given: Mapping[str, Value],
     is_timed: bool,
@@ -96,15 +99,18 @@ def make_plan(
     there = world.broadcast_from_main(
         lambda: read_run(out) if is_kept and (out / RUN).exists() else None
     )
-    model = _model(manifest, preset, dropout=dropout, start_from=start_from, init=init)
+    other = cool_down_from.run if cool_down_from else start_from
+    model = _model(manifest, preset, dropout=dropout, start_from=other, init=init)
     left_out = 0.0
     if there and dropout is None:
         model = _with_dropout_of(there.model, model)
-    elif dropout is None and world.device.type == "cuda":
+    elif dropout is None and not cool_down_from and world.device.type == "cuda":
         left_out = model.attention_probs_dropout_prob
         model = replace(model, attention_probs_dropout_prob=0.0)
     if there:
         settings = _of_run(there, out)
+    elif cool_down_from:
+        settings = settings_of(cool_down_from)
     elif start_from:  # that run may have used another device
         settings = _of_run(read_run(start_from), start_from) | {"precision": CONTINUED["precision"]}
     else:
@@ -119,6 +125,8 @@ def make_plan(
             is_timed=is_timed,
         )
     settings |= {name: Setting(value, "given") for name, value in given.items()}
+    if cool_down_from:
+        settings = with_decay(settings, given, cool_down_from)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
     return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from train.config import PretrainConfig
 from train.engine.distributed import World, is_restart, join_world
 from train.engine.out_of_memory import out_of_memory_in_one_line
 from train.engine.precision import resolve_precision
+from train.pretraining.cool_down import CoolDown
 from train.pretraining.first_screen import first_screen
 from train.pretraining.micro_batch import find_micro_batch_size, with_found_size
 from train.pretraining.open_loader import open_loader
@@ -49,19 +51,23 @@ def pretrain(
     overwrite: bool = False,
     start_from: Path | None = None,
     init: Path | None = None,
+    cool_down_from: CoolDown | None = None,
     note: str | None = None,
     profile: int = 0,
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
-    A new run may start from the weights and moments of another run (`start_from`), or from the
-    weights of a Hugging Face folder (`init`). A `note` is printed before the first step; `profile`
-    steps are profiled; `options` of the command are recorded in run.json. Raises InputError for
-    everything the user can fix, OutOfMemoryError where a step does not fit, and DivergedError where
-    the loss is not finite any more.
+    A new run may start from the weights and moments of another run (`start_from`), from the
+    weights of a Hugging Face folder (`init`), or continue another run from a checkpoint, on the
+    same data, with the decay that `training` says (`cool_down_from`). A `note` is printed
+    before the first step; `profile` steps are profiled; `options` of the command are recorded in
+    run.json. Raises InputError for everything the user can fix, OutOfMemoryError where a step does
+    not fit, and DivergedError where the loss is not finite any more.
     """
-    weights = {"start_from": start_from, "init": init}
+    find_start = partial(
+        find_resume_point, start_from=start_from, init=init, cool_down_from=cool_down_from
+    )
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     with join_world() as world, ExitStack() as stack:
@@ -73,9 +79,7 @@ def pretrain(
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago
         config = _config(out, model, training, manifest, world, overwrite=overwrite)
         start = world.broadcast_from_main(
-            lambda: find_resume_point(
-                out, config, shards=shards, resume=resume, overwrite=overwrite, **weights
-            )
+            lambda: find_start(out, config, shards=shards, resume=resume, overwrite=overwrite)
         )
         loader = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:

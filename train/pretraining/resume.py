@@ -8,12 +8,14 @@ from pipeline.common.errors import InputError
 from train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
+    checkpoint_of,
     list_checkpoints,
     set_aside,
     weights_digest,
 )
 from train.artifacts.run import SUMMARY, RunConfig, read_run
 from train.engine.schedule import is_over
+from train.pretraining.cool_down import CoolDown
 from train.pretraining.initial_weights import check_initial
 from train.pretraining.more_positions import note_of, with_positions
 
@@ -39,21 +41,29 @@ def find_resume_point(
     overwrite: bool = False,
     start_from: Path | None = None,
     init: Path | None = None,
+    cool_down_from: CoolDown | None = None,
 ) -> ResumePoint:
     """The newest checkpoint in `out`, else what a new run starts from.
 
     With `overwrite`, checkpoints in `out` do not count. A new run starts from another run
-    (`start_from`), a Hugging Face folder (`init`), whose tokenizer `shards` must have, or from
-    the seed.
+    (`start_from`), a checkpoint within it (`cool_down_from`), a Hugging Face folder (`init`), whose
+    tokenizer `shards` must have, or from the seed.
 
     A damaged checkpoint is set aside with a warning on standard error and the one before it is
     taken: some steps are repeated, with the same result. Raises InputError instead of spoiling a
     run that is there.
     """
-    if start_from and start_from.resolve() == out.resolve():
-        raise InputError(f"--start-from and --out are both {out}; give the new run a folder.")
+    other = cool_down_from.run if cool_down_from else start_from
+    if other and other.resolve() == out.resolve():
+        option = "--cool-down-from" if cool_down_from else "--start-from"
+        raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
     if not overwrite and (out / "run.json").exists():
         there = read_run(out)
+        if there.averaged:
+            raise InputError(
+                f"{out} is an average of checkpoints, without the optimizer's state to continue "
+                f"from; give another --out and --start-from {out}."
+            )
         if found := _newest_whole(out):
             checkpoint, state = found
             _check_same(out, config, there)
@@ -65,6 +75,8 @@ def find_resume_point(
                 is_complete=over and (out / SUMMARY).exists(),
                 started_from=there.started_from,
             )
+    if cool_down_from:
+        return _from_step(cool_down_from, config)
     if start_from:
         return _from_other_run(start_from, config)
     if init:
@@ -155,8 +167,36 @@ def _from_other_run(other: Path, config: RunConfig) -> ResumePoint:
     return ResumePoint(
         state=TrainState(step=0),
         checkpoint=checkpoints[-1],
-        has_moments=there.training.optimizer == config.training.optimizer,
+        has_moments=not there.averaged and there.training.optimizer == config.training.optimizer,
         started_from=weights_digest(checkpoints[-1]),
+    )
+
+
+def _from_step(start: CoolDown, config: RunConfig) -> ResumePoint:
+    """All of a checkpoint of another run, from which its next step would have started.
+
+    Raises InputError where the run has another model, data set or optimizer.
+    """
+    there = read_run(start.run)
+    if there.averaged:
+        raise InputError(f"{start.run} is an average; give the run that it was made of.")
+    checkpoint = checkpoint_of(start.run, start.step)
+    state = check_checkpoint(checkpoint)
+    if differs := _without_dropout(config).differences(
+        _without_dropout(there), "tokenizer_digest", "dataset_digest", "model"
+    ):
+        raise InputError(
+            f"{start} cannot be continued: {'; '.join(differs)}. Give the shards of that run, and "
+            "no --preset."
+        )
+    if there.training.optimizer != config.training.optimizer:
+        raise InputError(
+            f"{start} has the moments of --optimizer {there.training.optimizer}; leave it out."
+        )
+    return ResumePoint(
+        state=replace(state, heldout_loss=None, elapsed=0.0),
+        checkpoint=checkpoint,
+        started_from=weights_digest(checkpoint),
     )
 
 

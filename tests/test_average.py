@@ -1,0 +1,118 @@
+"""The mean of checkpoints: exact, a run for every later command, and nothing else is averaged."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.small_data import write_data_set
+from tests.support.small_training import go_back, train
+from tests.test_export import output_of, refused
+from train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
+from train.artifacts.pretrained import load_pretrained
+from train.artifacts.run import read_run
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("average") / "shards"
+    return write_data_set(folder, train=(40, 30), validation=(20,))
+
+
+@pytest.fixture(scope="module")
+def run(shards: Path) -> Path:
+    train(shards, shards.parent / "run")  # checkpoints of steps 4, 8 and 12
+    return shards.parent / "run"
+
+
+@pytest.fixture(scope="module")
+def averaged(run: Path, shards: Path) -> Path:
+    out = run.parent / "averaged"
+    said = output_of("average", run, "--last", 2, "--evaluate", shards, "--out", out)
+    assert said.startswith("20 held-out examples\n")
+    assert said.endswith(f"mean of the weights of steps 8 and 12: {out}\n")
+    return out
+
+
+def test_each_weight_is_the_mean(run: Path, averaged: Path) -> None:
+    (checkpoint,) = list_checkpoints(averaged)
+    assert checkpoint.name == "step-00000012"
+    found = load_weights(checkpoint)
+    eighth, twelfth = (load_weights(folder) for folder in list_checkpoints(run)[1:])
+    assert found.keys() == eighth.keys() == twelfth.keys()
+    for name, weight in found.items():
+        wanted = (eighth[name].double() + twelfth[name].double()) / 2
+        assert torch.equal(weight, wanted.float()), name
+    assert any(not torch.equal(found[name], twelfth[name]) for name in found)
+    tables = [name for name in found if "word_embeddings" in name or "decoder.weight" in name]
+    assert len(tables) == 1  # the decoder is tied to it
+    assert load_moments(checkpoint) == {}
+
+
+def test_it_records_what_it_is_made_of(run: Path, averaged: Path) -> None:
+    config = read_run(averaged)
+    recorded = [
+        json.loads((folder / "state.json").read_text())["files"]["model.safetensors"]
+        for folder in list_checkpoints(run)[1:]
+    ]
+    assert config.averaged == dict(zip(("step-00000008", "step-00000012"), recorded, strict=True))
+    assert read_run(run).averaged is None
+    heldout = json.loads((averaged / "summary.json").read_text())["heldout"]
+    assert heldout["examples"] == 20
+
+
+def test_every_later_command_takes_it(averaged: Path, shards: Path, tmp_path: Path) -> None:
+    assert "20 held-out examples" in output_of("evaluate", averaged, shards)
+    assert "cat" in output_of("fill", averaged, "the [MASK] cat")
+    output_of("export", averaged, "--out", tmp_path / "hf")
+    assert "masked-LM loss" in (tmp_path / "hf" / "README.md").read_text()
+    output_of("report", averaged, "--out", tmp_path / "report.html")
+    # What `finetune` and `benchmark` read.
+    assert (
+        load_pretrained(averaged).weights.keys() == load_pretrained(tmp_path / "hf").weights.keys()
+    )
+
+
+def test_a_run_starts_from_it_and_does_not_continue_it(
+    averaged: Path, shards: Path, tmp_path: Path
+) -> None:
+    said = refused("pretrain", shards, "--out", averaged, "--resume", "--max-steps", 20)
+    assert "is an average of checkpoints" in said
+    assert "--start-from" in said
+    train(shards, tmp_path / "more", start_from=averaged, max_steps=2)
+    assert read_run(tmp_path / "more").started_from is not None
+
+
+def test_the_same_average_is_kept_and_other_folders_are_refused(
+    run: Path, averaged: Path, shards: Path
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in averaged.rglob("*") if path.is_file()}
+    assert output_of("average", run, "--last", 2, "--out", averaged).startswith("already complete")
+    assert before == {
+        path: path.stat().st_mtime_ns for path in averaged.rglob("*") if path.is_file()
+    }
+    assert "holds another run" in refused("average", run, "--last", 3, "--out", averaged)
+    assert "holds another run" in refused("average", run, "--last", 2, "--out", run)
+    assert "not empty and not a run" in refused("average", run, "--last", 2, "--out", shards)
+
+
+def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = refused("average", run, "--last", 4, "--out", out)
+    assert "has 3 checkpoints (step 4, 8, 12), not 4; give --last 3 at most" in said
+    gap = shutil.copytree(run, tmp_path / "gap")
+    shutil.rmtree(list_checkpoints(gap)[1])
+    said = refused("average", gap, "--last", 2, "--out", out)
+    assert "no checkpoint between steps 4 and 12" in said
+    one = go_back(shutil.copytree(run, tmp_path / "one"), 4)
+    assert "has 1 checkpoint (step 4), not 2; train with" in refused(
+        "average", one, "--last", 2, "--out", out
+    )
+    damaged = shutil.copytree(run, tmp_path / "damaged")
+    path = list_checkpoints(damaged)[1] / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert "its content has changed" in refused("average", damaged, "--last", 2, "--out", out)
+    output_of("average", run, "--last", 1, "--out", out, code=2)
+    assert not out.exists()

@@ -1,0 +1,165 @@
+"""A decay of the learning rate from a checkpoint of a run: the end of a `wsd` run, bit for bit."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_data import write_data_set
+from tests.support.small_training import (
+    assert_same_run,
+    command_line,
+    go_back,
+    numbers,
+    weights,
+)
+from tests.test_export import output_of, refused
+from train.artifacts.checkpoint import list_checkpoints, weights_digest
+from train.artifacts.run import read_run
+
+PEAK = 2e-3
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cool") / "shards"
+    return write_data_set(folder, train=(60, 50), validation=(16,))
+
+
+@pytest.fixture(scope="module")
+def run(shards: Path) -> Path:
+    """A constant learning rate for 14 steps; checkpoints of steps 4, 8, 12 and 14."""
+    out = shards.parent / "run"
+    line = {"schedule": "constant", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 14}
+    output_of(*command_line(shards, out, **line))
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(shards: Path) -> Path:
+    """A `wsd` run whose learning rate falls in steps 13 to 16."""
+    out = shards.parent / "whole"
+    line = {"schedule": "wsd", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
+    output_of(*command_line(shards, out, "--save-every", 2, **line, cool_down=0.25))
+    return out
+
+
+def cool_line(shards: Path, out: Path, run: Path, step: int, *options: object) -> list[str]:
+    line = ["pretrain", shards, "--out", out, "--cool-down-from", f"{run}@{step}"]
+    every = ["--log-every", 1, "--save-every", 2, "--eval-every", 0, "--keep", 9]
+    return [str(word) for word in (*line, *every, *options)]
+
+
+@pytest.fixture(scope="module")
+def cooled(run: Path, shards: Path) -> Path:
+    out = shards.parent / "cooled"
+    before = digests(run)
+    said = output_of(*cool_line(shards, out, run, 12, "--max-steps", 16))
+    assert said.endswith(f"step 16 of 16: {out}\n")
+    assert digests(run) == before
+    return out
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_learning_rate_falls_from_the_next_step_to_the_last(cooled: Path) -> None:
+    rates = {line["step"]: line["learning_rate"] for line in numbers(cooled) if "mlm_loss" in line}
+    assert list(rates) == [13, 14, 15, 16]
+    assert list(rates.values()) == pytest.approx([PEAK * x for x in (0.875, 0.625, 0.375, 0.125)])
+
+
+def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled: Path, whole: Path) -> None:
+    """Weights, moments, dropout, the examples (by their digest) and every logged number."""
+    assert weights(cooled) == weights(whole)
+    last = [line for line in numbers(whole) if line["step"] > 12]
+    assert numbers(cooled) == last
+    assert any("data_digest" in line for line in last)
+    for one, other in zip(list_checkpoints(cooled), list_checkpoints(whole)[-2:], strict=True):
+        for name in ("model.safetensors", "optimizer.safetensors", "state.json"):
+            assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_it_resumes_with_and_without_the_option(
+    cooled: Path, run: Path, shards: Path, tmp_path: Path
+) -> None:
+    line = cool_line(shards, tmp_path / "again", run, 12, "--max-steps", 16, "--resume")
+    go_back(shutil.copytree(cooled, tmp_path / "again"), 14)
+    output_of(*line)
+    assert_same_run(tmp_path / "again", cooled)
+    go_back(tmp_path / "again", 14)
+    option = line.index("--cool-down-from")
+    del line[option : option + 2]
+    gone = line.index("--max-steps")
+    output_of(*line[:gone], *line[gone + 2 :], "--preset", "bert-tiny")
+    assert_same_run(tmp_path / "again", cooled)
+
+
+def test_it_records_where_it_is_from(cooled: Path, run: Path) -> None:
+    config = read_run(cooled)
+    assert config.started_from == weights_digest(list_checkpoints(run)[2])
+    training = config.training
+    assert (training.schedule, training.warmup, training.cool_down) == ("wsd", 0.0, 0.25)
+    recorded = json.loads((cooled / "run.json").read_text())["options"]["pretrain"]
+    assert recorded["cool_down_from"] == f"{run}@12"
+
+
+def test_without_a_number_of_steps_it_adds_a_quarter(
+    run: Path, shards: Path, tmp_path: Path
+) -> None:
+    said = output_of(*cool_line(shards, tmp_path / "out", run, 8, "--print-recipe"))
+    assert "--max-steps 10 " in said
+    assert "--learning-rate 0.002 " in said
+    assert "--cool-down 0.2 " in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_from_a_falling_learning_rate_it_starts_there(
+    whole: Path, shards: Path, tmp_path: Path
+) -> None:
+    said = output_of(*cool_line(shards, tmp_path / "out", whole, 14, "--print-recipe"))
+    assert f"--learning-rate {0.625 * PEAK:g} " in said
+
+
+def test_what_cannot_be_cooled_down_is_refused_in_one_line(
+    run: Path, shards: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def said(step: int, *options: object, data: Path = shards, of: Path = run) -> str:
+        return refused(*cool_line(data, out, of, step, *options))
+
+    assert "has no checkpoint of step 9; it has: 4, 8, 12, 14" in said(9)
+    assert "--max-steps 12 is not after step 12" in said(12, "--max-steps", 12)
+    assert "--schedule linear does not go with" in said(12, "--schedule", "linear")
+    assert "--warmup 0.1 does not go with" in said(12, "--warmup", 0.1)
+    assert "moments of --optimizer adamw" in said(12, "--optimizer", "muon")
+    assert "hidden_size 128 there, 256 now" in said(12, "--preset", "bert-mini")
+    assert "seed" in said(12, "--seed", 5)
+    other = write_data_set(tmp_path / "other", train=(61, 50), validation=(16,))
+    assert "dataset_digest" in said(12, data=other)
+    assert "is not a run" in said(12, of=shards)
+    same = refused(*cool_line(shards, run, run, 12))
+    assert f"--cool-down-from and --out are both {run}" in same
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("option", ["--for=1m", "--batch-ramp=0.1", "--start-from=a", "--init=a"])
+def test_options_that_do_not_go_with_it(option: str, tmp_path: Path) -> None:
+    line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path / "run", 12, option)
+    name = option.partition("=")[0]
+    assert f"{name} does not go with --cool-down-from" in output_of(*line, code=2)
+
+
+@pytest.mark.parametrize("text", ["run", "run@", "@12", "run@0", "run@-4", "run@1.5"])
+def test_a_run_and_a_step_have_to_be_given(text: str, tmp_path: Path) -> None:
+    line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path, 1)
+    line[line.index("--cool-down-from") + 1] = text
+    assert f"{text!r} is not RUN@STEP" in refused(*line)

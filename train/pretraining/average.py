@@ -1,0 +1,140 @@
+"""`clozeline average`: the mean of the last checkpoints of a run, as a run of its own.
+
+    RUN/checkpoints/step-00000800, step-00000900, step-00001000   --last 3
+    ->  OUT/checkpoints/step-00001000, OUT/run.json, OUT/tokenizer/, OUT/summary.json
+
+Weights that are averaged along the way are often better than the last ones, as if the learning rate
+had been lowered (Izmailov et al. 2018). Each mean is taken in float64 and rounded once. An average
+has no optimizer state: a run may start from it, but cannot continue it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pipeline.common.errors import InputError
+from pipeline.common.folder_lock import locked_folder
+from train.artifacts.checkpoint import (
+    TrainState,
+    list_checkpoints,
+    load_weights,
+    read_state,
+    save_checkpoint,
+    step_of,
+    weights_digest,
+)
+from train.artifacts.partial_folder import partial_folder, replace_folder
+from train.artifacts.run import (
+    RUN,
+    RunConfig,
+    check_run_folder,
+    load_run,
+    read_run,
+    write_run,
+    write_summary,
+)
+from train.artifacts.snapshot import Snapshot
+from train.monitoring.metrics import METRICS
+from train.pretraining.evaluate import Evaluation, evaluate_run
+
+BATCH_SIZE = 64  # of the evaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaged:
+    """Result of `average`."""
+
+    steps: list[int]
+    is_new: bool  # False: the same average was already there
+    heldout: Evaluation | None
+
+
+def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> Averaged:
+    """Write the mean of the newest `last` checkpoints of a run; measure it on `shards`, if given.
+
+    Raises InputError where there are fewer, one between them is missing, their weights differ in
+    shape, or `out` holds anything but the same average.
+    """
+    config, tokenizer, _ = load_run(run)  # checks that they belong together
+    folders = _newest(run, config, last=last)
+    state = read_state(folders[-1])
+    sources = {folder.name: weights_digest(folder) for folder in folders}
+    config = replace(config, averaged=sources)
+    steps = [read_state(folder).step for folder in folders]
+    out = out.resolve()
+    check_run_folder(out)
+    if (out / RUN).exists():
+        if read_run(out) != config:
+            raise InputError(f"{out} holds another run; choose another --out.")
+        return Averaged(steps=steps, is_new=False, heldout=None)
+    with locked_folder(out), partial_folder(out) as partial:
+        write_run(partial, config, tokenizer)
+        weights = mean_of(folders)
+        heldout = None
+        state = replace(state, heldout_loss=None)
+        save_checkpoint(partial, Snapshot(weights, {}), state)
+        if shards:
+            heldout = evaluate_run(
+                partial, shards, split="validation", batch_size=BATCH_SIZE, limit=None
+            )
+        _write_results(partial, state, heldout)
+        replace_folder(partial, out)
+    return Averaged(steps=steps, is_new=True, heldout=heldout)
+
+
+def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of each weight, in its own dtype. Raises InputError where names or shapes differ."""
+    sums: dict[str, Tensor] = {}
+    dtypes: dict[str, torch.dtype] = {}
+    for number, folder in enumerate(checkpoints):
+        weights = load_weights(folder)
+        if number == 0:
+            sums = {name: weight.double() for name, weight in weights.items()}
+            dtypes = {name: weight.dtype for name, weight in weights.items()}
+            continue
+        if _shapes(weights) != _shapes(sums):
+            raise InputError(
+                f"{folder} and {checkpoints[0]} have weights of other names or shapes; only "
+                "checkpoints of one model can be averaged."
+            )
+        for name, weight in weights.items():
+            sums[name] += weight.double()
+    return {name: (total / len(checkpoints)).to(dtypes[name]) for name, total in sums.items()}
+
+
+def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
+    """The newest checkpoints, oldest first, if none between them has been removed."""
+    kept = list_checkpoints(run)
+    steps = [step_of(folder) for folder in kept]
+    if len(kept) < last:
+        listed = ", ".join(map(str, steps))
+        fix = f"give --last {len(kept)} at most, or " if len(kept) > 1 else ""
+        raise InputError(
+            f"{run} has {len(kept)} checkpoint{'s' * (len(kept) != 1)} (step {listed}), not "
+            f"{last}; {fix}train with --keep {last} and a smaller --save-every."
+        )
+    every = config.training.save_every
+    for before, after in pairwise(steps[-last:]):
+        if 0 < every < after - before:
+            raise InputError(
+                f"{run} has no checkpoint between steps {before} and {after}, though one was saved "
+                f"every {every} steps; give --last {sum(step >= after for step in steps)} at most, "
+                f"or train with --keep {last}."
+            )
+    return kept[-last:]
+
+
+def _write_results(run: Path, state: TrainState, heldout: Evaluation | None) -> None:
+    values = heldout.to_dict() if heldout else None
+    line = {"step": state.step} | {f"heldout/{name}": x for name, x in (values or {}).items()}
+    (run / METRICS).write_text(json.dumps(line) + "\n", "utf-8")
+    write_summary(run, state.step, values)
+
+
+def _shapes(weights: dict[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in weights.items()}
