@@ -1,17 +1,22 @@
 """Exported ONNX graphs, in onnxruntime, against the model in torch; by whole commands."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
 from click.testing import CliRunner
 
 from model.heads import BertForPretraining
+from pipeline.common.checksums import check_sums
+from pipeline.config import DataConfig
 from tests.support.small import small_tokenizer
+from tests.support.small_data import write_data_set
 from tests.support.small_models import VOCAB, narrow, shaken
 from tests.support.small_runs import write_small_run
 from train.artifacts.onnx_folder import write_run_graphs
@@ -125,3 +130,67 @@ def test_other_folders_have_no_graph_to_run(classifier: Path) -> None:
     said = output_of("predict", classifier, "the cat", "--engine", "onnx", code=2)
     assert "is not an ONNX folder" in said
     assert "export CLASSIFIER --format onnx" in said
+
+
+def test_int8_weights_are_smaller_and_measured(classifier: Path, tmp_path: Path) -> None:
+    rows, out = classifier.parent / "rows.csv", tmp_path / "out"
+    words = ("export", classifier, "--format", "onnx", "--int8", "--test", rows)
+    printed = output_of(*words, "--out", out)
+    recorded = json.loads((out / "onnx.json").read_bytes())["int8"]
+    assert recorded["rows"] == 40
+    assert f"accuracy {recorded['accuracy_float32']:.2%} -> {recorded['accuracy']:.2%}" in printed
+    assert f"on 40 rows, the same class for {recorded['agreement']:.1%}" in printed
+    check_sums(out)
+    types = {tensor.data_type for tensor in onnx.load(out / "model.onnx").graph.initializer}
+    assert onnx.TensorProto.INT8 in types
+    # The recorded numbers are those of the commands.
+    lines = rows.read_text().splitlines()[1:]
+    texts, labels = zip(*(line.split(",") for line in lines), strict=True)
+    found = [predicted(classifier, texts), predicted(out, texts, "--engine", "onnx")]
+    right = [np.mean([a == b for a, b in zip(labels, one, strict=True)]) for one in found]
+    assert right == pytest.approx([recorded["accuracy_float32"], recorded["accuracy"]])
+    same = np.mean([a == b for a, b in zip(*found, strict=True)])
+    assert same == pytest.approx(recorded["agreement"])
+
+
+def predicted(folder: Path, texts: Sequence[str], *options: object) -> list[str]:
+    lines = output_of("predict", folder, *texts, *options).splitlines()
+    return [line.split("\t")[0] for line in lines]
+
+
+@pytest.mark.slow
+def test_int8_of_a_run_is_measured_on_held_out_examples(classifier: Path, tmp_path: Path) -> None:
+    config = DataConfig(max_seq_length=12, num_shards=1, max_predictions_per_seq=2)
+    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(30,), config=config)
+    run, out = classifier.parent / "run", tmp_path / "out"
+    words = ("export", run, "--format", "onnx", "--int8", "--test", shards, "--out", out)
+    printed = output_of(*words)
+    recorded = json.loads((out / "onnx.json").read_bytes())["int8"]
+    assert f"masked-LM loss {recorded['loss_float32']:.3f} -> {recorded['loss']:.3f}" in printed
+    evaluated = tmp_path / "evaluated.json"
+    output_of("evaluate", run, shards, "--json", evaluated)
+    wanted = json.loads(evaluated.read_bytes())
+    assert recorded["loss_float32"] == pytest.approx(wanted["mlm_loss"], abs=1e-4)
+    assert recorded["accuracy_float32"] == pytest.approx(wanted["mlm_accuracy"], abs=1e-6)
+    assert recorded["loss"] == pytest.approx(recorded["loss_float32"], abs=0.1)
+    assert 0 < recorded["agreement"] <= 1
+    assert output_of(*words).startswith("already complete: ")
+
+
+def test_int8_needs_rows_that_fit(classifier: Path, tmp_path: Path) -> None:
+    rows, out = classifier.parent / "rows.csv", tmp_path / "out"
+    to = ("--out", out, "--int8")
+    for words, message in (
+        ((*to, "--test", rows), "--int8 is for --format onnx"),
+        ((*to, "--format", "onnx"), "--int8 and --test go together"),
+        ((*to, "--format", "onnx", "--test", tmp_path / "none.csv"), "none.csv"),
+        ((*to, "--format", "onnx", "--test", f"{rows}?label=text"), "which no training row has"),
+    ):
+        assert message in output_of("export", classifier, *words, code=2)
+    run = classifier.parent / "run"
+    shards = write_data_set(tmp_path / "shards", train=(20,))
+    for folder, message in ((rows, "rows.csv"), (shards, "no held-out examples")):
+        said = output_of("export", run, *to, "--format", "onnx", "--test", folder, code=2)
+        assert message in said
+        assert said.count("\n") == 1
+    assert not out.exists()

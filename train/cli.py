@@ -231,15 +231,32 @@ def fill(run: Path, text: str, top: int) -> None:
     help="Library that reads the folder; `onnx` takes every preset.",
     group="Output",
 )
+@grouped_option(
+    "--int8",
+    is_flag=True,
+    help="With `onnx`: int8 weights, a quarter of the size; prints what --test loses by it.",
+    group="Model",
+)
+@grouped_option(
+    "--test",
+    metavar="TABLE|SHARDS",
+    help="Measure --int8 here: labelled rows for a classifier (a name or URL, also with "
+    "`?text=A&label=B`), for a run the held-out examples of shards.",
+    group="Model",
+)
 @grouped_option("--overwrite", is_flag=True, help="Replace an existing export.", group="Output")
-def export(folder: Path, out: Path, **options: Any) -> None:
+def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any) -> None:
     """Convert a run or a classifier for other libraries.
 
     An ONNX graph is compared with the model in torch, and the speed of both is printed.
     """
+    if int8 and options["form"] != "onnx":
+        raise click.UsageError("--int8 is for --format onnx; add it, or leave --int8 out.")
+    if int8 != (test is not None):
+        raise click.UsageError("--int8 and --test go together: int8 is measured on the test rows.")
     from train.export import export as run_export
 
-    exported = run_export(folder, out=out, **options)
+    exported = run_export(folder, out=out, int8_test=test, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {out}")
     if options["form"] == "onnx" and (folder / "classifier.json").exists():

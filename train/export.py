@@ -2,7 +2,8 @@
 
     transformers             config.json, model.safetensors        see model/huggingface/convert.py
     sentence-transformers    the same of a bare encoder, modules.json, 1_Pooling/
-    onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py
+    onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py,
+                                                                   and int8_graph.py
 
     all of them              the files of a tokenizer folder, without Punkt; SHA256SUMS
 
@@ -33,10 +34,14 @@ from pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokeniz
 from train.artifacts.checkpoint import latest_checkpoint, read_state
 from train.artifacts.classifier_folder import read_metadata, read_report
 from train.artifacts.huggingface import PARTS
+from train.artifacts.int8_graph import quantize_graph
 from train.artifacts.onnx_folder import (
     ENCODER,
     METADATA,
     MODEL,
+    OnnxGraph,
+    read_onnx_metadata,
+    tokens_per_second,
     write_classifier_graph,
     write_onnx_metadata,
     write_run_graphs,
@@ -46,6 +51,14 @@ from train.artifacts.pretrained import kind_of
 from train.artifacts.run import SUMMARY, load_run
 from train.artifacts.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
 from train.finetuning.classifier import Classifier, load_classifier
+from train.finetuning.onnx_classifier import load_onnx_classifier
+from train.int8_cost import (
+    check_test_shards,
+    classifier_cost,
+    masked_lm_cost,
+    read_test_rows,
+)
+from train.labelled.rows import Labelled
 from train.model_card import classifier_card, run_card
 
 Format = Literal["transformers", "onnx", "sentence-transformers"]
@@ -75,15 +88,23 @@ class _Source:
     pooling: Pooling
     model: BertForPretraining | Classifier
     card: str
+    label: str = "label"  # column of the classes that a classifier was trained on
 
 
 def export(
-    source: Path, *, out: Path, form: Format = "transformers", overwrite: bool = False
+    source: Path,
+    *,
+    out: Path,
+    form: Format = "transformers",
+    int8_test: str | None = None,
+    overwrite: bool = False,
 ) -> Exported:
     """Write the latest weights of a run, or a classifier, in the layout of another library.
 
-    Raises InputError if `source` is neither, if the library cannot express the model, and if
-    `out` holds anything but an export.
+    With `int8_test` an ONNX graph gets int8 weights, and what they cost is measured there: on
+    labelled rows for a classifier, on the held-out examples of shards for a run. Raises InputError
+    if `source` is neither, if the library cannot express the model, and if `out` holds anything but
+    an export.
     """
     kind = kind_of(source)
     if kind == "hugging face":
@@ -94,6 +115,7 @@ def export(
     found = read(source, folder=out.name)
     if form != "onnx":
         _check_expressible(source, found, form)
+    tested_on = None if int8_test is None else _test_of(found, int8_test)
     with locked_folder(out), partial_folder(out) as partial:
         Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
             partial,
@@ -106,6 +128,8 @@ def export(
             "sentence-transformers": _write_sentence_transformers,
         }[form]
         description = write(found, partial)
+        if tested_on is not None:
+            description += _quantize(found, partial, tested_on)
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
@@ -141,6 +165,7 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
         max_seq_length=classifier.max_seq_length,
         pooling=classifier.model.pooling,
         model=classifier,
+        label=metadata["job"].get("label", "label"),
         card=classifier_card(metadata, report, folder=folder),
     )
 
@@ -218,6 +243,40 @@ def _write_onnx(found: _Source, partial: Path) -> str:
         f"{compared.onnx_speed:,.0f} tokens per second in onnxruntime, "
         f"{compared.torch_speed:,.0f} in torch"
     )
+
+
+def _test_of(found: _Source, test: str) -> Labelled | Path:
+    """What int8 is measured on, checked before the work."""
+    if isinstance(found.model, Classifier):
+        model = found.model
+        return read_test_rows(
+            test,
+            names=model.names,
+            text=model.text,
+            text_pair=model.text_pair,
+            label=found.label,
+        )
+    positions = found.config.max_position_embeddings
+    check_test_shards(Path(test), found.tokenizer, positions=positions)
+    return Path(test)
+
+
+def _quantize(found: _Source, partial: Path, tested_on: Labelled | Path) -> str:
+    """Give the graphs int8 weights and record what that costs; a description of it."""
+    model, bytes_before = partial / MODEL, (partial / MODEL).stat().st_size
+    if isinstance(tested_on, Path):
+        before = OnnxGraph(model)
+        quantize_graph(partial / ENCODER)
+        quantize_graph(model)
+        cost = masked_lm_cost(before, OnnxGraph(model), tested_on)
+    else:
+        float32 = load_onnx_classifier(partial)
+        quantize_graph(model)
+        cost = classifier_cost(float32, load_onnx_classifier(partial), tested_on)
+    write_onnx_metadata(partial, read_onnx_metadata(partial) | {"int8": cost.to_dict()})
+    smaller = bytes_before / model.stat().st_size
+    speed = tokens_per_second(OnnxGraph(model), found.config)
+    return f"; with int8 {smaller:.1f} times smaller, {speed:,.0f} tokens per second, {cost}"
 
 
 def _weights(found: _Source) -> dict[str, Tensor]:

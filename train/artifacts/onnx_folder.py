@@ -49,7 +49,7 @@ class OnnxGraph:
     """A graph in onnxruntime, on the CPU, with as many threads as torch."""
 
     def __init__(self, path: Path) -> None:
-        onnxruntime = _package("onnxruntime")
+        onnxruntime = import_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         try:
@@ -141,13 +141,13 @@ class _ClassifierGraph(_EncoderGraph):
 
 
 def _write_graph(path: Path, graph: _EncoderGraph, outputs: list[str]) -> Comparison:
-    onnx = _package("onnx")
-    _package("onnxscript")
+    onnx = import_package("onnx")
+    import_package("onnxscript")
     graph.eval()
     config = graph.model.config
     example = _batch(config, rows=2, length=min(16, config.max_position_embeddings))
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    with warnings.catch_warnings(), _quiet_logs():
+    with warnings.catch_warnings(), quiet_logs("torch.onnx"):
         warnings.simplefilter("ignore")  # of the exporter, about itself
         program = torch.onnx.export(
             graph,
@@ -184,14 +184,20 @@ def _compare(found: OnnxGraph, graph: _EncoderGraph, path: Path) -> Comparison:
             f"{path.name} differs from the model by {largest:.1e} in onnxruntime; export with "
             "other versions of torch and onnxruntime."
         )
+    batch = _timed_batch(config)
+    in_torch = _per_second(lambda: _run_torch(graph, batch)) * batch["input_ids"].numel()
+    return Comparison(largest, tokens_per_second(found, config), in_torch)
+
+
+def tokens_per_second(graph: OnnxGraph, config: BertConfig) -> float:
+    """The speed of a graph, padding included."""
+    batch = _timed_batch(config)
+    return _per_second(lambda: graph.run(batch)) * batch["input_ids"].numel()
+
+
+def _timed_batch(config: BertConfig) -> dict[str, Tensor]:
     rows, length = TIMED_BATCH
-    batch = _batch(config, rows=rows, length=min(length, config.max_position_embeddings))
-    tokens = batch["input_ids"].numel()
-    return Comparison(
-        largest,
-        _per_second(lambda: found.run(batch)) * tokens,
-        _per_second(lambda: _run_torch(graph, batch)) * tokens,
-    )
+    return _batch(config, rows=rows, length=min(length, config.max_position_embeddings))
 
 
 @torch.no_grad()
@@ -222,16 +228,19 @@ def _per_second(call: Callable[[], object]) -> float:
 
 
 @contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Without the exporter's warnings that torchvision is not installed."""
-    logger = logging.getLogger("torch.onnx")
+def quiet_logs(name: str) -> Iterator[None]:
+    """Without the warnings of a logger: of the exporter, that torchvision is not installed."""
+    logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
-def _package(name: str) -> ModuleType:
+def import_package(name: str) -> ModuleType:
+    """A package of the `onnx` extra. Raises InputError where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -43,7 +43,7 @@ class RunConfig:
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
     #: What --micro-batch-size auto found; None: it was not asked.
     found_micro_batch_size: int | None = None
-    #: Of an average: the checkpoints that it is the mean of, with the sha256 of their weights.
+    #: The checkpoints that an average was taken of, with the sha256 of their weights.
     averaged: Mapping[str, str] | None = None
     #: The command's options, as `--config` reads them.
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
+#: The options that say what a run starts from.
+SOURCES = ("start_from", "init", "cool_down_from", "overwrite")
 
 
 def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -94,10 +96,6 @@ def pretrain(
     preset: str | None,
     dropout: float | None,
     resume: bool,
-    overwrite: bool,
-    start_from: Path | None,
-    init: Path | None,
-    cool_down_from: str | None,
     print_recipe: bool,
     profile: int | None,
     timeout: str,
@@ -115,12 +113,7 @@ def pretrain(
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
-    sources: dict[str, Any] = {
-        "start_from": start_from,
-        "init": init,
-        "cool_down_from": cool_down_from,
-        "overwrite": overwrite,
-    }
+    sources = {name: options.pop(name) for name in SOURCES}
     _check_options(preset, options, given, sources)
     from train.engine.distributed import join_world
     from train.engine.lost_process import lost_process_in_one_line
@@ -128,8 +121,8 @@ def pretrain(
     from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
-    if cool_down_from:
-        sources["cool_down_from"] = parse_cool_down(cool_down_from)
+    if text := sources["cool_down_from"]:
+        sources["cool_down_from"] = parse_cool_down(text)
     architecture: dict[str, Any] = {"preset": preset, "dropout": dropout}
     is_timed = options["for_"] is not None
     with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):

@@ -179,7 +179,7 @@ def _from_step(start: CoolDown, config: RunConfig) -> ResumePoint:
     """
     there = read_run(start.run)
     if there.averaged:
-        raise InputError(f"{start.run} is an average; give the run that it was made of.")
+        raise InputError(f"{start.run} is an average; give the run that it was averaged from.")
     checkpoint = checkpoint_of(start.run, start.step)
     state = check_checkpoint(checkpoint)
     if differs := _without_dropout(config).differences(
