@@ -230,6 +230,7 @@ def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
     *others, newest = map(str, averaged.steps)
     done = "" if averaged.is_new else "already complete: "
     click.echo(f"{done}mean of the weights of steps {', '.join(others)} and {newest}: {out}")
+    print_next_for(out)
 
 
 @click.command(cls=Command, example="clozeline evaluate work/run work/shards")
