@@ -409,7 +409,8 @@ def test_a_folder_without_a_manifest_is_no_data_set(finished: Path, tmp_path: Pa
         assert "has no manifest.json: its shards are not finished" in refused(
             command, tmp_path / "out"
         )
-        assert "is not a folder" in refused(command, tmp_path / "nowhere")
+        nowhere = tmp_path / "nowhere"
+        assert refused(command, nowhere) == f"{nowhere} does not exist; check the path."
     (tmp_path / "out" / MANIFEST).write_text("{")
     assert "manifest.json cannot be read" in refused("verify", tmp_path / "out")
 

@@ -160,4 +160,4 @@ def test_a_single_size_has_no_curve(tmp_path: Path) -> None:
 def test_the_command_reports_on_a_classifier(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "c", report())
     done = CliRunner().invoke(main, ["report", str(folder)])
-    assert (done.exit_code, done.output) == (0, f"{folder / 'report.html'}\n")
+    assert (done.exit_code, done.stdout) == (0, f"{folder / 'report.html'}\n")

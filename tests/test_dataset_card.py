@@ -218,7 +218,7 @@ def test_the_command_says_that_it_keeps_an_edited_card(data_set):
     (data_set / CARD).write_text("# Mine\n")
     result = CliRunner().invoke(main, ["report", str(data_set)])
     assert result.exit_code == 0
-    assert result.stderr == f"warning: {data_set / CARD} was edited and is kept\n"
+    assert result.stderr.startswith(f"warning: {data_set / CARD} was edited and is kept\n")
     assert result.stdout == f"{data_set / 'report.html'}\n"
 
 

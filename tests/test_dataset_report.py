@@ -427,7 +427,7 @@ def refused(*arguments: object) -> str:
 
 def test_the_page_and_the_card_are_written_into_the_folder(data_set):
     result = run(data_set)
-    assert result.output == f"{data_set / REPORT} and {data_set / 'README.md'}\n"
+    assert result.stdout == f"{data_set / REPORT} and {data_set / 'README.md'}\n"
     assert (data_set / REPORT).read_text() == page_text(data_set)
     assert not list(data_set.glob(".*"))
 
@@ -435,7 +435,7 @@ def test_the_page_and_the_card_are_written_into_the_folder(data_set):
 def test_out_writes_the_page_alone(data_set, tmp_path):
     before = sorted(data_set.iterdir())
     result = run(data_set, "--out", tmp_path / "page.html")
-    assert result.output == f"{tmp_path / 'page.html'}\n"
+    assert result.stdout == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_text() == page_text(data_set)
     assert sorted(data_set.iterdir()) == before
 
@@ -454,7 +454,7 @@ def test_a_data_set_in_a_store_has_the_same_report(data_set, tmp_path):
 
 
 def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
-    assert "is not a folder" in refused(tmp_path / "nothing")
+    assert "does not exist; check the path." in refused(tmp_path / "nothing")
     assert "is a folder; give --out the name of a file" in refused(data_set, "--out", tmp_path)
     lost = tmp_path / "lost" / "page.html"
     assert f"{lost.parent} is not a folder; give --out a file" in refused(data_set, "--out", lost)

@@ -522,7 +522,7 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
         ((*init, classifier), "is a classifier; give the folder that `clozeline export` writes"),
         (
             (*init, empty),
-            "is not a run (it has no run.json), a classifier (no classifier.json) or a Hugging",
+            "is an empty folder; give a run, a classifier or a model folder in",
         ),
         ((*init, bare), "has no tokenizer (no tokenizer.json or vocab.txt)"),
         (
@@ -534,7 +534,7 @@ def test_an_unsuitable_folder_is_refused_in_one_line(
         (("export", exported, "--out", empty), "is already a Hugging Face folder"),
         (
             ("export", empty, "--out", tmp_path / "x"),
-            "or a Hugging Face folder (no config.json)",
+            "is an empty folder; give a run, a classifier or a model folder in",
         ),
     ):
         assert line in refused(*words)

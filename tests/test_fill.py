@@ -109,7 +109,7 @@ def test_bad_input_is_one_clear_error(run: Path, text: str, top: int, message: s
 
 
 def test_a_folder_without_a_model_is_an_error(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="give a run"):
         fill(tmp_path, "[MASK]")
     shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")

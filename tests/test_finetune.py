@@ -532,7 +532,7 @@ def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_an_error(rows: tuple[str, str], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="give a run"):
         finetune(tmp_path / "nothing", rows[0], out=tmp_path / "out", config=CONFIG)
 
 
@@ -639,7 +639,7 @@ def test_a_text_of_several_lines_is_one_line_of_output(classifier: Path, tmp_pat
 
 
 def test_what_cannot_be_predicted_is_an_error(classifier: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="give a run"):
         predict(tmp_path, ["good"])
     with pytest.raises(InputError, match="trained on single texts"):
         predict(classifier, ["good"], text_pair="more")

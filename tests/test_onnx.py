@@ -32,7 +32,8 @@ def output_of(*words: object, code: int = 0) -> str:
     """All output of a command."""
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == code, done.output
-    return done.output
+    lines = done.output.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("Next: "))
 
 
 def assert_equal_in_onnxruntime(model: BertForPretraining, folder: Path) -> None:

@@ -105,7 +105,7 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
 
 
 def test_no_data_set_and_no_preset_of_that_name_are_refused(small_folder, tmp_path):
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match="does not exist"):
         plan(tmp_path / "nothing", tmp_path / "run")
     with pytest.raises(InputError, match="unknown preset 'bert-hugh'"):
         plan(small_folder, tmp_path / "run", preset="bert-hugh")

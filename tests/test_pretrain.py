@@ -209,7 +209,7 @@ def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
 
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
     before = weights(run)
-    for start_from, reason in ((run, "both"), (tmp_path, "is not a run")):
+    for start_from, reason in ((run, "both"), (tmp_path, "give a run")):
         with pytest.raises(InputError, match=reason):
             train(small_folder, run, overwrite=True, start_from=start_from)
     deep = replace(TINY, num_hidden_layers=2)
@@ -367,7 +367,7 @@ def test_another_run_of_another_model_or_tokenizer_is_refused(finished, small_fo
     shards = write_data_set(tmp_path / "c", train=(20,), tokenizer=other)
     with pytest.raises(InputError, match=r"\(tokenizer_digest \w{12} there, \w{12} now\)"):
         train(shards, tmp_path / "d", start_from=finished)
-    with pytest.raises(InputError, match="is not a run"):
+    with pytest.raises(InputError, match="give a run"):
         train(small_folder, tmp_path / "e", start_from=tmp_path)
 
 
@@ -427,7 +427,7 @@ def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path):
     result = invoke(tmp_path, "--out", tmp_path / "run")
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1
-    assert "has no manifest.json" in result.stderr
+    assert "is an empty folder; give a data set" in result.stderr
 
 
 def test_the_last_line_has_the_step_and_the_folder(small_folder, tmp_path):

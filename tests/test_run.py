@@ -115,7 +115,7 @@ def test_a_run_that_goes_on_is_not_complete_any_more(tmp_path):
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match=f"{tmp_path} is not a run .*folder written by"):
+    with pytest.raises(InputError, match=f"{tmp_path} is .*; give a run of"):
         read_run(tmp_path)
 
 

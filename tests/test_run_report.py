@@ -69,7 +69,7 @@ def report(*arguments: object) -> Any:
 def page(*arguments: object) -> str:
     result = report(*arguments)
     assert result.exit_code == 0, (result.output, result.exception)
-    return Path(result.output.strip()).read_text()
+    return Path(result.stdout.strip()).read_text()
 
 
 def refused(*arguments: object) -> str:
@@ -84,7 +84,7 @@ def captions(html: str) -> list[str]:
 
 
 def test_the_page_is_in_the_run_and_has_a_chart_for_each_metric(run):
-    assert report(run).output == f"{run / REPORT}\n"
+    assert report(run).stdout == f"{run / REPORT}\n"
     assert captions((run / REPORT).read_text()) == [
         *("masked-LM loss", "NSP loss", "masked-LM accuracy", "NSP accuracy"),
         *("learning rate", "gradient norm", "tokens/s", "waiting for data"),
@@ -169,7 +169,7 @@ def test_thousands_of_lines_fit_on_a_page(tmp_path):
 
 def test_several_runs_are_plotted_together_on_the_page_of_the_first(run, tmp_path):
     other = make_run(tmp_path / "two", LINES[:3], learning_rate=0.25)
-    assert report(run, other).output == f"{run / REPORT}\n"
+    assert report(run, other).stdout == f"{run / REPORT}\n"
     html = (run / REPORT).read_text()
     assert "masked-LM loss, held out" in captions(html)
     assert "<td>training: learning_rate</td><td>0.001</td><td>0.25</td>" in html
@@ -213,9 +213,9 @@ def test_a_name_is_text_and_not_markup(tmp_path):
 
 
 def test_what_a_user_can_fix_is_one_line(run, tmp_path):
-    assert "is neither a finished data set" in refused(tmp_path)
-    assert "is not a folder" in refused(tmp_path / "nothing")
-    assert f"{tmp_path} is not a run" in refused(run, tmp_path)
+    assert "give a data set, a run or a classifier." in refused(tmp_path)
+    assert "does not exist; check the path." in refused(tmp_path / "nothing")
+    assert "give a run of `clozeline pretrain`." in refused(run, tmp_path)
     assert "5 runs are too many for a page; give at most 4" in refused(*[run] * 5)
     assert "is a folder; give --out the name of a file" in refused(run, "--out", tmp_path)
     (run / "metrics.jsonl").write_text("{}\n{}\n")

@@ -323,7 +323,7 @@ def test_the_exported_page_is_one_file_that_runs_only_its_own_script(
     shards, run, classifier, tmp_path
 ):
     out = tmp_path / "page.html"
-    assert view(shards, run, classifier, "--export", out).output == f"{out}\n"
+    assert view(shards, run, classifier, "--export", out).stdout == f"{out}\n"
     html = out.read_text()
     loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', html)
     assert set(loaded) == {"data:,"}
@@ -344,8 +344,8 @@ def test_what_a_user_can_fix_is_one_line(shards, run, classifier, tmp_path):
         return result.stderr
 
     assert "does not exist" in refused(tmp_path / "nothing")
-    assert "is neither a finished data set" in refused(tmp_path)
-    assert "is neither a finished data set" in refused(__file__)
+    assert "is an empty folder; give a data set, a run or a cl" in refused(tmp_path)
+    assert "is a file and not a folder" in refused(__file__)
     assert "2 folders are a data set; a page shows at most 1" in refused(shards, shards)
     assert "5 folders are a run; a page shows at most 4" in refused(*[run] * 5)
     assert "2 folders are a classifier" in refused(classifier, run, classifier)

@@ -310,5 +310,5 @@ def test_rows_with_a_sequence_do_not_run_into_each_other():
 
 
 def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"has no manifest.json"):
+    with pytest.raises(InputError, match="is an empty folder; give a data set"):
         ExamplePages(tmp_path)

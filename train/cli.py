@@ -9,6 +9,7 @@ import click
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.errors import ClozelineError, InputError, one_line
+from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.next_command import print_next, print_next_for
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
@@ -137,12 +138,8 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
         click.echo(write_run_report(folders, out=out))
         print_next_for(folders[0])
         return
-    if folders[0].is_dir() and not is_dataset:
-        raise InputError(
-            f"{folders[0]} is neither a finished data set (it has no {MANIFEST}) nor a run (no "
-            "run.json) nor a classifier (no classifier.json); give a folder made by `clozeline "
-            "shards`, `clozeline pretrain` or `clozeline finetune`."
-        )
+    if not is_dataset:
+        raise wrong_folder(folders[0], "a data set, a run or a classifier")
     written = write_report(folders[0], out=out)
     if out is None and written.card is None:
         click.echo(f"warning: {folders[0] / 'README.md'} was edited and is kept", err=True)

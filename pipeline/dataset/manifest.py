@@ -7,6 +7,7 @@ is not a finished data set. One of its values is a digest of all others.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from pipeline.common.config_checks import check_field_names, check_types
 from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, whole_file
+from pipeline.common.folder_kind import wrong_folder
+from pipeline.common.paths import AnyPath, names_in, whole_file
 from pipeline.common.sealed import sealed, unsealed
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import SCHEMA_VERSION, schema_version
@@ -26,6 +28,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 REJECTED = "rejected.jsonl"
 JOB = "job.json"
+SHARD = r"(train|validation)-\d{5}-of-\d{5}\.(arrow|tar)"
 LENGTH_BIN = 16  #: tokens, of the length histograms
 
 
@@ -108,28 +111,25 @@ def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
 def read_manifest(folder: AnyPath) -> Manifest:
     """Raises InputError if there is none, or if this version cannot read it."""
     path = folder / MANIFEST
-    if not folder.is_dir():
-        raise InputError(
-            f"{folder} is not a folder; build the data set with `clozeline shards --out {folder}`."
-        )
-    if not path.is_file() and (folder / "run.json").exists():
-        raise InputError(f"{folder} is a run of `clozeline pretrain`; give a folder of shards.")
-    if not path.is_file() and (folder / "tokenizer.json").exists():
-        raise InputError(
-            f"{folder} is a tokenizer folder; give the folder that `clozeline shards --tokenizer "
-            f"{folder}` writes."
-        )
     if not path.is_file():
-        raise InputError(
-            f"{folder} has no {MANIFEST}: its shards are not finished. Run the same "
-            f"`clozeline shards ... --out {folder}` again to continue."
-        )
+        raise not_a_data_set(folder)
     try:
         return _manifest_of(json.loads(path.read_bytes()))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read ({error}); build the shards again, with --overwrite."
         ) from error
+
+
+def not_a_data_set(folder: AnyPath) -> InputError:
+    """The error for a folder without a manifest, which may hold a job that is not finished."""
+    names = names_in(folder) if folder.is_dir() else set()
+    if JOB in names or any(re.fullmatch(SHARD, name) for name in names):
+        return InputError(
+            f"{folder} has no {MANIFEST}: its shards are not finished. Run the same "
+            f"`clozeline shards ... --out {folder}` again to continue."
+        )
+    return wrong_folder(folder, "a data set of `clozeline shards`")
 
 
 def _manifest_of(stored: Mapping[str, Any]) -> Manifest:

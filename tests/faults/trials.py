@@ -179,7 +179,7 @@ TRIALS = (
     Trial("a pickle of more than weights", refused_pickle, "fill hf [MASK]",
           "a pickle of more than weights, which is never opened here"),
     Trial("a tokenizer folder for shards", nothing, "pretrain tokenizer --out x",
-          "tokenizer is a tokenizer folder; give the folder that `clozeline shards"),
+          "tokenizer is a tokenizer folder; give a data set of `clozeline shards"),
     # --- cut ---
     Trial("a tokenizer from a cut archive", lambda f: write("text.txt.gz", _cut_gzip())(f),
           "tokenizer text.txt.gz --vocab-size=100 --out t", "text.txt.gz is not whole: truncated",

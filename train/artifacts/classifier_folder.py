@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.common.checksums import SUMS, check_sums
 from pipeline.common.errors import InputError
+from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
 from pipeline.tokenization.tokenizer import TOKENIZER_FILES
 from train.artifacts.partial_folder import restore_folder
@@ -71,10 +72,11 @@ def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]
     try:
         values: dict[str, Any] = json.loads((folder / name).read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise InputError(
-            f"{folder} is not a classifier (it has no {name}); make one with `clozeline finetune "
-            f"RUN TRAIN --out {folder}`."
-        ) from error
+        if (folder / CLASSIFIER).exists():
+            raise InputError(
+                f"{folder} has no {name}; make it again with `clozeline finetune`."
+            ) from error
+        raise wrong_folder(folder, "a classifier of `clozeline finetune`") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{folder / name} cannot be read ({error}).") from error
     check_sums(folder, [name])

@@ -10,8 +10,9 @@ from model.config import BertConfig, Pooling
 from model.heads import BertForPretraining
 from model.huggingface.convert import part_of
 from pipeline.common.errors import InputError
+from pipeline.common.folder_kind import wrong_folder
 from pipeline.tokenization.tokenizer import Tokenizer
-from train.artifacts.classifier_folder import CLASSIFIER, is_classifier
+from train.artifacts.classifier_folder import is_classifier
 from train.artifacts.huggingface import is_hugging_face, load_model, longest_text
 from train.artifacts.partial_folder import restore_folder
 from train.artifacts.run import RUN, load_run
@@ -40,11 +41,7 @@ def kind_of(folder: Path) -> Kind:
         return "classifier"
     if is_hugging_face(folder):
         return "hugging face"
-    raise InputError(
-        f"{folder} is not a run (it has no {RUN}), a classifier (no {CLASSIFIER}) or a Hugging "
-        "Face folder (no config.json); give one made by `clozeline pretrain`, `clozeline finetune` "
-        "or transformers."
-    )
+    raise wrong_folder(folder, "a run, a classifier or a model folder in Hugging Face format")
 
 
 def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:

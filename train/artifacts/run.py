@@ -11,6 +11,7 @@ from torch import Tensor
 from model.config import BertConfig, preset
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import whole_file
 from pipeline.common.sealed import sealed, unsealed
@@ -159,10 +160,8 @@ def read_run(run: Path) -> RunConfig:
     """The config of a run. Raises InputError where the folder is not a run."""
     try:
         return RunConfig.from_dict(unsealed(json.loads((run / RUN).read_bytes())))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{run} is not a run (it has no {RUN}); give a folder written by `clozeline pretrain`."
-        ) from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise wrong_folder(run, "a run of `clozeline pretrain`") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{run / RUN} cannot be read ({error}).") from error
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.common.errors import InputError
+from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.paths import AnyPath, is_local
 from pipeline.dataset.manifest import MANIFEST
 from pipeline.report.html import check_report
@@ -78,16 +79,8 @@ def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
 def kind_of_folder(folder: AnyPath) -> str:
     """A key of KINDS. Raises InputError for a folder that is none of them."""
     kind = next((kind for kind, name in KINDS.items() if (folder / name).exists()), None)
-    if kind is None and is_local(folder) and not folder.exists():
-        raise InputError(
-            f"{folder} does not exist; give a folder of shards, a run or a classifier."
-        )
     if kind is None:
-        raise InputError(
-            f"{folder} is neither a finished data set (it has no {MANIFEST}) nor a run (no "
-            "run.json) nor a classifier (no classifier.json); give a folder made by `clozeline "
-            "shards`, `clozeline pretrain` or `clozeline finetune`."
-        )
+        raise wrong_folder(folder, "a data set, a run or a classifier")
     if kind != "data set" and not is_local(folder):
         raise InputError(f"{folder} is a {kind} in a store; copy it to this machine first.")
     return kind
