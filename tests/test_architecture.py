@@ -25,9 +25,9 @@ ROOMS = {
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
-        "config", "recipes", "data", "engine", "artifacts", "monitoring", "labelled", "finetuning",
-        "pretraining", "benchmark", "fill", "predict", "model_card", "int8_cost", "export", "demo",
-        "view", "cli",
+        "config", "recipes", "data", "engine", "artifacts", "folder_option", "monitoring",
+        "labelled", "finetuning", "pretraining", "benchmark", "fill", "predict", "model_card",
+        "int8_cost", "export", "demo", "view", "cli",
     ),
     "clozeline": ("__main__",),
 }  # fmt: skip

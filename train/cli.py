@@ -13,10 +13,11 @@ from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.next_command import print_next, print_next_for
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
+from train.folder_option import Folder, local_copies
 from train.pretraining.cli import average, evaluate, pretrain
 from train.view.cli import view
 
-LOCAL = click.Path(path_type=Path)
+OUT = Folder(writes=True)
 
 # What torch and Python say where no more memory may be had (`ulimit -v`).
 NO_MEMORY = ("can't allocate memory", "can't start new thread", "out of memory")
@@ -129,13 +130,13 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     if is_classifier and len(folders) == 1:
         from train.finetuning.classifier_report import write_classifier_report
 
-        click.echo(write_classifier_report(folders[0], out=out))
+        click.echo(write_classifier_report(local_copies(folders, writes=out is None)[0], out=out))
         print_next_for(folders[0])
         return
     if is_run or len(folders) > 1:
         from train.monitoring.run_report import write_run_report
 
-        click.echo(write_run_report(folders, out=out))
+        click.echo(write_run_report(local_copies(folders, writes=out is None), out=out))
         print_next_for(folders[0])
         return
     if not is_dataset:
@@ -152,7 +153,7 @@ for command in (view, pretrain, average, evaluate, finetune, baseline, benchmark
 
 
 @main.command(cls=Command, example='clozeline predict work/classifier "What a lovely lamp."')
-@click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=LOCAL)
+@click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=Folder())
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
 @grouped_option(
     "--file",
@@ -197,7 +198,7 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')
-@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
+@click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("text")
 @grouped_option(
     "--top", default=5, show_default=True, help="Number of guesses per mask.", group="Output"
@@ -215,9 +216,9 @@ def fill(run: Path, text: str, top: int) -> None:
 
 
 @main.command(cls=Command, example="clozeline export work/run --out work/huggingface")
-@click.argument("folder", metavar="RUN|CLASSIFIER", type=LOCAL)
+@click.argument("folder", metavar="RUN|CLASSIFIER", type=Folder())
 @grouped_option(
-    "--out", required=True, type=LOCAL, help="Folder for the exported model.", group="Output"
+    "--out", required=True, type=OUT, help="Folder for the exported model.", group="Output"
 )
 @grouped_option(
     "--format",

@@ -9,8 +9,10 @@ from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import config_or_usage_error, options_of
 from pipeline.common.next_command import print_next_for
 from train.finetuning.config import FinetuneConfig
+from train.folder_option import Folder
 
 LOCAL = click.Path(path_type=Path)
+OUT = Folder(writes=True)
 #: What the tasks decide, or what takes one table.
 OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
 
@@ -18,10 +20,10 @@ OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
 @click.command(
     cls=Command, example="clozeline benchmark work/run glue/CoLA glue/SST-2 --out work/glue"
 )
-@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
+@click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("tasks", metavar="TASK...", nargs=-1, required=True, type=LOCAL)
 @grouped_option(
-    "--out", required=True, type=LOCAL, help="Folder for the results of all tasks.", group="Output"
+    "--out", required=True, type=OUT, help="Folder for the results of all tasks.", group="Output"
 )
 @grouped_option("--overwrite", is_flag=True, help="Repeat finished tasks.", group="Output")
 @options_of(FinetuneConfig, leave_out=OF_A_TASK)

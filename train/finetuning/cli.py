@@ -9,8 +9,9 @@ from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.next_command import print_next, print_next_for
 from train.finetuning.config import FinetuneConfig
+from train.folder_option import Folder
 
-LOCAL = click.Path(path_type=Path)
+OUT = Folder(writes=True)
 FOLDER = PathOrUrl()
 
 
@@ -18,11 +19,9 @@ FOLDER = PathOrUrl()
     cls=Command,
     example="clozeline finetune work/run train.csv --test test.csv --out work/classifier",
 )
-@click.argument("run", metavar="RUN|HF_DIR", type=LOCAL)
+@click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("train", metavar="TRAIN")
-@grouped_option(
-    "--out", required=True, type=LOCAL, help="Folder for the classifier.", group="Output"
-)
+@grouped_option("--out", required=True, type=OUT, help="Folder for the classifier.", group="Output")
 @grouped_option("--test", help="Labelled test rows. Default: hold out part of TRAIN.", group="Data")
 @grouped_option(
     "--also-test",

@@ -13,6 +13,7 @@ from pipeline.common.config_options import PathOrUrl, config_or_usage_error, opt
 from pipeline.common.errors import STOPPED
 from pipeline.common.next_command import print_next_for
 from train.config import RECIPE_FIELDS, PretrainConfig, seconds
+from train.folder_option import Folder
 from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
+OUT = Folder(writes=True)
 #: The options that say what a run starts from.
 SOURCES = ("start_from", "init", "cool_down_from", "overwrite")
 
@@ -33,7 +35,9 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
     example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
 )
 @click.argument("shards", metavar="SHARDS", type=FOLDER)
-@grouped_option("--out", required=True, type=LOCAL, help="Folder for the run.", group="Output")
+@grouped_option(
+    "--out", required=True, type=OUT, help="Folder for the run, or its URL.", group="Output"
+)
 @grouped_option(
     "--preset",
     shell_complete=_presets,
@@ -53,12 +57,15 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
 @grouped_option("--overwrite", is_flag=True, help="Replace an existing run.", group="Output")
 @grouped_option(
     "--start-from",
-    type=LOCAL,
+    type=Folder(),
     help="Start from the weights and optimizer state of this run.",
     group="Model",
 )
 @grouped_option(
-    "--init", type=LOCAL, help="Start from the weights of this Hugging Face folder.", group="Model"
+    "--init",
+    type=Folder(),
+    help="Start from the weights of this Hugging Face folder.",
+    group="Model",
 )
 @grouped_option(
     "--cool-down-from",
@@ -202,7 +209,7 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
 
 
 @click.command(cls=Command, example="clozeline average work/run --last 5 --out work/average")
-@click.argument("run", type=LOCAL)
+@click.argument("run", type=Folder())
 @grouped_option(
     "--last",
     default=5,
@@ -214,7 +221,7 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
 @grouped_option(
     "--evaluate", type=FOLDER, metavar="SHARDS", help="Measure the average here.", group="Model"
 )
-@grouped_option("--out", required=True, type=LOCAL, help="Folder for the average.", group="Output")
+@grouped_option("--out", required=True, type=OUT, help="Folder for the average.", group="Output")
 def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
     """Average the weights of the last checkpoints of a run.
 
@@ -234,7 +241,7 @@ def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
 
 
 @click.command(cls=Command, example="clozeline evaluate work/run work/shards")
-@click.argument("run", type=LOCAL)
+@click.argument("run", type=Folder())
 @click.argument("shards", metavar="SHARDS", type=FOLDER)
 @grouped_option(
     "--split",

@@ -1,0 +1,231 @@
+"""Runs in a store: the copy and the store agree, one process writes, a lost machine loses nothing.
+
+The store is fsspec's file://, which other processes see, or memory://, which can fail at will.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.paths import path_of
+from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from train.artifacts import store_copy as module
+from train.artifacts.store_copy import StoreCopy, copy_path, local_files, store_copy
+from train.artifacts.store_lease import LEASE
+
+TRAIN = [
+    "--preset",
+    "bert-tiny",
+    "--batch-size",
+    "4",
+    "--log-every",
+    "1",
+    "--warmup",
+    "0",
+    "--learning-rate",
+    "1e-3",
+]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """This machine's copies."""
+    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RANK", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def other_machine(monkeypatch):
+    """From now on, copies are elsewhere."""
+
+    def move(folder: Path) -> None:
+        monkeypatch.setenv("CLOZELINE_CACHE", str(folder))
+
+    return move
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in local_files(folder)}
+
+
+def url_of(folder: Path) -> str:
+    return f"file://{folder}"
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+FILES = {"run.json": "{}", "checkpoints/step-00000001/state.json": "1", "tokenizer/vocab.txt": "a"}
+
+
+def test_what_is_written_is_in_the_store_at_the_end(tmp_path):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+        write(folder, {".x.partial": "half", ".lock": "me"})
+    assert contents(store) == {name: text.encode() for name, text in FILES.items()}
+    assert json.loads((store / LEASE).read_text())["renewed"] == 0
+
+
+def test_another_machine_goes_on_from_the_store(tmp_path, other_machine):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    other_machine(tmp_path / "elsewhere")
+    with store_copy(url_of(store), writes=True) as folder:
+        assert contents(folder) == contents(store)
+        (folder / "run.json").unlink()
+        write(folder, {"checkpoints/step-00000002/state.json": "2", "run.json": "new"})
+    other_machine(tmp_path / "cache")  # the first machine's copy is behind now
+    with store_copy(url_of(store), writes=False) as folder:
+        assert contents(folder) == contents(store)
+        assert (folder / "run.json").read_text() == "new"
+
+
+def test_what_was_removed_is_removed_in_the_store(tmp_path):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    with store_copy(url_of(store), writes=True) as folder:
+        (folder / "checkpoints/step-00000001/state.json").unlink()
+    assert contents(store).keys() == FILES.keys() - {"checkpoints/step-00000001/state.json"}
+
+
+def test_a_copy_that_is_ahead_of_its_store_stays(tmp_path):
+    """The command before was killed before it had uploaded all."""
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    write(copy_path(url_of(store)), {"checkpoints/step-00000002/state.json": "2"})
+    with store_copy(url_of(store), writes=True) as folder:
+        assert "checkpoints/step-00000002/state.json" in contents(folder)
+    assert contents(store) == contents(folder)
+
+
+def test_a_checkpoint_without_its_last_file_is_not_downloaded(tmp_path):
+    store = tmp_path / "store" / "run"
+    write(store, FILES | {"checkpoints/step-00000002/model.safetensors": "half"})
+    with store_copy(url_of(store), writes=False) as folder:
+        assert contents(folder).keys() == FILES.keys()
+
+
+def test_the_files_that_make_a_folder_count_go_last(tmp_path, monkeypatch):
+    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
+    uploaded = []
+    copy = StoreCopy(path_of(url_of(tmp_path / "store")), tmp_path / "local")
+    write(copy.local, {f"checkpoints/step-00000001/{n}": n for n in ("state.json", "z", "a")})
+    write(copy.local, {"summary.json": "", "run.json": "", "tokenizer/vocab.txt": ""})
+    original = copy.remote.fs.put_file
+
+    def record(source, target):
+        uploaded.append(Path(target).name)
+        return original(source, target)
+
+    monkeypatch.setattr(copy.remote.fs, "put_file", record)
+    copy.upload()
+    assert uploaded == ["a", "z", "run.json", "vocab.txt", "state.json", "summary.json"]
+    uploaded.clear()
+    copy.upload()
+    assert uploaded == []
+
+
+def test_a_second_writer_is_refused_by_name(tmp_path, other_machine):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True):
+        with pytest.raises(InputError, match="by another process of this machine"):
+            store_copy(url_of(store), writes=True).__enter__()
+        with store_copy(url_of(store), writes=False):
+            pass  # readers are welcome
+        other_machine(tmp_path / "elsewhere")
+        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on .*, last seen"):
+            store_copy(url_of(store), writes=True).__enter__()
+
+
+def test_the_lease_of_a_lost_machine_ends(tmp_path):
+    store = tmp_path / "store" / "run"
+    lease = {"owner": "x", "pid": 1, "host": "gone", "renewed": time.time() - 61}
+    write(store, {LEASE: json.dumps(lease)})
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    assert contents(store).keys() == FILES.keys()
+
+
+def test_a_store_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(InputError, match=r"cannot be read or written now \(NotADirectoryError"):
+        store_copy(url_of(tmp_path / "store" / "run"), writes=True).__enter__()
+
+
+def test_a_store_that_is_full_leaves_the_copy_and_says_where(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "ATTEMPTS", 1)
+    store = tmp_path / "store" / "run"
+
+    def fill_up() -> None:
+        with store_copy(url_of(store), writes=True) as folder:
+            write(folder, FILES)
+            write(tmp_path / "store", {"run/tokenizer": "a file where a folder must go"})
+
+    with pytest.raises(JobFailedError, match=r"What is missing there is in .*cache/.*/run; rerun"):
+        fill_up()
+    (store / "tokenizer").unlink()
+    assert contents(copy_path(url_of(store))).keys() == FILES.keys()
+    with store_copy(url_of(store), writes=True):
+        pass
+    assert contents(store).keys() == FILES.keys()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store-copy")
+    write_tokenizer(folder / "tokenizer", articles(20))
+    write_parquet(folder / "text.parquet", articles(20))
+    line = f"shards {folder}/text.parquet --tokenizer {folder}/tokenizer --out {folder}/shards"
+    done = clozeline(*line.split(), "--max-seq-length", 32, "--validation", 0.2, "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    return folder / "shards"
+
+
+def test_commands_write_and_read_runs_in_a_store(shards, tmp_path):
+    run = url_of(tmp_path / "store" / "run")
+    done = clozeline("pretrain", shards, "--out", run, *TRAIN, "--max-steps", 2)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "store" / "run" / "summary.json").exists()
+    assert clozeline("report", run).returncode == 0
+    assert (tmp_path / "store" / "run" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_run_in_a_store_goes_on_elsewhere_after_a_kill(shards, tmp_path, other_machine):
+    """The same losses as of an undisturbed local run."""
+    store, options = tmp_path / "store" / "run", [*TRAIN, "--save-every", 4, "--resume"]
+    whole = tmp_path / "whole"
+    assert (
+        clozeline("pretrain", shards, "--out", whole, *options, "--max-steps", 60).returncode == 0
+    )
+    command = ["pretrain", shards, "--out", url_of(store), *options, "--max-steps", 60]
+    line = [sys.executable, "-m", "clozeline", *map(str, command)]
+    with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.DEVNULL) as training:
+        while training.poll() is None and not list(store.glob("checkpoints/step-*/state.json")):
+            time.sleep(0.01)
+        training.send_signal(signal.SIGKILL)
+    lease = json.loads((store / LEASE).read_text())
+    write(store, {LEASE: json.dumps(lease | {"renewed": lease["renewed"] - 61})})  # a minute later
+    other_machine(tmp_path / "elsewhere")
+    done = clozeline(*command)
+    assert done.returncode == 0, done.stderr
+    assert (store / "summary.json").exists()
+    logs = [(folder / "metrics.jsonl").read_text().splitlines() for folder in (whole, store)]
+    losses = [[json.loads(x).get("mlm_loss") for x in log] for log in logs]
+    assert losses[0] == losses[1]
+    assert clozeline("evaluate", url_of(store), shards).returncode == 0

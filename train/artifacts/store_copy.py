@@ -1,0 +1,322 @@
+"""A folder of a store, as a local copy that follows it: runs and classifiers under any URL.
+
+    with store_copy("s3://bucket/run", writes=True) as folder:   # ~/.cache/clozeline/5f0c.../run
+        ...                                                      # files appear in the store
+
+Everything that trains writes local files which appear under their names only when they are whole.
+So the copy needs no knowledge of them: a thread uploads what is new or changed every second, and
+removes from the store what was removed here. The files that make a folder count (`LAST`) go
+last, so that whoever reads the store, or continues from it after this machine is lost, finds whole
+checkpoints. At the start the copy becomes what the store has, unless this copy was the last to
+write there: then it is the newer one, where a command ended before all was uploaded.
+
+One process writes, the one that holds the lease (`store_lease.py`).
+"""
+
+import fcntl
+import glob
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.folder_lock import LOCK
+from pipeline.common.paths import is_local, path_of, whole_file
+from train.artifacts.store_lease import LEASE, Lease, unreachable
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+WRITES = "writes"  #: in the file of a lock
+UPLOAD_SECONDS = 1.0
+ATTEMPTS = 5  #: of an upload at the end of the command; the time between them doubles
+#: Uploaded after all other files of their folder.
+LAST = ("state.json", "classifier.json", "config.json", "modules.json", "summary.json")
+#: Local files that are of this machine alone.
+OWN = (LOCK, LEASE)
+PATIENCE = 1800.0  #: seconds for the machine's first process to make the copy
+
+Stamp = tuple[int, int]  # size and modification time of a local file
+Names = dict[str, Stamp]
+
+
+def cache_folder() -> Path:
+    """Where copies are: $CLOZELINE_CACHE, or ~/.cache/clozeline."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clozeline"
+    return Path(os.environ.get("CLOZELINE_CACHE", default))
+
+
+def copy_path(url: str) -> Path:
+    """Where the copy of a URL is; the last part of its name is that of the URL."""
+    url = url.rstrip("/")
+    return cache_folder() / sha256(url.encode()).hexdigest()[:16] / (url.rpartition("/")[2] or "_")
+
+
+@contextmanager
+def store_copy(url: str, *, writes: bool) -> Iterator[Path]:
+    """The local copy of a store's folder; with `writes`, changes go to the store until the end.
+
+    Under torchrun the first process of each machine makes its copy, and rank 0 writes. Raises
+    InputError where the store cannot be read or another process writes, and JobFailedError where
+    changes cannot be uploaded.
+    """
+    remote = path_of(url.rstrip("/"))
+    assert not is_local(remote), "it is a URL"
+    copy = StoreCopy(remote, copy_path(url))
+    copy.local.parent.mkdir(parents=True, exist_ok=True)
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        _wait_for(copy.local)
+    elif writes and os.environ.get("RANK", "0") == "0":
+        with _sole_writer(copy), copy:
+            _announce(copy.local)
+            yield copy.local
+        return
+    else:
+        _download_or_share(copy)
+        _announce(copy.local)
+    yield copy.local
+
+
+class StoreCopy:
+    """A store's folder and its local copy; as a context it uploads changes from time to time."""
+
+    def __init__(self, remote: "UPath", local: Path) -> None:
+        self.remote, self.local = remote, local
+        self._memory = local.with_name(f".{local.name}.known.json")
+        owner, self._known = self._read_memory()
+        self._owner, self._lease = owner, Lease(remote, owner)
+        self._there: Names = {}  # local files as they were when store and copy agreed
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="upload", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Raises InputError where the store cannot be read, or another process writes."""
+        is_newer = self._is_newer()
+        with ExitStack() as stack:
+            stack.enter_context(self._lease)
+            self.download(is_newer=is_newer)
+            self._held = stack.pop_all()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        with self._held:
+            if self._lease.lost:
+                raise self._lease.lost
+            self._upload_all()
+
+    def download(self, *, is_newer: bool | None = None) -> None:
+        """Make the copy what the store has, unless it is the newer one. Raises InputError."""
+        known, here = self._known, local_files(self.local)
+        if self._is_newer() if is_newer is None else is_newer:
+            self._there = {name: (size, time) for name, (_, (size, time)) in known.items()}
+            return
+        remote = self._remote_files()
+        for name in here.keys() - remote.keys():
+            (self.local / name).unlink()
+        for name, version in remote.items():
+            if name in here and known.get(name) == [version, list(here[name])]:
+                continue
+            self._download_file(name)
+        remove_empty_folders(self.local)
+        self._there = local_files(self.local)
+        self._write_memory(remote)
+
+    def upload(self) -> None:
+        """Bring what changed here since the last time to the store. Raises what the store does."""
+        here = local_files(self.local)
+        changed = [name for name, stamp in here.items() if self._there.get(name) != stamp]
+        for name in sorted(changed, key=lambda name: (Path(name).name in LAST, name)):
+            source = self.local / name
+            if not source.exists():
+                continue  # an old checkpoint, removed meanwhile
+            target = self.remote / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.remote.fs.put_file(str(source), target.path)
+            self._there[name] = here[name]
+        gone = self._there.keys() - here.keys()
+        for name in sorted(gone, key=lambda name: (Path(name).name not in LAST, name)):
+            (self.remote / name).unlink(missing_ok=True)
+            del self._there[name]
+        if changed or gone:
+            self._write_memory(remote_files(self.remote))
+
+    def _is_newer(self) -> bool:
+        """Whether this copy was the last to write to the store."""
+        try:
+            return bool(self._lease.holder().get("owner") == self._owner)
+        except Exception as error:  # each store's library has its own
+            raise InputError(unreachable(self.remote, error)) from error
+
+    def _follow(self) -> None:
+        """Upload until the end; a failure is repaired by the next time."""
+        while not (self._end.wait(UPLOAD_SECONDS) or self._lease.lost):
+            try:
+                self.upload()
+            except Exception as error:
+                print(f"warning: {unreachable(self.remote, error)} Retried.", file=sys.stderr)
+
+    def _upload_all(self) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                return self.upload()
+            except Exception as error:
+                failure = error
+                time.sleep(2**attempt * (attempt + 1 < ATTEMPTS))
+        raise JobFailedError(
+            f"{unreachable(self.remote, failure)} What is missing there is in {self.local}; rerun "
+            "the command with --resume on this machine."
+        ) from failure
+
+    def _download_file(self, name: str) -> None:
+        source, target = self.remote / name, self.local / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+        try:
+            self.remote.fs.get_file(source.path, str(partial))
+            partial.rename(target)
+        except Exception as error:
+            raise InputError(unreachable(source, error)) from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _remote_files(self) -> dict[str, list[str]]:
+        try:
+            return remote_files(self.remote)
+        except Exception as error:
+            raise InputError(unreachable(self.remote, error)) from error
+
+    def _read_memory(self) -> tuple[str, dict[str, Any]]:
+        """The name of this copy, and its files with their versions as of the last upload."""
+        try:
+            memory = json.loads(self._memory.read_bytes())
+            return memory["owner"], memory["files"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return uuid.uuid4().hex, {}
+
+    def _write_memory(self, remote: dict[str, Any]) -> None:
+        """What the next command on this machine need not download again."""
+        there = self._there
+        self._known = {n: [version, list(there[n])] for n, version in remote.items() if n in there}
+        with whole_file(self._memory) as file:
+            file.write(json.dumps({"owner": self._owner, "files": self._known}).encode())
+
+
+def local_files(folder: Path) -> Names:
+    """Path within the folder to size and time, of every whole file."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if is_copied(name) and path.is_file():
+            status = path.stat()
+            found[name] = (status.st_size, status.st_mtime_ns)
+    return found
+
+
+def is_copied(name: str) -> bool:
+    """Not so locks, and what is still being written."""
+    parts = Path(name).parts
+    return parts[-1] not in OWN and not any(
+        part.endswith((".partial", ".replaced")) for part in parts
+    )
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Those of checkpoints that the store does not have any more."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _version(info: dict[str, Any]) -> list[str]:
+    """What a store says of a file that changes with its content."""
+    names = ("size", "ETag", "etag", "md5Hash", "mtime", "LastModified", "modified", "created")
+    return [str(info[name]) for name in names if info.get(name) is not None]
+
+
+def remote_files(folder: "UPath") -> dict[str, list[str]]:
+    """Name to version of a store's files; checkpoints without their last file have none.
+
+    The version is what the store has that changes with the content. Raises what the store does.
+    """
+    fs, root = folder.fs, folder.path.rstrip("/")
+    fs.invalidate_cache()
+    found = fs.find(root, detail=True) if fs.exists(root) else {}
+    versions = {path[len(root) + 1 :]: _version(info) for path, info in found.items()}
+    return {name: version for name, version in versions.items() if _is_whole(name, versions)}
+
+
+def _is_whole(name: str, names: Collection[str]) -> bool:
+    folder = Path(name).parent
+    is_checkpoint = folder.name.startswith("step-")
+    return is_copied(name) and (not is_checkpoint or f"{folder.as_posix()}/{LAST[0]}" in names)
+
+
+@contextmanager
+def _sole_writer(copy: StoreCopy) -> Iterator[None]:
+    """Raises InputError where another process of this machine writes the same copy."""
+    with _lock_of(copy.local).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"{copy.remote} is in use by another process of this machine; wait for its end, or "
+                "give another folder."
+            ) from error
+        file.truncate(0)
+        file.write(WRITES)
+        file.flush()
+        yield
+        file.truncate(0)
+
+
+def _download_or_share(copy: StoreCopy) -> None:
+    """Download, unless a writer of this machine keeps the copy newer than the store."""
+    with _lock_of(copy.local).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            if file.read() == WRITES:
+                return
+            fcntl.flock(file, fcntl.LOCK_EX)
+        copy.download()
+
+
+def _lock_of(local: Path) -> Path:
+    return local.with_name(f".{local.name}.copy.lock")
+
+
+def _ready_file(local: Path) -> Path:
+    """A name that no other start of torchrun uses."""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+    start = "-".join(os.environ.get(name, "") for name in names)
+    return local.with_name(f".{local.name}.{sha256(start.encode()).hexdigest()[:16]}.ready")
+
+
+def _announce(local: Path) -> None:
+    """Let the other processes of this machine continue: the copy is there."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        for old in local.parent.glob(f".{glob.escape(local.name)}.*.ready"):
+            old.unlink(missing_ok=True)
+        _ready_file(local).touch()
+
+
+def _wait_for(local: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not _ready_file(local).exists():
+        if time.monotonic() > deadline:
+            raise JobFailedError(
+                f"{local} was not made by the machine's first process; see its error."
+            )
+        time.sleep(0.2)

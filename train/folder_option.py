@@ -1,0 +1,46 @@
+"""Folders on the command line: local ones, and those of any store, by a local copy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pipeline.common.config_options import ParamType
+from pipeline.common.paths import AnyPath, is_local
+
+
+class Folder(ParamType):
+    """A local folder, or the URL of one; the command gets the path of its local copy.
+
+    With `writes`, what the command writes there goes to the store while it runs and at its end.
+    """
+
+    name = "path"
+
+    def __init__(self, *, writes: bool = False) -> None:
+        self.writes = writes
+
+    def convert(self, value: Any, param: Any, ctx: click.Context | None) -> Path:
+        """Raises InputError for a store that cannot be reached, or that another process writes."""
+        if "://" not in str(value) or ctx is None:
+            return Path(value)
+        with ctx.scope(cleanup=False):
+            return _copy(str(value), writes=self.writes)
+
+
+def local_copies(folders: Sequence[AnyPath], *, writes: bool) -> list[Path]:
+    """The folders, each by its local copy where it is in a store; the first one may be written."""
+    return [
+        folder
+        if is_local(folder)
+        else _copy(folder.as_uri(), writes=writes and folder is folders[0])
+        for folder in folders
+    ]
+
+
+def _copy(url: str, *, writes: bool) -> Path:
+    """A copy that follows the store until the command ends."""
+    from train.artifacts.store_copy import store_copy
+
+    return click.get_current_context().with_resource(store_copy(url, writes=writes))
