@@ -7,16 +7,21 @@ for other pairs or masks, not when a source is added.
 
     0f3a....tokens.arrow    Arrow IPC; a record batch per bucket and chunk of text, then an empty
                             batch whose metadata holds the block's counts
+
+A slice says where its batches are, so that a shard reads its own bytes of each file and no others:
+from a store in ranges, many at a time. Each range has a checksum.
 """
 
 import errno
 import hashlib
 import json
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +35,7 @@ from pipeline.common.paths import (
     is_local,
     names_in,
     open_mapped,
+    read_ranges,
     remove_folder,
     whole_file,
 )
@@ -41,11 +47,19 @@ from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 5
+CACHE_VERSION = 6
 
-COUNTS = b"clozeline.counts"
+COUNTS, SPANS = b"clozeline.counts", b"clozeline.spans"
 SUFFIX = ".tokens.arrow"
 RECORD_SUFFIX = ".shard.json"  # of the records of finished shards, which are kept beside
+
+
+class Span(NamedTuple):
+    """The bytes of a batch in a cache file."""
+
+    start: int
+    length: int
+    crc32: int
 
 
 @dataclass(frozen=True)
@@ -53,7 +67,7 @@ class CacheSlice:
     """The batches of a cache file that belong to one bucket; all that Beam moves around."""
 
     file: str
-    batches: tuple[int, ...]
+    spans: tuple[Span, ...]
     repeat: int = 1  #: how many times as many training examples its documents make
 
 
@@ -85,16 +99,18 @@ def write_cache_file(
 ) -> None:
     """Write a cache file chunk by chunk; only one chunk is in memory at a time."""
     total, timer = Counts(), StageTimer()
-    bucket_of_batch: list[int] = []
+    spans: list[tuple[int, Span]] = []
     with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
         for documents, counts in chunks:
             total.add(counts)
             with timer.stage("token cache"):
                 for bucket, batch in _by_bucket(documents, buckets, schema):
+                    written = batch.serialize()  # as the writer does, after what it has to say
                     writer.write_batch(batch)
-                    bucket_of_batch.append(bucket)
+                    start = file.tell() - written.size
+                    spans.append((bucket, Span(start, written.size, zlib.crc32(written))))
         total.seconds.update(timer.seconds)
-        metadata = {COUNTS: total.to_json(), b"buckets": json.dumps(bucket_of_batch)}
+        metadata = {COUNTS: total.to_json(), SPANS: json.dumps(spans)}
         last = pa.RecordBatch.from_pylist([], schema=schema)
         writer.write_batch(last, custom_metadata=metadata)
 
@@ -110,12 +126,10 @@ def clear_cache(folder: AnyPath) -> None:
 
 def list_slices(path: AnyPath, *, repeat: int = 1) -> dict[int, CacheSlice]:
     """The slice of each bucket that has documents in the cache file."""
-    batches = defaultdict(list)
-    for number, bucket in enumerate(json.loads(_metadata(path)[b"buckets"])):
-        batches[bucket].append(number)
-    return {
-        bucket: CacheSlice(path.name, tuple(numbers), repeat) for bucket, numbers in batches.items()
-    }
+    spans = defaultdict(list)
+    for bucket, span in json.loads(_metadata(path)[SPANS]):
+        spans[bucket].append(Span(*span))
+    return {bucket: CacheSlice(path.name, tuple(found), repeat) for bucket, found in spans.items()}
 
 
 def read_counts(path: AnyPath) -> Counts:
@@ -131,10 +145,8 @@ def read_documents(
     Raises CorruptDataError for a cache file that is missing or damaged.
     """
     schema = cache_schema(vocab_size)
-    batches = []
-    for part in sorted(set(slices), key=lambda part: part.file):  # GroupByKey promises no order
-        with _open(cache_dir / part.file) as reader:
-            batches += [reader.get_batch(number) for number in part.batches]
+    parts = sorted(set(slices), key=lambda part: part.file)  # GroupByKey promises no order
+    batches = list(_read_batches(cache_dir, parts, schema))
     table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
     rows = _from_table(table)
     order = np.lexsort((rows.low, rows.high))
@@ -142,6 +154,20 @@ def read_documents(
     is_first = np.ones(len(order), dtype=bool)
     is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
     return _documents(rows.take(order[is_first])), int((~is_first).sum())
+
+
+def _read_batches(
+    cache_dir: AnyPath, parts: Iterable[CacheSlice], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    spans = [(cache_dir / part.file, span) for part in parts for span in part.spans]
+    ranges = [(path, span.start, span.length) for path, span in spans]
+    read = read_ranges(ranges)
+    for path, span in spans:
+        with _named(path):
+            data = next(read)
+            if zlib.crc32(data) != span.crc32:
+                raise pa.ArrowInvalid("its checksum differs")
+            yield pa.ipc.read_record_batch(data, schema)
 
 
 def _documents(rows: TokenizedDocuments) -> BucketDocuments:
@@ -184,8 +210,15 @@ def _metadata(path: AnyPath) -> dict[bytes, bytes]:
 
 @contextmanager
 def _open(path: AnyPath) -> Iterator[pa.RecordBatchFileReader]:
-    try:
+    with _named(path):
         yield pa.ipc.open_file(open_mapped(path))
+
+
+@contextmanager
+def _named(path: AnyPath) -> Iterator[None]:
+    """Errors say which file cannot be read, and what to do."""
+    try:
+        yield
     except MemoryError:  # Arrow's, too
         raise
     except (pa.ArrowException, OSError) as error:

@@ -158,11 +158,12 @@ def estimate_unpacked(size: int, compression: str | None, *, text_percent: int =
 class _Raw(io.RawIOBase):
     """A file whose errors name it and are not OSErrors, so that none passes for a bad archive."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, reads_ahead: bool = True) -> None:
         self._path = path
+        options = {} if reads_ahead else {"cache_type": "none"}
         try:
             store, name = _store_of(path)
-            self._file = store.open(name, "rb")
+            self._file = store.open(name, "rb", **options)
         except (OSError, ImportError) as error:
             raise InputError(f"{path} cannot be opened: {error}") from error
 
@@ -192,6 +193,20 @@ class _Raw(io.RawIOBase):
 def open_file(path: str, *, buffer_bytes: int = BUFFER) -> io.BufferedReader:
     """The bytes as they are stored; seekable. Raises InputError where they cannot be read."""
     return io.BufferedReader(_Raw(path), buffer_bytes)
+
+
+def open_ranges(path: str) -> io.RawIOBase:
+    """The bytes as they are stored; of a store's file each read fetches what it asks for, no more.
+
+    Raises InputError where they cannot be read.
+    """
+    return _Raw(path, reads_ahead=False)
+
+
+def read_head(path: str, size: int) -> bytes:
+    """The first bytes of a file, at most `size`. Raises InputError where they cannot be read."""
+    with open_ranges(path) as file:
+        return file.read(size) or b""
 
 
 class Unpacked(io.RawIOBase):

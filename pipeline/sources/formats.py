@@ -29,8 +29,8 @@ from pipeline.sources.files import (
     compression_by_magic,
     compression_by_name,
     find_files,
-    open_file,
     open_unpacked,
+    read_head,
 )
 from pipeline.sources.mediawiki import source as mediawiki
 from pipeline.sources.sample import source as sample
@@ -270,10 +270,11 @@ def recognize(file: File) -> tuple[Format, str | None]:
     Raises InputError for an unknown format, and for text that is not UTF-8 or only named so.
     """
     name = bare_name(file.path)
-    with open_file(file.path, buffer_bytes=HEAD_BYTES) as stream:
-        compression = compression_by_magic(stream.read(8)) or compression_by_name(file.path)
-    with open_unpacked(file.path, compression) as stream:
-        head = stream.read(HEAD_BYTES)
+    head = read_head(file.path, HEAD_BYTES)
+    compression = compression_by_magic(head) or compression_by_name(file.path)
+    if compression:
+        with open_unpacked(file.path, compression) as stream:
+            head = stream.read(HEAD_BYTES)
     for format in FORMATS:
         if format.file_name and re.search(format.file_name, name, re.IGNORECASE):
             if format.is_utf8:

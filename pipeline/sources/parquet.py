@@ -14,11 +14,10 @@ import pyarrow.parquet as pq
 from pipeline.common.errors import InputError, one_line
 from pipeline.sources.block import Block, group_parts, rows_per_chunk
 from pipeline.sources.documents import Documents
-from pipeline.sources.files import open_file
+from pipeline.sources.files import open_ranges
 from pipeline.sources.text_columns import check_columns, check_text_columns, documents_of_rows
 
 FILE_NAME = r"\.parquet$"
-FOOTER_BYTES = 1 << 16  #: read at once to find out what a file holds
 
 
 def has_parquet_magic(name: str, head: bytes) -> bool:
@@ -32,7 +31,7 @@ def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
     Raises InputError where the file cannot be read or lacks a text column.
     """
     try:
-        with open_file(whole.path, buffer_bytes=FOOTER_BYTES) as stream:
+        with open_ranges(whole.path) as stream:
             metadata = pq.read_metadata(stream)
             schema = metadata.schema.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
@@ -51,7 +50,7 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The rows of a block. Raises InputError where the file is corrupt."""
     row, columns = None, list(block.text_columns)
     try:
-        with open_file(block.path) as stream, _open_checked(stream) as table:
+        with open_ranges(block.path) as stream, _open_checked(stream) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
             row = sum(groups[: block.start])
             for batch in table.iter_batches(
@@ -70,14 +69,14 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError."""
     try:
-        with open_file(whole.path) as stream, _open_checked(stream) as table:
+        with open_ranges(whole.path) as stream, _open_checked(stream) as table:
             check_columns(whole.path, table.schema_arrow.names, columns)
             return table.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(whole.path, error) from error
 
 
-def _open_checked(stream: io.BufferedReader) -> pq.ParquetFile:
+def _open_checked(stream: io.RawIOBase) -> pq.ParquetFile:
     """Pages that have a checksum are compared with it."""
     return pq.ParquetFile(stream, page_checksum_verification=True)
 

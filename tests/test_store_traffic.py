@@ -1,0 +1,88 @@
+"""What a job fetches from a store: what it needs, once, in a number of requests that stays linear.
+
+-s shows the figures.
+"""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.common.paths import path_of
+from pipeline.config import DataConfig
+from pipeline.job.job import JobOptions, build_shards
+from tests.support.counting_store import counted_store
+from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_jobs import articles
+
+ROWS, GROUPS = 1600, 4
+CONFIG = DataConfig(max_seq_length=64, validation=0.1, min_characters=1)
+
+
+@pytest.fixture
+def store():
+    """A Parquet file of two columns, of which the larger one is not text."""
+    folder = path_of("memory://traffic")
+    texts = articles(ROWS)
+    columns = {"text": texts, "other": [text[::-1] * 2 for text in texts]}
+    with (folder / "text.parquet").open("wb") as file:
+        pq.write_table(
+            pa.table(columns),
+            file,
+            row_group_size=ROWS // GROUPS,
+            compression="none",
+            write_statistics=False,  # which would have a whole text for each row group
+        )
+    small_tokenizer(PUNKT).save(folder / "tokenizer")
+    yield folder
+    folder.rmdir(recursive=True)
+
+
+def build(folder, *, shards):
+    """The traffic of a job of a block for each row group."""
+    with counted_store() as traffic:
+        build_shards(
+            ["memory://traffic/text.parquet"],
+            tokenizer_dir=folder / "tokenizer",
+            out_dir=folder / f"out-{shards}",
+            config=replace(CONFIG, num_shards=shards),
+            options=JobOptions(workers=1, block_bytes=300_000, token_cache=folder / "cache"),
+        )
+    return traffic
+
+
+def contents(folder, ending):
+    """The bytes of the files with this ending, by path."""
+    files = folder.fs.store
+    return {name: files[name].getvalue() for name in files if name.endswith(ending)}
+
+
+@pytest.mark.parametrize("shards", [2, 32])
+def test_token_cache_files_are_fetched_about_once(store, shards):
+    traffic = build(store, shards=shards)
+    files = contents(store, ".tokens.arrow")
+    size = sum(map(len, files.values()))
+    fetched = sum(traffic.num_bytes[name] for name in files)
+    print(f"{shards} shards: {fetched / size:.3f} bytes fetched for each of the token cache")
+    assert size > 500_000
+    assert fetched <= 1.2 * size
+
+
+def test_only_the_text_of_a_parquet_source_is_fetched(store):
+    traffic = build(store, shards=8)
+    ((name, data),) = contents(store, "text.parquet").items()
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    needed = sum(group.column(0).total_compressed_size for group in groups)
+    print(f"{traffic.num_bytes[name] / needed:.3f} bytes fetched for each of the source's text")
+    assert needed < 0.5 * len(data)
+    assert traffic.num_bytes[name] <= 1.2 * needed
+
+
+def test_requests_are_linear_in_blocks_and_shards(store):
+    """A range for each block and bucket, and a few requests for each file."""
+    few, many = (build(store, shards=shards).requests.total() for shards in (2, 32))
+    blocks = len(contents(store, ".tokens.arrow")) // 2
+    assert blocks >= GROUPS
+    assert many - few <= 32 * blocks + 10 * 32
