@@ -110,6 +110,11 @@ def test_an_exported_classifier_predicts_the_same(classifier: Path, tmp_path: Pa
     assert "not part of an export (kept.txt)" in refused_with_a_file_more(classifier, out)
 
     (out / "kept.txt").unlink()
+    graph = (out / "model.onnx").read_bytes()
+    (out / "model.onnx").write_bytes(graph[:-1] + bytes([graph[-1] ^ 1]))
+    said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)
+    assert "model.onnx cannot be read (its content is not that of SHA256SUMS)" in said
+    (out / "SHA256SUMS").unlink()
     values = json.loads((out / "onnx.json").read_bytes())
     (out / "onnx.json").write_text(json.dumps({"max_seq_length": values["max_seq_length"]}))
     said = output_of("predict", out, "the cat", "--engine", "onnx", code=2)

@@ -259,7 +259,7 @@ def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any
     click.echo(f"{done}{exported.description}: {out}")
     if options["form"] == "onnx" and (folder / "classifier.json").exists():
         print_next("predict", out, "TEXT", "--engine", "onnx")
-    else:
+    elif (out / "README.md").exists():  # of the formats, only transformers gets one
         click.echo(f"Next: {out / 'README.md'} shows how to load it", err=True)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pipeline.common.checksums import check_sums
 from pipeline.common.errors import InputError
 from pipeline.tokenization.tokenizer import Tokenizer
 from train.artifacts.huggingface_tokenizer import read_tokenizer
@@ -38,6 +39,7 @@ class OnnxClassifier:
 def load_onnx_classifier(folder: Path) -> OnnxClassifier:
     """The classifier of an ONNX folder. Raises InputError for a run, and a damaged folder."""
     values = read_onnx_metadata(folder)
+    check_sums(folder)
     if "names" not in values:
         raise InputError(f"{folder} is an exported run, not a classifier; export a classifier.")
     return OnnxClassifier(folder, read_tokenizer(folder), tuple(values["names"]))
