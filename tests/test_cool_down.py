@@ -145,7 +145,7 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(
     assert "seed" in said(12, "--seed", 5)
     other = write_data_set(tmp_path / "other", train=(61, 50), validation=(16,))
     assert "dataset_digest" in said(12, data=other)
-    assert "is not a run" in said(12, of=shards)
+    assert "give a run of `clozeline pretrain`" in said(12, of=shards)
     same = refused(*cool_line(shards, run, run, 12))
     assert f"--cool-down-from and --out are both {run}" in same
     assert not out.exists()

@@ -229,6 +229,7 @@ def without_mask(spec: Any) -> None:
 CHANGES: dict[str, Callable[[Any], object]] = {
     r"lacks \[MASK\]; only tokenizers with BERT's": without_mask,
     "cannot read it": lambda spec: spec["model"].update(merges=3),
+    "no entry found": lambda spec: spec["post_processor"]["special_tokens"].pop("[CLS]"),
     "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
     "writes a pair as": lambda spec: spec.update(post_processor=None),
     "are not 0 to": lambda spec: spec["added_tokens"][-1].update(id=5000),
@@ -243,6 +244,18 @@ def test_what_cannot_be_used_is_refused(message: str, modern_json: Path, tmp_pat
     path.write_text(json.dumps(spec))
     with pytest.raises(InputError, match=message):
         adopted(path)
+
+
+def test_text_never_becomes_a_special_token_whatever_the_file_says(
+    modern_json: Path, tmp_path: Path
+) -> None:
+    spec = json.loads(modern_json.read_text())
+    for token in spec["added_tokens"]:
+        token["special"] = False
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    found = adopted(tmp_path / "tokenizer.json")
+    (ids,) = found.encode_batch(["It was [MASK] [CLS]."])
+    assert not found.is_special[ids].any()
 
 
 def test_options_of_wordpiece_do_not_apply(modern_json: Path) -> None:

@@ -63,6 +63,6 @@ def advice(error: BaseException) -> str:
     return "fix this"
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """A library's error message on one line, cut to 300 characters."""
     return " ".join(str(error).split())[:300]

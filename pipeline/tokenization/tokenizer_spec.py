@@ -5,6 +5,8 @@ it are BERT's special tokens and the template [CLS] A [SEP] B [SEP].
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -63,20 +65,19 @@ def read_spec(
     Raises InputError where the library cannot read it or draws at random, where an id is missing,
     and where pairs are not [CLS] A [SEP] B [SEP].
     """
-    values = {**values, "padding": None, "truncation": None}
+    added = values.get("added_tokens")
+    if isinstance(added, list):
+        added = [_as_special(token, special_tokens) for token in added]
+    values = {**values, "added_tokens": added, "padding": None, "truncation": None}
     if values["model"].get("dropout"):
         raise InputError("its BPE drops merges at random (dropout); set dropout to null.")
     spec = TokenizerSpec(json.dumps(values, sort_keys=True, separators=(",", ":")))
-    try:
+    with _library_errors():
         library = spec.library()
-    except Exception as error:  # the library has no other class
-        raise InputError(
-            f"the library `tokenizers` cannot read it ({one_line(error)}); replace the file."
-        ) from error
     vocabulary = library.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    added = {token["content"]: token["id"] for token in values.get("added_tokens") or []}
-    stored = vocabulary | added  # the library gives an added token another id where it must
+    ids = {token["content"]: token["id"] for token in added or []}
+    stored = vocabulary | ids  # the library gives an added token another id where it must
     if [stored[token] for token in tokens] != list(range(len(tokens))):
         raise InputError(f"the ids of its {len(tokens):,} tokens are not 0 to {len(tokens) - 1:,}.")
     if missing := [token for token in special_tokens if token not in vocabulary]:
@@ -84,8 +85,30 @@ def read_spec(
             f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; only tokenizers "
             "with BERT's special tokens can be used."
         )
-    _check_template(library)
+    with _library_errors():
+        _check_template(library)
     return tokens, spec
+
+
+def _as_special(token: Any, special_tokens: tuple[str, ...]) -> Any:
+    """An added token; text must not become one of these, and the library has this flag for it."""
+    is_special = isinstance(token, dict) and token.get("content") in special_tokens
+    return {**token, "special": True} if is_special else token
+
+
+@contextmanager
+def _library_errors() -> Iterator[None]:
+    """What the library complains about is an InputError; it raises bare exceptions and panics."""
+    try:
+        yield
+    except InputError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(
+            f"the library `tokenizers` cannot read it ({one_line(error)}); replace the file."
+        ) from error
 
 
 def _check_template(library: tokenizers.Tokenizer) -> None:

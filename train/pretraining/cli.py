@@ -124,12 +124,14 @@ def pretrain(
     _check_options(preset, options, given, sources)
     from train.engine.distributed import join_world
     from train.engine.lost_process import lost_process_in_one_line
-    from train.pretraining.cool_down import parse_cool_down
+    from train.pretraining.cool_down import CoolDown, parse_cool_down
     from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
     if text := sources["cool_down_from"]:
-        sources["cool_down_from"] = parse_cool_down(text)
+        run, step = parse_cool_down(text)
+        folder = Folder().convert(run, None, click.get_current_context())
+        sources["cool_down_from"] = CoolDown(folder, step)
     architecture: dict[str, Any] = {"preset": preset, "dropout": dropout}
     is_timed = options["for_"] is not None
     with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):

@@ -31,15 +31,15 @@ class CoolDown(NamedTuple):
         return f"{self.run}@{self.step}"
 
 
-def parse_cool_down(text: str) -> CoolDown:
-    """ "work/run@8000" -> its parts. Raises InputError for anything else."""
+def parse_cool_down(text: str) -> tuple[str, int]:
+    """A run and a step, such as "work/run@8000". Raises InputError for anything else."""
     run, _, step = text.rpartition("@")
     if not run or not step.isdecimal() or int(step) == 0:
         raise InputError(
             f"--cool-down-from {text!r} is not RUN@STEP; give a run and the step of one of its "
             "checkpoints, such as work/run@8000."
         )
-    return CoolDown(Path(run), int(step))
+    return run, int(step)
 
 
 def settings_of(start: CoolDown) -> dict[str, Setting]:
