@@ -68,15 +68,16 @@ class Corpus:
         Raises JobFailedError for a source that ends early, unless that is allowed.
         """
         total = min(limit, sum(block.text_bytes for block in self.blocks))
-        label = f"reading text for {reading_for}"
+        read, label = 0, f"reading text for {reading_for}"
         with ProgressBar(desc=label, total=total, unit="B", unit_scale=True) as bar:
             for texts in self._chunks():
                 yield from texts
-                bar.update(sum(map(len, texts)))
-                if bar.n >= limit:
+                read += sum(map(len, texts))
+                bar.update(min(read, total) - bar.n)  # sizes of blocks are estimates
+                if read >= limit:
                     break
-        if bar.n >= LONG_TEXT:
-            print(f"computing {reading_for} from {bar.n / 1e6:.1f} MB of text ...", file=sys.stderr)
+        if read >= LONG_TEXT:
+            print(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...", file=sys.stderr)
 
     def _chunks(self) -> Iterator[Sequence[str]]:
         for block in self.blocks:

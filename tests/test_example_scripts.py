@@ -1,0 +1,68 @@
+"""The scripts in examples/ do what they say, at a tiny size."""
+
+import io
+import runpy
+from pathlib import Path
+
+import pytest
+
+from model.heads import BertForPretraining
+from tests.support.small_data import write_data_set
+from tests.support.small_jobs import ROOT, articles
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def main_of(name: str):
+    """The function that the script calls."""
+    return runpy.run_path(str(ROOT / "examples" / name))["main"]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_is_short(path):
+    assert len(path.read_text().splitlines()) <= 60
+
+
+def test_every_example_is_tested_here():
+    text = Path(__file__).read_text()
+    assert len(EXAMPLES) >= 3
+    assert all(f'main_of("{path.name}")' in text for path in EXAMPLES)
+
+
+def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):
+    shards = write_data_set(tmp_path / "shards", train=(20, 12))
+
+    def positions(steps: int, state: str) -> list[str]:
+        main_of("own_training_loop.py")(shards, steps, 8, tmp_path / state)
+        lines = capsys.readouterr().out.splitlines()
+        assert all(line.startswith("step ") and "loss " in line for line in lines)
+        return [line.rpartition(" ")[2] for line in lines]
+
+    assert positions(3, "whole.pt") == ["8", "16", "24"]
+    assert positions(2, "part.pt") == ["8", "16"]
+    assert positions(3, "part.pt") == ["24"]
+
+
+def test_masks_are_filled_line_by_line(tmp_path, capsys, monkeypatch):
+    tokenizer = tokenizer_of("the", "of", "and")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
+    folder = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=16)
+    monkeypatch.setattr("sys.stdin", io.StringIO("the [MASK]\n[MASK] of\n"))
+    main_of("fill_masks.py")(folder)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("the ")
+    assert lines[1].count("%") == 5
+
+
+@pytest.mark.slow
+def test_documents_become_a_classifier(tmp_path, monkeypatch):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("\n\n".join(articles(60)))
+    rows = "".join(f"{word} words of number {n},{word}\n" for n in range(30) for word in ("a", "b"))
+    (tmp_path / "labelled.csv").write_text("text,label\n" + rows)
+    folders = (tmp_path / "texts", tmp_path / "labelled.csv", tmp_path / "work")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    main_of("documents_to_classifier.py")(*folders, 0.001, 300)
+    assert (tmp_path / "work" / "classifier" / "report.json").exists()
