@@ -68,7 +68,7 @@ LEGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.lists(LEGS, min_size=2, max_size=4))
 def test_stopped_at_any_step_it_continues_in_any_setting_with_the_next_example(
     folder, sequence, legs

@@ -10,7 +10,8 @@ import torch
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import path_of
-from pipeline.dataset.manifest import read_manifest
+from pipeline.dataset.manifest import read_manifest, write_manifest
+from pipeline.dataset.shards import checksum
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import GLOBAL, ORDER, N, counts, joined, load, originals
 from train.data.batch import digest_text
@@ -199,7 +200,12 @@ def change_a_value(path):
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_with_check_shards_a_shard_changed_after_the_manifest_is_named(tmp_path, prefetch):
     folder = write_data_set(tmp_path / "data", train=(30, 30))
-    change_a_value(folder / "train-00001-of-00002.arrow")
+    path = folder / "train-00001-of-00002.arrow"
+    change_a_value(path)
+    manifest = read_manifest(folder)
+    first, second = manifest.shards
+    second = replace(second, checksum=checksum(path.read_bytes()))
+    write_manifest(folder, replace(manifest, shards=[first, second]))
     with pytest.raises(InputError, match=r"train-00001-of-00002.arrow is damaged .its sha256"):
         load(folder, 5, prefetch=prefetch, check_shards=True)
 
@@ -208,20 +214,54 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-9])
 
 
-@pytest.mark.parametrize("harm", [cut, change_a_value, None])
-def test_the_examples_lost_with_bad_shards_are_counted_exactly(tmp_path, harm):
+@pytest.mark.parametrize("harm", [cut, None])
+def test_missing_and_cut_shards_are_left_out_and_counted_exactly(tmp_path, harm):
     folder = write_data_set(tmp_path / "data", train=(13, 20, 7))
     everything = Counter(originals(load(folder, 1, batch_size=40)))
     path = folder / "train-00001-of-00003.arrow"
     (harm or type(path).unlink)(path)
-    options = {"skip_bad_shards": True, "check_shards": True}
-    shards = Loader(folder, batch_size=20, seed=3, **options).shards
+    shards = Loader(folder, batch_size=20, seed=3, skip_bad_shards=True).shards
     assert list(shards.skipped) == [path.name]
     assert path.name in shards.skipped[path.name]
     assert shards.lost_rows == 20
-    rest = Counter(originals(load(folder, 1, batch_size=20, **options)))
+    rest = Counter(originals(load(folder, 1, batch_size=20, skip_bad_shards=True)))
     assert rest.total() == 20
     assert rest <= everything
+
+
+@pytest.mark.parametrize("pairs", ["segments", "packed"])
+@pytest.mark.parametrize("options", [{}, {"length_bins": BINS}, {"unpadded": True}], ids=str)
+def test_the_rows_of_a_damaged_shard_are_blank_on_every_number_of_ranks(tmp_path, options, pairs):
+    """The others are where they were: two epochs, so that masks are redrawn, too."""
+    config = replace(SMALL, pairs=pairs)
+    folder = write_data_set(tmp_path / "data", train=(13, 20, 7), config=config)
+    whole = load(folder, 10, batch_size=8, **options)
+    change_a_value(folder / "train-00001-of-00003.arrow")
+    for world_size in (1, 2):
+        loaders = [
+            Loader(
+                folder, batch_size=8, rank=rank, world_size=world_size, prefetch=rank,
+                skip_bad_shards=True, **ORDER, **options,
+            )
+            for rank in range(world_size)
+        ]  # fmt: skip
+        parts = list(islice(zip(*loaders, strict=True), 10))
+        digests = [digest_text(*(part.digest for part in of_ranks)) for of_ranks in parts]
+        sums = [counts(*of_ranks) for of_ranks in parts]
+        if world_size == 1:
+            alone = digests, sums
+            if not options:
+                rows = torch.cat([loaded.batch.example_weights for [loaded] in parts])
+                assert rows.view(2, 40).sum(1).tolist() == [20, 20]
+                weights = torch.cat([x.batch.masked_lm_weights for [x] in parts])
+                assert not weights[rows == 0].any()
+                ids = torch.cat([x.batch.input_ids for [x] in parts])
+                wanted = torch.cat([x.batch.input_ids for x in whole])
+                assert torch.equal(ids[rows > 0], wanted[rows > 0])
+    assert (digests, sums) == alone
+    assert {loader.shards.lost_rows for loader in loaders} == {20}
+    tokens = [sum(x[1] for x in found) for found in (sums, [counts(x) for x in whole])]
+    assert tokens[0] < 0.6 * tokens[1]
 
 
 def test_a_state_with_skipped_shards_is_refused_where_none_are_skipped(tmp_path):
@@ -263,6 +303,14 @@ def test_a_remote_store_gives_the_same_batches_as_a_disk(tmp_path, store, format
     with pytest.raises(InputError, match=f"{name} is missing"):
         Loader(str(remote), batch_size=4, seed=0)
     assert Loader(remote, batch_size=4, seed=0, skip_bad_shards=True).shards.lost_rows == 20
+
+
+def test_a_data_set_of_damaged_shards_only_is_refused(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(13, 5))
+    for path in folder.glob("train-*"):
+        path.write_bytes(b"\0" * path.stat().st_size)
+    with pytest.raises(InputError, match="all train shards are bad"):
+        load(folder, 3, skip_bad_shards=True)
 
 
 @pytest.mark.gpu

@@ -10,6 +10,8 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from model.heads import BertForPretraining
 from pipeline.common.errors import CorruptDataError, InputError
+from pipeline.dataset.manifest import read_manifest, write_manifest
+from pipeline.dataset.shards import checksum
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import (
     STILL,
@@ -155,6 +157,13 @@ def harmed(tmp_path):
 def test_a_shard_that_changed_ends_training_by_name(harmed, tmp_path):
     with pytest.raises(CorruptDataError, match=r"train-00001-of-00003.arrow is damaged"):
         train(harmed, tmp_path / "unchecked", max_steps=6)
+    path = harmed / "train-00001-of-00003.arrow"
+    manifest = read_manifest(harmed)
+    entries = [  # as if the checksum, which is not one against attackers, were right
+        replace(x, checksum=checksum(path.read_bytes())) if x.name == path.name else x
+        for x in manifest.shards
+    ]
+    write_manifest(harmed, replace(manifest, shards=entries))
     line = command_line(harmed, tmp_path / "run", "--check-shards", max_steps=6)
     refused = CliRunner().invoke(main, line)
     assert refused.exit_code == 2
@@ -165,32 +174,71 @@ def skipped_of(run):
     return read_state(latest_checkpoint(run)).loader["skipped_shards"]
 
 
-def test_skipped_shards_are_counted_and_stay_skipped(harmed, tmp_path, capsys):
-    options = {"check_shards": True, "skip_bad_shards": True}
+LOST = "20 train examples are lost with a bad shard."
+NAME = "train-00001-of-00003.arrow"
+
+
+def test_a_damaged_shard_is_blank_and_its_examples_are_counted(harmed, tmp_path, capsys):
+    """It is found when it is read, so it stays in the order: also where it is whole again."""
     run = tmp_path / "run"
-    train(harmed, run, max_steps=4, **options)
+    train(harmed, run, max_steps=4, skip_bad_shards=True)
     warning = capsys.readouterr().err
-    said = "warning: 1 of 3 shards are skipped, with 20 of 40 training examples."
-    assert said in warning
-    assert "train-00001-of-00003.arrow is damaged" in warning
-    assert read_state(latest_checkpoint(run)).loader["skipped_shards"] == [
-        "train-00001-of-00003.arrow"
-    ]
-    train(harmed, run, resume=True, max_steps=8, **options)
-    assert read_state(latest_checkpoint(run)).loader["skipped_shards"] == [
-        "train-00001-of-00003.arrow"
-    ]
-    with pytest.raises(
-        InputError, match=r"skipped_shards \['train-00001-of-00003.arrow'\] there, \[\] now"
-    ):
-        train(harmed, run, resume=True)  # unchecked, it is a shard like the others
+    assert warning.count(LOST) == 1
+    assert f"{NAME} is damaged" in warning
+    assert skipped_of(run) == []
+    train(harmed, run, resume=True, max_steps=8, skip_bad_shards=True)
+    lines = [line for line in numbers(run) if "mlm_loss" in line]
+    assert [line["step"] for line in lines] == list(range(1, 9))
+    assert all(line["mlm_loss"] > 0 for line in lines)
+    with pytest.raises(InputError, match=f"{NAME} is damaged"):
+        train(harmed, run, resume=True, max_steps=10)
+
+
+def test_a_missing_shard_is_left_out_and_stays_so(harmed, tmp_path, capsys):
+    run, path = tmp_path / "run", harmed / NAME
+    data = path.read_bytes()
+    path.unlink()
+    train(harmed, run, max_steps=4, skip_bad_shards=True)
+    warning = capsys.readouterr().err
+    assert (
+        "warning: 1 of 3 training shards are skipped, with 20 of 40 training examples." in warning
+    )
+    assert f"{NAME} is missing" in warning
+    assert skipped_of(run) == [NAME]
+    path.write_bytes(data)  # damaged, but it is not read
+    train(harmed, run, resume=True, max_steps=8, skip_bad_shards=True)
+    assert skipped_of(run) == [NAME]
+    assert LOST not in capsys.readouterr().err
+    with pytest.raises(InputError, match=rf"skipped_shards \['{NAME}'\] there, \[\] now"):
+        train(harmed, run, resume=True)
 
 
 def test_a_growing_batch_reads_on_without_the_skipped_shard(harmed, tmp_path):
     """The second size reads on where the first one ended, without the shard that was skipped."""
-    options = {"check_shards": True, "skip_bad_shards": True, "batch_size": 16}
-    train(harmed, tmp_path / "run", batch_ramp=0.9, **options)
+    (harmed / NAME).write_bytes(b"cut")
+    train(harmed, tmp_path / "run", batch_ramp=0.9, skip_bad_shards=True, batch_size=16)
     state = read_state(latest_checkpoint(tmp_path / "run"))
     assert state.step == 12
     assert 12 * 2 < state.loader["next_position"] < 12 * 16
-    assert state.loader["skipped_shards"] == ["train-00001-of-00003.arrow"]
+    assert state.loader["skipped_shards"] == [NAME]
+
+
+@pytest.mark.parametrize(("harm", "lost"), [("missing", 9), ("cut", 9), ("zeros", 9)])
+def test_bad_validation_shards_are_skipped_and_the_rest_is_measured(harm, lost, tmp_path, capsys):
+    shards = write_data_set(tmp_path / "shards", train=(20,), validation=(lost, 14))
+    path = shards / "validation-00000-of-00002.arrow"
+    if harm == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(b"\0" * (path.stat().st_size - 9 * (harm == "cut")))
+    train(shards, tmp_path / "run", max_steps=2, eval_every=1, skip_bad_shards=True)
+    lines = numbers(tmp_path / "run")
+    heldout = [line["heldout/examples"] for line in lines if "heldout/examples" in line]
+    assert heldout == [14, 14]
+    warning = capsys.readouterr().err
+    if harm == "zeros":
+        assert warning.count("9 validation examples are lost with a bad shard.") == 1
+    else:
+        said = "1 of 2 validation shards are skipped, with 9 of 23 validation examples."
+        assert warning.count(said) == 1
+    assert path.name in warning

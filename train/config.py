@@ -123,8 +123,8 @@ class PretrainConfig:
     )
     skip_bad_shards: bool = option(
         False,
-        "Train without the shards that are damaged; reads every shard once at the start to find "
-        "them.",
+        "Continue without the shards that are missing or damaged, and print how many examples are "
+        "lost.",
         group="Data",
     )
     log_every: int = option(10, "Log metrics every N steps.", group="Metrics and checkpoints")

@@ -30,6 +30,10 @@ class CorruptDataError(InputError):
     """A file is damaged: cut off, altered, or not what its name says."""
 
 
+class StoreError(ClozelineError):
+    """A store does not answer or refuses: it is the network or an account, and not the data."""
+
+
 class JobFailedError(ClozelineError):
     """The job failed on the way; what is finished stays."""
 

@@ -12,7 +12,7 @@ import hashlib
 import io
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
@@ -21,8 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.common.errors import CorruptDataError, InputError, one_line
-from pipeline.common.paths import AnyPath, open_mapped, whole_file
+from pipeline.common.paths import AnyPath, is_local, open_mapped, whole_file
 from pipeline.common.ragged import Ragged, to_record_batch
+from pipeline.common.store import PAUSES, read_from_store
 from pipeline.dataset.schema import (
     PACKED_VERSION,
     ROWS_PER_BATCH,
@@ -83,27 +84,44 @@ def checksum(data: Any) -> int:
     return zlib.crc32(memoryview(data)[count:], zlib.crc32(words.sum(axis=1).astype("<u8")))
 
 
-def read_shard(path: AnyPath, *, expected: int | None = None) -> Examples:
-    """All rows of a shard, whose bytes have the `expected` checksum.
+def read_shard(
+    path: AnyPath,
+    *,
+    expected: int | None = None,
+    sha256: str | None = None,
+    pauses: Sequence[float] = PAUSES,
+) -> Examples:
+    """All rows of a shard, whose bytes have the `expected` checksum and this `sha256`.
 
     Raises InputError for a file that is missing or of another schema version, CorruptDataError for
-    a damaged one.
+    a damaged one, StoreError for a store that cannot be read, also after these `pauses` in seconds.
     """
-    batches = read_batches(path, expected=expected)
+    batches = read_batches(path, expected=expected, sha256=sha256, pauses=pauses)
     return concatenate_examples([from_record_batch(batch) for batch in batches])
 
 
-def read_batches(path: AnyPath, *, expected: int | None = None) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    path: AnyPath,
+    *,
+    expected: int | None = None,
+    sha256: str | None = None,
+    pauses: Sequence[float] = PAUSES,
+) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, as views of the file if it is local and not compressed.
 
-    A shard without rows yields one empty batch.
+    A shard without rows yields one empty batch. Raises as `read_shard`.
     """
     try:
-        source = open_mapped(path)
-        if expected is not None:
+        if is_local(path):
+            source = open_mapped(path)
+        else:
+            source = pa.BufferReader(read_from_store(path, pauses=pauses))
+        if expected is not None or sha256 is not None:
             whole = source.read_buffer()
-            if checksum(whole) != expected:
+            if expected is not None and checksum(whole) != expected:
                 raise pa.ArrowInvalid("its bytes are not those that were written")
+            if sha256 is not None and hashlib.sha256(whole).hexdigest() != sha256:
+                raise pa.ArrowInvalid("its sha256 is not the manifest's")
             source = pa.BufferReader(whole)
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
         yield from read(path, source)

@@ -148,13 +148,17 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """
         _check_version("state", state.get("version"), (STATE_VERSION,))
         _check_version("order", state.get("order_version"), (WHOLE_SHARDS, ORDER_VERSION))
-        if differs := differences(state, self._identity()):
+        identity = self._identity()
+        if self.shards.skips_bad_shards:  # what is missing by now is blank, as if it were damaged
+            del identity["skipped_shards"]
+        if differs := differences(state, identity):
             raise InputError(
                 f"{self.shards.folder}: cannot continue at position {state['next_position']:,} in "
                 f"the same order of examples: {'; '.join(differs)}. Use the data set and the "
                 "options that training began with, or start a new run."
             )
         self.next_position = self._batch_start(state["next_position"])
+        self.shards.leave_out(state["skipped_shards"])
         names = ("order_version", "streams", "pool_rows")  # order 1 has no streams
         self._order_state = {name: state[name] for name in names if name in state}
 

@@ -1,14 +1,23 @@
-"""The shards of a split, checked when they are read, and masks drawn anew."""
+"""The shards of a split, checked when they are read, and masks drawn anew.
 
+What becomes of a bad shard where bad shards are skipped:
+
+    missing, or of another size   known at once, of the folder's listing: the order leaves it out
+    damaged inside                found when it is read: its rows are blank, with nothing to predict
+    the store does not answer     never skipped
+"""
+
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.checksums import file_sha256
 from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.common.paths import AnyPath, path_of
+from pipeline.common.paths import AnyPath, is_local, path_of
 from pipeline.common.ragged import Ragged, offsets_of
+from pipeline.common.store import PAUSES, sizes_in
 from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from pipeline.dataset.shards import read_shard
@@ -19,12 +28,14 @@ from pipeline.tokenization.tokenizer import load_tokenizer
 class ShardSet:
     """One split of a finished data set.
 
-    A shard is checked whenever it is opened: size, checksum, footer, number of rows, ranges of
-    values; with `check_shards` also its sha256, the first time. With `skip_bad_shards` all shards
-    are opened at once, and bad ones count as empty: see `skipped`.
+    A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
+    values; with `check_shards` also its sha256, the first time. `skip_bad_shards` continues without
+    bad shards (`skipped`, `damaged`). A store is asked again after each of the `pauses`, in
+    seconds.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
-    the manifest names, the split has no examples, or a shard file is missing.
+    the manifest names, the split has no examples, or a shard file is missing or of another size;
+    StoreError if the folder cannot be listed.
     """
 
     def __init__(
@@ -34,6 +45,7 @@ class ShardSet:
         *,
         check_shards: bool = False,
         skip_bad_shards: bool = False,
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         self.folder = path_of(folder)
         self.split = split
@@ -46,37 +58,54 @@ class ShardSet:
         self.max_predictions = self.manifest.config.predictions
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
-        #: The shards that `skip_bad_shards` skips: what is wrong with each, by name.
-        self.skipped: dict[str, str] = self._bad_shards() if skip_bad_shards else {}
+        self._pauses = pauses
+        self.skips_bad_shards = skip_bad_shards
+        #: The shards that the order leaves out: what is wrong with each, by name.
+        self.skipped: dict[str, str] = {}
+        #: Those that were found damaged so far, whose rows are blank.
+        self.damaged: dict[str, str] = {}
         self._check_files()
 
     @property
     def shard_rows(self) -> list[int]:
-        """Examples in each shard, 0 in a skipped one."""
+        """Examples in each shard, 0 in one that the order leaves out."""
         return [0 if entry.name in self.skipped else entry.rows for entry in self.entries]
 
     @property
     def lost_rows(self) -> int:
-        """Examples in the skipped shards, according to the manifest."""
-        return sum(entry.rows for entry in self.entries if entry.name in self.skipped)
+        """Examples in the bad shards that are known so far, according to the manifest."""
+        bad = self.skipped.keys() | self.damaged.keys()
+        return sum(entry.rows for entry in self.entries if entry.name in bad)
 
-    def _bad_shards(self) -> dict[str, str]:
-        """Reads every shard, so that the number of examples is known before the first batch."""
-        bad = {}
-        for entry in self.entries:
-            try:
-                self._read_shard(entry)
-            except InputError as error:
-                bad[entry.name] = str(error)
-        return bad
+    def leave_out(self, names: list[str]) -> None:
+        """Leave out the shards that a run has left out since it began, and no others."""
+        began = "the run began without it"
+        self.skipped = {name: self.skipped.get(name, began) for name in names}
 
     def read(self, shard: int) -> Examples:
         """The rows of a shard, by its number.
 
         Raises InputError for a missing shard, and CorruptDataError for a damaged one or one that
-        differs from the manifest.
+        differs from the manifest; where bad shards are skipped, its rows are blank instead, and a
+        warning is printed: one [PAD] token with length_a 0, no masks and no pair. Raises
+        StoreError, in any case, for a store that cannot be read.
         """
-        return self._read_shard(self.entries[shard])
+        entry = self.entries[shard]
+        try:
+            return self._read_shard(entry)
+        except InputError as error:
+            if not self.skips_bad_shards:
+                raise
+            return self._blank(entry, str(error))
+
+    def _blank(self, entry: ShardEntry, reason: str) -> Examples:
+        if entry.name not in self.damaged:
+            self.damaged[entry.name] = reason
+            lost = f"{entry.rows:,} {self.split} examples are lost with a bad shard"
+            print(f"warning: {lost}. {reason}", file=sys.stderr)
+        if self.lost_rows == sum(entry.rows for entry in self.entries):
+            raise self._all_bad()
+        return blank_examples(entry.rows, self.pad_id, packed=self.manifest.config.is_packed)
 
     def remasked(
         self,
@@ -95,14 +124,17 @@ class ShardSet:
 
     def _read_shard(self, entry: ShardEntry) -> Examples:
         path = self.folder / entry.name
-        if path.exists() and path.stat().st_size != entry.bytes:  # read_shard reports missing ones
-            raise CorruptDataError(
-                f"{path} has {path.stat().st_size:,} bytes, the manifest says {entry.bytes:,}; "
-                "build the shards again with `clozeline shards --overwrite`."
-            )
-        self._check_bytes(path, entry)
+        is_here = is_local(path) and path.exists()  # read_shard reports missing ones
+        if is_here and (wrong := self._wrong_size(entry, path.stat().st_size)):
+            raise CorruptDataError(wrong)
+        is_unchecked = entry.name in self._unchecked
         try:
-            examples = read_shard(path, expected=entry.checksum)
+            examples = read_shard(
+                path,
+                expected=entry.checksum,
+                sha256=entry.sha256 if is_unchecked else None,
+                pauses=self._pauses,
+            )
         except InputError:
             raise
         except (ValueError, LookupError) as error:  # columns that do not match the schema
@@ -119,14 +151,16 @@ class ShardSet:
                 raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
         if wrong := _wrong_rows(examples):
             raise self._damaged(path, wrong)
+        self._unchecked.discard(entry.name)
         return examples
 
-    def _check_bytes(self, path: AnyPath, entry: ShardEntry) -> None:
-        """Check the sha256 once per shard; `read_shard` reports missing ones."""
-        if entry.name in self._unchecked and path.exists():
-            if file_sha256(path) != entry.sha256:
-                raise self._damaged(path, "its sha256 is not the manifest's")
-            self._unchecked.remove(entry.name)
+    def _wrong_size(self, entry: ShardEntry, size: int | None) -> str | None:
+        if size in (entry.bytes, None):
+            return None
+        return (
+            f"{self.folder / entry.name} has {size:,} bytes, the manifest says {entry.bytes:,}; "
+            "build the shards again with `clozeline shards --overwrite`."
+        )
 
     def _limits(self, examples: Examples) -> list[tuple[str, int, int]]:
         """(what, highest found, limit); beyond a limit a GPU fails without naming the shard."""
@@ -154,25 +188,54 @@ class ShardSet:
             )
 
     def _check_files(self) -> None:
-        if self.skipped and not sum(self.shard_rows):
-            raise InputError(
-                f"{self.folder}: all {self.split} shards are bad; build them again with "
-                "`clozeline shards --overwrite`."
-            )
         if not sum(self.shard_rows):
             raise InputError(
                 f"{self.folder} has no {self.split} examples; build shards from more text, or "
                 "with another `--validation`."
             )
-        if self.skipped:
-            return
-        present = {path.name for path in self.folder.iterdir()}
-        missing = [entry.name for entry in self.entries if entry.name not in present]
-        if missing:
+        sizes = sizes_in(self.folder, pauses=self._pauses)
+        missing = [entry.name for entry in self.entries if entry.name not in sizes]
+        wrong = {
+            entry.name: complaint
+            for entry in self.entries
+            if (complaint := self._wrong_size(entry, sizes.get(entry.name)))
+        }
+        if self.skips_bad_shards:
+            is_missing = "{} is missing.".format
+            self.skipped = wrong | {name: is_missing(self.folder / name) for name in missing}
+            if not sum(self.shard_rows):
+                raise self._all_bad()
+        elif missing:
             raise InputError(
                 f"{self.folder / missing[0]} is missing ({len(missing)} of {len(self.entries)} "
                 f"{self.split} shards are); build the shards again with `clozeline shards`."
             )
+        elif wrong:
+            raise CorruptDataError(next(iter(wrong.values())))
+
+    def _all_bad(self) -> InputError:
+        return InputError(
+            f"{self.folder}: all {self.split} shards are bad; build them again with "
+            "`clozeline shards --overwrite`."
+        )
+
+
+def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
+    """Rows in place of lost ones, of one token; `length_a` 0, which no row of a shard has."""
+    ids = Ragged(np.full(rows, pad_id, np.uint32), np.arange(rows + 1))
+    nothing = np.zeros(rows + 1, np.int64)
+    zeros = np.zeros(rows, np.uint64)
+    return Examples(
+        input_ids=ids,
+        masked_lm_positions=Ragged(np.zeros(0, np.uint16), nothing),
+        masked_lm_labels=Ragged(np.zeros(0, np.uint32), nothing),
+        length_a=np.zeros(rows, np.uint16),
+        next_sentence_label=np.full(rows, NO_PAIR, np.int8),
+        document_a=zeros,
+        document_b=zeros,
+        piece_lengths=Ragged(np.ones(rows, np.uint16), ids.offsets) if packed else None,
+        piece_documents=Ragged(zeros, ids.offsets) if packed else None,
+    )
 
 
 def _has_valid_offsets(column: Ragged) -> bool:

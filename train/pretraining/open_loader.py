@@ -1,9 +1,12 @@
-"""The loader of a run: at the position to resume from, with the same shards on every rank."""
+"""The data of a run: its loader at the position to resume from, and the shards to evaluate on.
+
+All ranks leave the same shards out.
+"""
 
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.common.errors import InputError
 from train.config import PretrainConfig
@@ -12,15 +15,26 @@ from train.data.shard_set import ShardSet
 from train.engine.distributed import World
 
 
+class RunData(NamedTuple):
+    """What a run trains on, and the validation shards, if there are any."""
+
+    loader: Loader
+    validation: ShardSet | None
+
+
 def open_loader(
     shards: Path, training: PretrainConfig, world: World, *, state: dict[str, Any]
-) -> Loader:
+) -> RunData:
     """This process's part of the global batches, from a `Loader.state_dict` on, or from the
-    beginning where `state` is empty.
+    beginning where `state` is empty; and the validation shards.
 
     Raises InputError for bad shards, for missing validation shards, where ranks skip different
     shards, and where the checkpoint's order of examples is another one.
     """
+    checks: dict[str, Any] = {
+        "check_shards": training.check_shards,
+        "skip_bad_shards": training.skip_bad_shards,
+    }
     loader = Loader(
         shards,
         batch_size=training.batch_size,
@@ -30,20 +44,21 @@ def open_loader(
         remask=training.remask,
         length_bins=training.length_bins,
         unpadded=training.unpadded,
-        check_shards=training.check_shards,
-        skip_bad_shards=training.skip_bad_shards,
         device=world.device,
+        **checks,
     )
-    if loader.shards.manifest.num_examples("validation"):
-        ShardSet(shards, "validation")  # fails now, and not at the first evaluation
-    _check_same_on_all_ranks(sorted(loader.shards.skipped), world)
+    validation = None
+    if loader.shards.manifest.num_examples("validation"):  # fails now, not when it is evaluated
+        validation = ShardSet(shards, "validation", **checks)
     if state:
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # rank 0 alone complains
         loader.load_state_dict(state)
+    of_both = [found for found in (loader.shards, validation) if found]
+    _check_same_on_all_ranks(sorted(name for found in of_both for name in found.skipped), world)
     if world.is_main:
-        for warning in _warnings(loader.shards, training.batch_size):
+        for warning in _warnings(of_both, training.batch_size):
             print(f"warning: {warning}", file=sys.stderr)
-    return loader
+    return RunData(loader, validation)
 
 
 def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:
@@ -57,15 +72,17 @@ def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:
     )
 
 
-def _warnings(shards: ShardSet, batch_size: int) -> Iterator[str]:
-    if shards.skipped:
-        total = sum(entry.rows for entry in shards.entries)
-        reasons = " ".join(shards.skipped.values())
-        yield (
-            f"{len(shards.skipped)} of {len(shards.entries)} shards are skipped, with "
-            f"{shards.lost_rows:,} of {total:,} training examples. {reasons}"
-        )
-    examples = sum(shards.shard_rows)
+def _warnings(of_both: list[ShardSet], batch_size: int) -> Iterator[str]:
+    for shards in of_both:
+        if shards.skipped:
+            total = sum(entry.rows for entry in shards.entries)
+            reasons = " ".join(shards.skipped.values())
+            what = "training" if shards.split == "train" else shards.split
+            yield (
+                f"{len(shards.skipped)} of {len(shards.entries)} {what} shards are skipped, with "
+                f"{total - sum(shards.shard_rows):,} of {total:,} {what} examples. {reasons}"
+            )
+    examples = sum(of_both[0].shard_rows)
     if batch_size > examples:
         yield (
             f"a batch of {batch_size:,} examples is larger than the data set ({examples:,}): every "

@@ -81,7 +81,7 @@ def pretrain(
         start = world.broadcast_from_main(
             lambda: find_start(out, config, shards=shards, resume=resume, overwrite=overwrite)
         )
-        loader = open_loader(shards, config.training, world, state=start.state.loader)
+        data = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
         config = replace(
@@ -91,9 +91,7 @@ def pretrain(
         )
         world.broadcast_from_main(lambda: _write_folder(out, config, shards, replaces=overwrite))
         with _out_of_memory_in_one_line(config, world):
-            trainer = Trainer(
-                shards, out, config, world, loader=loader, start=start, profile=profile
-            )
+            trainer = Trainer(shards, out, config, world, data=data, start=start, profile=profile)
             if world.is_main:
                 lines = first_screen(trainer, config)
                 print("\n".join([note, *lines] if note else lines), file=sys.stderr)

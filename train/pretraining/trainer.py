@@ -19,7 +19,8 @@ from train.artifacts.checkpoint_writer import CheckpointWriter
 from train.artifacts.run import RunConfig, write_summary
 from train.artifacts.snapshot import restore_moments, take_snapshot
 from train.data.batch import LoadedBatch
-from train.data.loader import Loader, evaluation_batches
+from train.data.loader import evaluation_batches
+from train.data.shard_set import ShardSet
 from train.engine.compiler import resolve_compile
 from train.engine.distributed import World, is_sharded, parallelize
 from train.engine.flops import peak_flops, step_flops
@@ -36,6 +37,7 @@ from train.pretraining.evaluate import Evaluation, evaluate
 from train.pretraining.guesses import guess, held_out_rows
 from train.pretraining.initial_weights import load_initial
 from train.pretraining.more_positions import grown_moments, grown_weights
+from train.pretraining.open_loader import RunData
 from train.pretraining.resume import ResumePoint
 from train.pretraining.step import train_step
 from train.pretraining.stop_and_budget import StopAndBudget
@@ -63,13 +65,13 @@ class Trainer:
         config: RunConfig,
         world: World,
         *,
-        loader: Loader,
+        data: RunData,
         start: ResumePoint,
         profile: int = 0,
     ) -> None:
         training = config.training
         self.shards, self.out, self.training, self.world = shards, out, training, world
-        self.manifest, self.loader = read_manifest(shards), loader
+        self.manifest, (self.loader, self.validation) = read_manifest(shards), data
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.model = _initialize_model(config, self.manifest, start)
@@ -221,12 +223,12 @@ class Trainer:
 
     def _evaluate(self) -> None:
         """Measure the model on held-out examples, if there are any and no stop is requested."""
-        if not self.manifest.num_examples("validation"):
+        if self.validation is None:
             return
         training, world = self.training, self.world
         rows = self._rows_in_memory()
         batches = evaluation_batches(
-            self.shards,
+            self.validation,
             batch_size=rows * world.size,
             rank=world.rank,
             world_size=world.size,
@@ -241,7 +243,7 @@ class Trainer:
                 precision=self.autocast,
             )
             if not self.control.is_stopped:
-                self._record_guesses()
+                self._record_guesses(self.validation)
         except InputError:  # a bad validation shard: keep what was trained
             self._save()
             raise
@@ -251,10 +253,10 @@ class Trainer:
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         self.log.write(self.step, values)
 
-    def _record_guesses(self) -> None:
+    def _record_guesses(self, validation: ShardSet) -> None:
         """Write the answers for the first held-out rows; every process computes them (FSDP)."""
         rows = min(self._rows_in_memory(), ROWS)
-        held_out = evaluation_batches(self.shards, batch_size=rows, limit=ROWS)
+        held_out = evaluation_batches(validation, batch_size=rows, limit=ROWS)
         batches = [loaded.batch for loaded in held_out]
         guesses = guess(self.model, batches, precision=self.training.precision)
         if self.learning:

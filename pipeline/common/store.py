@@ -1,0 +1,61 @@
+"""Reading from a store: in one request, again after a failure, and named as what it is.
+
+A store that does not answer, refuses or has lost a file (a timeout, 403, 404, 503) says nothing
+about the data: it is a StoreError, never a CorruptDataError.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from pipeline.common.errors import StoreError, one_line
+from pipeline.common.paths import AnyPath, is_local
+
+Found = TypeVar("Found")
+
+PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
+
+
+def read_from_store(path: AnyPath, *, pauses: Sequence[float] = PAUSES) -> bytes:
+    """The content of a file in a store. Raises StoreError after the last attempt."""
+    assert not is_local(path)
+    store, name = path.fs, path.path
+    content: bytes = _patiently(lambda: store.cat_file(name), path, pauses)
+    return content
+
+
+def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, int | None]:
+    """The size of each file in a folder, by name; None where a store gives none.
+
+    Raises StoreError where a store cannot be listed.
+    """
+    if is_local(folder):
+        return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+    store, name = folder.fs, folder.path
+
+    def listed() -> list[dict[str, Any]]:
+        store.invalidate_cache()
+        found: list[dict[str, Any]] = store.ls(name, detail=True)
+        return found
+
+    found = _patiently(listed, folder, pauses)
+    return {info["name"].rstrip("/").rpartition("/")[2]: info.get("size") for info in found}
+
+
+def _patiently(ask: Callable[[], Found], path: AnyPath, pauses: Sequence[float]) -> Found:
+    for pause in pauses:
+        try:
+            return ask()
+        except MemoryError:
+            raise
+        except Exception:  # each library of a store has its own kinds
+            time.sleep(pause)
+    try:
+        return ask()
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"{path} cannot be read from its store, after {len(pauses) + 1} attempts "
+            f"({type(error).__name__}: {one_line(error)}); fix this and run the command again."
+        ) from error

@@ -1,0 +1,70 @@
+"""A store in memory that notes requests, keeps them waiting for each other, and fails on demand.
+
+failing://folder/file
+"""
+
+import threading
+from typing import Any
+
+import fsspec
+import upath.registry
+from fsspec.implementations.memory import MemoryFileSystem
+from upath import UPath
+
+
+class FailingStore(MemoryFileSystem):
+    """Requests for the content of files are `requests`, by name, in the order of their arrival."""
+
+    protocol = "failing"
+    store: dict[str, Any] = {}  # noqa: RUF012 - the parent's, and shared as its own is
+    pseudo_dirs = [""]  # noqa: RUF012
+    cachable = True
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lock = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all requests and failures."""
+        self.requests: list[str] = []
+        self.in_flight = self.most_in_flight = 0
+        #: What requests for a file raise, one after the other, by name.
+        self.failures: dict[str, list[Exception]] = {}
+        #: Requests that wait until so many are in flight.
+        self.gate: threading.Barrier | None = None
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        return MemoryFileSystem._strip_protocol(str(path).replace("failing://", "memory://"))
+
+    def cat_file(self, path: str, *args: Any, **options: Any) -> bytes:
+        name = path.rpartition("/")[2]
+        with self.lock:
+            self.requests.append(name)
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            failures = self.failures.get(name, [])
+            failure = failures.pop(0) if failures else None
+        try:
+            if self.gate:
+                self.gate.wait(30)
+            if failure:
+                raise failure
+            with self.lock:
+                content: bytes = super().cat_file(path, *args, **options)
+            return content
+        finally:
+            with self.lock:
+                self.in_flight -= 1
+
+
+def failing_folder(name: str) -> UPath:
+    """An empty folder in a store that was asked for nothing yet."""
+    fsspec.register_implementation("failing", FailingStore, clobber=True)
+    upath.registry.register_implementation(
+        "failing", "upath.implementations.memory.MemoryPath", clobber=True
+    )
+    folder = UPath(f"failing://{name}")
+    folder.fs.reset()
+    return folder

@@ -1,0 +1,165 @@
+"""Shards in a store: fetched in parallel, once, and never called damaged because of the network."""
+
+import threading
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from pipeline.common.errors import CorruptDataError, InputError, StoreError
+from pipeline.common.store import read_from_store, sizes_in
+from pipeline.dataset.manifest import read_manifest
+from pipeline.dataset.shards import read_shard
+from tests.support.failing_store import failing_folder
+from tests.support.small_data import write_data_set
+from train.data.loader import Loader
+from train.data.open_shards import FETCHES, OpenShards
+from train.data.order import Order
+from train.data.shard_set import ShardSet
+
+NO_PAUSES = (0.0, 0.0)
+FIRST = "train-00000-of-00002.arrow"
+
+
+class HttpError(Exception):
+    """What stores raise is not always an OSError."""
+
+
+FAILURES = [
+    FileNotFoundError("404 Not Found"),
+    PermissionError("403 Forbidden"),
+    HttpError("503 Service Unavailable"),
+    TimeoutError(),
+]
+
+
+@pytest.fixture
+def folder():
+    folder = failing_folder("store-tests")
+    folder.mkdir()
+    yield folder
+    folder.fs.reset()
+    folder.rmdir(recursive=True)
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+@pytest.mark.parametrize("skip_bad_shards", [False, True])
+def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure, skip_bad_shards):
+    write_data_set(folder, train=(13, 20))
+    store = folder.fs
+    shards = ShardSet(folder, "train", skip_bad_shards=skip_bad_shards, pauses=NO_PAUSES)
+    assert store.requests.count(FIRST) == 0  # to know its size, a shard is not read
+    store.failures[FIRST] = [failure, failure]
+    assert len(shards.read(0)) == 13
+    assert store.requests.count(FIRST) == 3
+
+    store.failures[FIRST] = [failure] * 3
+    with pytest.raises(StoreError) as caught:
+        shards.read(0)
+    assert not isinstance(caught.value, InputError)
+    assert f"{folder / FIRST} cannot be read from its store, after 3 attempts" in str(caught.value)
+    assert f"{type(failure).__name__}: {failure}" in str(caught.value)
+    assert shards.lost_rows == 0
+    assert len(shards.read(0)) == 13
+
+
+def test_a_store_that_cannot_be_listed_is_no_missing_shard(folder):
+    with pytest.raises(StoreError, match=r"/gone cannot be read .* 3 attempts .FileNotFound"):
+        sizes_in(folder / "gone", pauses=NO_PAUSES)
+
+
+def test_damage_in_a_store_is_damage(folder):
+    write_data_set(folder, train=(13, 20))
+    data = bytearray((folder / FIRST).read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / FIRST).write_bytes(bytes(data))
+    folder.fs.reset()
+    with pytest.raises(CorruptDataError, match=f"{FIRST} is damaged"):
+        ShardSet(folder, "train", pauses=NO_PAUSES).read(0)
+    assert folder.fs.requests.count(FIRST) == 1
+    shards = ShardSet(folder, "train", skip_bad_shards=True, pauses=NO_PAUSES)
+    assert (len(shards.read(0)), shards.lost_rows) == (13, 13)
+
+
+def test_with_check_shards_a_shard_is_still_fetched_once(folder):
+    write_data_set(folder, train=(13, 20))
+    folder.fs.reset()
+    shards = ShardSet(folder, "train", check_shards=True, pauses=NO_PAUSES)
+    assert len(shards.read(0)) == 13
+    assert folder.fs.requests.count(FIRST) == 1
+    assert read_from_store(folder / FIRST) == (folder / FIRST).read_bytes()
+    assert len(read_shard(folder / FIRST)) == 13
+
+
+def shards_asked_for(folder):
+    return [name for name in folder.fs.requests if name.startswith("train-")]
+
+
+def test_shards_of_a_pool_are_fetched_in_parallel_and_not_too_many(folder):
+    write_data_set(folder, train=(4,) * (2 * FETCHES))
+    folder.fs.reset()
+    folder.fs.gate = threading.Barrier(FETCHES)  # breaks if fewer are in flight for 30 seconds
+    loaded = list(islice(Loader(folder, batch_size=8, seed=0), 2 * FETCHES // 2))
+    assert len(loaded) == FETCHES
+    assert folder.fs.most_in_flight == FETCHES
+    assert sorted(shards_asked_for(folder)) == [x.name for x in read_manifest(folder).shards]
+
+
+def test_each_rank_fetches_the_shards_of_its_streams_once_an_epoch(folder):
+    rows = (9,) * 32
+    write_data_set(folder, train=rows)
+    manifest, world_size, n = read_manifest(folder), 4, sum(rows)
+    numbers = {"seed": 0, "streams": 8, "pool_rows": 48}
+    order = Order(rows, dataset_digest=manifest.dataset_digest, **numbers)
+    for rank in range(world_size):
+        folder.fs.reset()
+        loader = Loader(
+            folder, batch_size=8, rank=rank, world_size=world_size, prefetch=0, **numbers
+        )
+        assert len(list(islice(loader, n // 8))) == n // 8
+        found = shards_asked_for(folder)
+        mine = order.locate(np.arange(rank, n, world_size)).shards
+        wanted = {manifest.shards[shard].name for shard in mine}
+        assert set(found) == wanted
+        assert len(found) <= len(wanted) + 2  # a shard in two streams of the rank
+        assert len(found) <= 32 / world_size + 8 / world_size
+
+
+def test_shards_ahead_are_fetched_before_they_are_asked_for():
+    asked, arrived = [], threading.Barrier(4)
+
+    def read(shard):
+        asked.append(shard)
+        arrived.wait(30)  # the two that are ahead, and the two that are wanted
+        return shard
+
+    opened = {7: 7}
+    with OpenShards(read, opened) as shards:
+        shards.keep([1, 2], ahead=[3, 4])
+        assert [shards[1], shards[2]] == [1, 2]
+        shards.keep([2, 3], ahead=[])
+        assert shards[3] == 3
+        assert sorted(asked) == [1, 2, 3, 4]
+    assert opened == {2: 2, 3: 3}  # for the next reader: neither 1 nor 4 nor 7
+
+
+def test_an_error_of_a_shard_ahead_is_raised_when_it_is_asked_for():
+    def read(shard):
+        if shard == 2:
+            raise StoreError("the store is gone")
+        return shard
+
+    with OpenShards(read, {}) as shards:
+        shards.keep([1], ahead=[2])
+        assert shards[1] == 1
+        with pytest.raises(StoreError, match="is gone"):
+            shards[2]
+
+
+def test_without_threads_a_shard_is_read_when_it_is_asked_for():
+    asked = []
+    with OpenShards(lambda shard: asked.append(shard) or shard, {}, threads=0) as shards:
+        shards.keep([1, 2], ahead=[3])
+        assert not asked
+        assert [shards[2], shards[2]] == [2, 2]
+    assert asked == [2]
