@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
     from train.artifacts.pretrained import load_pretrained as load_pretrained
     from train.artifacts.run import load_run as load_run
     from train.config import PretrainConfig as PretrainConfig
+    from train.data.dict_loader import DictLoader as DictLoader
     from train.data.loader import Loader as Loader
     from train.export import export as export
     from train.fill import fill as fill
@@ -39,6 +40,7 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
 _MODULES = {
     "BertConfig": "model.config",
     "DataConfig": "pipeline.config",
+    "DictLoader": "train.data.dict_loader",
     "FinetuneConfig": "train.finetuning.config",
     "JobOptions": "pipeline.job.job",
     "Loader": "train.data.loader",

@@ -116,6 +116,16 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
                     self.next_position = loaded.next_position
                     yield mark_in_use(loaded)
 
+    @property
+    def batch_size(self) -> int:
+        """Examples of a global batch."""
+        return self._slice.batch_size
+
+    @property
+    def is_unpadded(self) -> bool:
+        """Whether its batches are without padding."""
+        return self._layout.unpadded
+
     def set_batch_size(self, batch_size: int) -> None:
         """Set the global batch size of the next iteration.
 
