@@ -19,7 +19,7 @@ from train.monitoring.metrics import read_metrics
 
 CORPUS = ("sample:articles?size=8MB", "sample:reviews?rows=36000")
 # Disjoint from each other and from the reviews of the corpus.
-TRAIN = "sample:reviews?rows=100&start=100000"
+TRAIN = "sample:reviews?rows=200&start=100000"
 PLAIN = "sample:reviews?rows=1000&start=200000&turning=0"
 TURNING = "sample:reviews?rows=500&start=300000&turning=1"
 
