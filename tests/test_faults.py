@@ -94,7 +94,7 @@ import train.cli, torch, model.heads, train.fill
 most = int(sys.argv.pop(1))
 used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if "VmSize" in line)
 resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
-runpy.run_module("train", run_name="__main__")
+runpy.run_module("clozeline", run_name="__main__")
 """
 
 
