@@ -14,6 +14,7 @@ from pipeline.common.config_checks import (
 )
 from pipeline.common.config_options import chosen_fields, chosen_option, option
 from pipeline.common.errors import InputError
+from pipeline.sources.source_query import byte_size
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
@@ -127,6 +128,14 @@ class PretrainConfig:
         "lost.",
         group="Data",
     )
+    shard_cache: str | None = option(
+        None,
+        "Keep shards of a store in this folder, which all processes of a machine share.",
+        group="Data",
+    )
+    shard_cache_limit: str = option(
+        "50GB", "Most bytes of --shard-cache; what was not read for longest goes.", group="Data"
+    )
     log_every: int = option(10, "Log metrics every N steps.", group="Metrics and checkpoints")
     eval_every: int | None = option(
         None,
@@ -193,11 +202,17 @@ class PretrainConfig:
             )
         if self.for_ is not None:
             seconds(self.for_, name="for")
+        byte_size("--shard-cache-limit", "it", self.shard_cache_limit)
 
     @property
     def budget(self) -> float | None:
         """The time budget in seconds, or None if `max_steps` ends the run."""
         return None if self.for_ is None else seconds(self.for_, name="for")
+
+    @property
+    def shard_cache_bytes(self) -> int:
+        """Most bytes of the shard cache."""
+        return byte_size("--shard-cache-limit", "it", self.shard_cache_limit)
 
     @property
     def batch_sizes(self) -> list[int]:

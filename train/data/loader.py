@@ -38,6 +38,7 @@ from train.data.device_copy import DeviceCopy, mark_in_use
 from train.data.open_shards import FETCHES
 from train.data.order import ORDER_VERSION, WHOLE_SHARDS, Order, pool_rows_for, streams_for
 from train.data.prefetch import prefetched
+from train.data.shard_cache import ShardCache
 from train.data.shard_set import ShardSet
 
 STATE_VERSION = 1  # of the values in `Loader.state_dict`
@@ -77,13 +78,18 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         unpadded: bool = False,
         check_shards: bool = False,
         skip_bad_shards: bool = False,
+        shard_cache: ShardCache | None = None,
         device: torch.device | str = "cpu",
         prefetch: int = 2,
         streams: int | None = None,
         pool_rows: int | None = None,
     ) -> None:
         self.shards = ShardSet(
-            folder, split, check_shards=check_shards, skip_bad_shards=skip_bad_shards
+            folder,
+            split,
+            check_shards=check_shards,
+            skip_bad_shards=skip_bad_shards,
+            shard_cache=shard_cache,
         )
         self._slice = RankSlice(batch_size, rank, world_size)
         self._layout = BatchLayout(remask=remask, length_bins=length_bins, unpadded=unpadded)

@@ -23,6 +23,7 @@ from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from pipeline.dataset.shards import read_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import load_tokenizer
+from train.data.shard_cache import ShardCache
 
 
 class ShardSet:
@@ -30,7 +31,8 @@ class ShardSet:
 
     A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
     values; with `check_shards` also its sha256, the first time. `skip_bad_shards` continues without
-    bad shards (`skipped`, `damaged`). A store is asked again after each of the `pauses`, in
+    bad shards (`skipped`, `damaged`). Shards of a store are read from the `shard_cache`, if there
+    is one. A store is asked again after each of the `pauses`, in
     seconds.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
@@ -45,6 +47,7 @@ class ShardSet:
         *,
         check_shards: bool = False,
         skip_bad_shards: bool = False,
+        shard_cache: ShardCache | None = None,
         pauses: Sequence[float] = PAUSES,
     ) -> None:
         self.folder = path_of(folder)
@@ -58,7 +61,7 @@ class ShardSet:
         self.max_predictions = self.manifest.config.predictions
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
-        self._pauses = pauses
+        self._pauses, self._cache = pauses, shard_cache
         self.skips_bad_shards = skip_bad_shards
         #: The shards that the order leaves out: what is wrong with each, by name.
         self.skipped: dict[str, str] = {}
@@ -127,14 +130,8 @@ class ShardSet:
         is_here = is_local(path) and path.exists()  # read_shard reports missing ones
         if is_here and (wrong := self._wrong_size(entry, path.stat().st_size)):
             raise CorruptDataError(wrong)
-        is_unchecked = entry.name in self._unchecked
         try:
-            examples = read_shard(
-                path,
-                expected=entry.checksum,
-                sha256=entry.sha256 if is_unchecked else None,
-                pauses=self._pauses,
-            )
+            examples = self._read_rows(entry, path)
         except InputError:
             raise
         except (ValueError, LookupError) as error:  # columns that do not match the schema
@@ -153,6 +150,18 @@ class ShardSet:
             raise self._damaged(path, wrong)
         self._unchecked.discard(entry.name)
         return examples
+
+    def _read_rows(self, entry: ShardEntry, path: AnyPath) -> Examples:
+        """The rows of the local copy, if there is a cache; one that is damaged is fetched again."""
+        sha256 = entry.sha256 if entry.name in self._unchecked else None
+        checks: dict[str, Any] = {"expected": entry.checksum, "sha256": sha256}
+        if self._cache and not is_local(path):
+            copy = self._cache.fetch(path, sha256=entry.sha256, pauses=self._pauses)
+            try:
+                return read_shard(copy, **checks, pauses=self._pauses)
+            except CorruptDataError:
+                copy.unlink(missing_ok=True)
+        return read_shard(path, **checks, pauses=self._pauses)
 
     def _wrong_size(self, entry: ShardEntry, size: int | None) -> str | None:
         if size in (entry.bytes, None):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pipeline.common.errors import InputError
 from train.config import PretrainConfig
 from train.data.loader import Loader
+from train.data.shard_cache import ShardCache
 from train.data.shard_set import ShardSet
 from train.engine.distributed import World
 
@@ -35,6 +36,9 @@ def open_loader(
         "check_shards": training.check_shards,
         "skip_bad_shards": training.skip_bad_shards,
     }
+    if training.shard_cache:
+        limit = training.shard_cache_bytes
+        checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
     loader = Loader(
         shards,
         batch_size=training.batch_size,

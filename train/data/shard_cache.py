@@ -1,0 +1,93 @@
+"""Shards of a store on the local disk: fetched once a machine, the least recently read go first.
+
+    cache = ShardCache(Path("/scratch/shards"), limit=50_000_000_000)
+    cache.fetch(path, sha256="0c4a...", pauses=PAUSES)   # /scratch/shards/0c4a....arrow
+
+A file is named by its content, so data sets and runs share the folder, and so do the processes of
+a machine: one of them fetches, the others wait for it. A killed process leaves no shard under its
+name that is not whole. A file that is removed stays readable where it is mapped.
+"""
+
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pipeline.common.errors import NO_SPACE, InputError
+from pipeline.common.paths import PARTIAL, AnyPath, make_folder, whole_file
+from pipeline.common.store import read_from_store
+
+LOCK = ".{}.lock"
+ABANDONED = 3600.0  #: seconds after which a partial file has no writer any more
+
+
+class ShardCache:
+    """A folder for copies of shards, of at most about `limit` bytes.
+
+    Raises InputError where the folder cannot be made.
+    """
+
+    def __init__(self, folder: Path, *, limit: int) -> None:
+        self.folder, self.limit = folder, limit
+        self._is_full = False
+        make_folder(folder)
+
+    def fetch(self, path: AnyPath, *, sha256: str, pauses: Sequence[float]) -> AnyPath:
+        """The local copy of a store's shard, or `path` itself where the disk has no space for it.
+
+        Raises StoreError where the store cannot be read.
+        """
+        local = self.folder / f"{sha256}{path.suffix}"
+        with _locked(self.folder / LOCK.format(sha256)):
+            if local.exists():
+                os.utime(local)  # it is the most recently read
+                return local
+            data = read_from_store(path, pauses=pauses)
+            self._make_room(len(data))
+            try:
+                with whole_file(local) as file:
+                    file.write(data)
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise InputError(f"{local} cannot be written: {error.strerror}.") from error
+                self._complain(error)
+                return path
+        return local
+
+    def _make_room(self, size: int) -> None:
+        """Remove what was not read for the longest time, until `size` bytes fit."""
+        found: list[tuple[float, int, Path]] = []
+        for path in self.folder.iterdir():
+            with suppress(FileNotFoundError):  # removed by another process
+                status = path.stat()
+                is_partial = PARTIAL.fullmatch(path.name)
+                if is_partial and time.time() - status.st_mtime > ABANDONED:
+                    path.unlink()
+                elif not path.name.startswith("."):
+                    found.append((status.st_mtime, status.st_size, path))
+        total = size + sum(of_file for _, of_file, _ in found)
+        for _, of_file, path in sorted(found):
+            if total <= self.limit:
+                break
+            path.unlink(missing_ok=True)
+            (self.folder / LOCK.format(path.stem)).unlink(missing_ok=True)
+            total -= of_file
+
+    def _complain(self, error: OSError) -> None:
+        if not self._is_full:
+            self._is_full = True
+            print(
+                f"warning: {self.folder} has no space ({error.strerror}), so shards are fetched "
+                "again each time; free disk space, or lower --shard-cache-limit.",
+                file=sys.stderr,
+            )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
