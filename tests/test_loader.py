@@ -286,7 +286,7 @@ def _bounds(column):
     return zip(column.offsets[:-1], column.offsets[1:], strict=True)
 
 
-@pytest.mark.parametrize("limit", [None, 5, 7, 24])
+@pytest.mark.parametrize("limit", [None, 1, 5, 7, 19, 24])
 def test_every_rank_evaluates_the_same_number_of_equal_shapes(small_folder, limit):
     alone = list(evaluation_batches(small_folder, batch_size=6, limit=limit))
     parts = [

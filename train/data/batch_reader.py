@@ -24,7 +24,7 @@ from train.data.batch import Batch, LoadedBatch, collate, example_hashes, split
 from train.data.length_bins import assign_bins
 from train.data.open_shards import OpenShards
 from train.data.order import Located, Order
-from train.data.shard_set import ShardSet
+from train.data.shard_set import ShardSet, blank_examples
 from train.data.unpadded import (
     UnpaddedBatch,
     collate_unpadded,
@@ -214,6 +214,9 @@ class BatchReader:
             if redraw:
                 examples = self._shards.remasked(examples, shards, rows, epochs)
             parts.append(examples)
+        if not parts:  # the last rows of an evaluation are those of other ranks
+            packed = self._shards.manifest.config.is_packed
+            parts.append(blank_examples(0, self._shards.pad_id, packed=packed))
         return parts[0] if len(parts) == 1 else concatenate_examples(parts), index
 
     def _take(self, shards: NDArray[np.int64], rows: NDArray[np.int64]) -> Examples:
