@@ -15,7 +15,7 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 ONLY_INSIDE_FUNCTIONS = (
     "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
     "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath", "onnx", "onnxruntime",
-    "onnxscript",
+    "onnxscript", "wandb", "mlflow",
 )  # fmt: skip
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {

@@ -12,6 +12,7 @@ from tests.support.training_configs import training_config
 from train.artifacts.checkpoint import list_checkpoints
 from train.artifacts.run import model_config
 from train.monitoring.metrics import read_metrics
+from train.monitoring.trackers import Track
 from train.pretraining.pretrain import pretrain
 from train.pretraining.trainer import Outcome
 
@@ -37,6 +38,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     start_from: Path | None = None,
+    track: Track = "none",
     **changes: Any,
 ) -> Outcome:
     """Pretrain for 12 steps of 8 examples; metrics every step, a checkpoint every 4."""
@@ -49,6 +51,7 @@ def train(
         resume=resume,
         overwrite=overwrite,
         start_from=start_from,
+        track=track,
     )
 
 

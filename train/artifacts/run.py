@@ -30,6 +30,7 @@ RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
 PROFILE, PROFILE_FILES = "profile", ("trace.json", "operations.txt")
 LEARNING = "learning.jsonl"
+TRACKERS = "trackers.json"  # ids of tracked runs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +204,7 @@ def remove_run(run: Path) -> None:
     remove_files(run / PROFILE, PROFILE_FILES)
     events = (run / TENSORBOARD).glob("events.out.tfevents.*")
     remove_files(run / TENSORBOARD, [path.name for path in events])
-    for name in (SUMMARY, LEARNING, "metrics.jsonl", RUN):
+    for name in (SUMMARY, LEARNING, TRACKERS, "metrics.jsonl", RUN):
         (run / name).unlink(missing_ok=True)
 
 

@@ -15,6 +15,7 @@ from pipeline.common.paths import whole_file
 from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.run import TENSORBOARD
 from train.monitoring.health import Health, HealthWarning
+from train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
@@ -38,9 +39,10 @@ class MetricsLog:
         max_steps: int | None,
         writes: bool,
         health: Health | None = None,
+        tracker: Tracker | None = None,
     ) -> None:
         self._writes = writes  # one process of a run does
-        self._health = health
+        self._health, self._tracker = health, tracker
         path = run / METRICS
         if writes:
             from torch.utils.tensorboard import SummaryWriter
@@ -60,6 +62,8 @@ class MetricsLog:
         if self._writes:
             self._board.close()
             self._file.close()
+        if self._tracker:
+            self._tracker.close()
 
     def advance(self) -> None:
         """One step of the progress line."""
@@ -74,6 +78,8 @@ class MetricsLog:
         for name, value in values.items():
             if not isinstance(value, str):
                 self._board.add_scalar(name, value, step)
+        if self._tracker:
+            self._tracker.log(step, scalars(values))
         self._board.flush()  # or a killed process takes two minutes of them along
         self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
         for warning in self._look(step, values):

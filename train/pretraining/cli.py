@@ -17,6 +17,7 @@ from train.folder_option import Folder
 from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
 
 if TYPE_CHECKING:
+    from train.monitoring.trackers import Track
     from train.pretraining.trainer import Outcome
 
 LOCAL = click.Path(path_type=Path)
@@ -96,6 +97,14 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
     help="How long processes wait for one that does not answer before all end with an error.",
     group="Speed and memory",
 )
+@grouped_option(
+    "--track",
+    default="none",
+    show_default=True,
+    type=click.Choice(["none", "wandb", "mlflow"]),
+    help="Also send the metrics to Weights & Biases or MLflow; a resumed run continues there, too.",
+    group="Metrics and checkpoints",
+)
 @options_of(PretrainConfig)
 def pretrain(
     shards: Path,
@@ -105,6 +114,7 @@ def pretrain(
     resume: bool,
     print_recipe: bool,
     profile: int | None,
+    track: "Track",
     timeout: str,
     **options: Any,
 ) -> None:
@@ -150,6 +160,7 @@ def pretrain(
             resume=resume,
             note=plan.note,
             profile=profile or 0,
+            track=track,
             options=_reproducing(training),
             **sources,
         )

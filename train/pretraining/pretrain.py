@@ -33,6 +33,7 @@ from train.config import PretrainConfig
 from train.engine.distributed import World, is_restart, join_world
 from train.engine.out_of_memory import out_of_memory_in_one_line
 from train.engine.precision import resolve_precision
+from train.monitoring.trackers import Track, check_tracker
 from train.pretraining.cool_down import CoolDown
 from train.pretraining.first_screen import first_screen
 from train.pretraining.micro_batch import find_micro_batch_size, with_found_size
@@ -54,6 +55,7 @@ def pretrain(
     cool_down_from: CoolDown | None = None,
     note: str | None = None,
     profile: int = 0,
+    track: Track = "none",
     options: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
@@ -61,10 +63,12 @@ def pretrain(
     A new run may start from the weights and moments of another run (`start_from`), from the
     weights of a Hugging Face folder (`init`), or continue another run from a checkpoint, on the
     same data, with the decay that `training` says (`cool_down_from`). A `note` is printed
-    before the first step; `profile` steps are profiled; `options` of the command are recorded in
-    run.json. Raises InputError for everything the user can fix, OutOfMemoryError where a step does
-    not fit, and DivergedError where the loss is not finite any more.
+    before the first step; `profile` steps are profiled; `track` also sends the metrics to a
+    tracker; `options` of the command are recorded in run.json. Raises InputError for everything
+    the user can fix, OutOfMemoryError where a step does not fit, and DivergedError where the loss
+    is not finite any more.
     """
+    check_tracker(track)
     find_start = partial(
         find_resume_point, start_from=start_from, init=init, cool_down_from=cool_down_from
     )
@@ -91,7 +95,8 @@ def pretrain(
         )
         world.broadcast_from_main(lambda: _write_folder(out, config, shards, replaces=overwrite))
         with _out_of_memory_in_one_line(config, world):
-            trainer = Trainer(shards, out, config, world, data=data, start=start, profile=profile)
+            how: dict[str, Any] = {"data": data, "start": start, "profile": profile}
+            trainer = Trainer(shards, out, config, world, track=track, **how)
             if world.is_main:
                 lines = first_screen(trainer, config)
                 print("\n".join([note, *lines] if note else lines), file=sys.stderr)

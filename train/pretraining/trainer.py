@@ -33,6 +33,7 @@ from train.monitoring.learning import ROWS, LearningLog
 from train.monitoring.metrics import MetricsLog
 from train.monitoring.running_metrics import RunningMetrics
 from train.monitoring.step_profile import StepProfile
+from train.monitoring.trackers import Track, open_tracker
 from train.pretraining.evaluate import Evaluation, evaluate
 from train.pretraining.guesses import guess, held_out_rows
 from train.pretraining.initial_weights import load_initial
@@ -68,6 +69,7 @@ class Trainer:
         data: RunData,
         start: ResumePoint,
         profile: int = 0,
+        track: Track = "none",
     ) -> None:
         training = config.training
         self.shards, self.out, self.training, self.world = shards, out, training, world
@@ -98,12 +100,14 @@ class Trainer:
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         total_steps = None if training.budget else training.max_steps
+        tracker = open_tracker(track, out, training.to_dict()) if world.is_main else None
         self.log = MetricsLog(
             out,
             start_step=self.step,
             max_steps=total_steps,
             writes=world.is_main,
             health=Health(total_steps=total_steps),
+            tracker=tracker,
         )
         is_profiled = profile > 0 and world.is_main
         self.profile = StepProfile(out, steps=profile, device=world.device) if is_profiled else None

@@ -1,0 +1,85 @@
+"""Tracked runs, offline: W&B's files and MLflow's file store."""
+
+import importlib.util
+import json
+
+import pytest
+
+from pipeline.common.errors import InputError
+from tests.support.small_data import write_data_set
+from tests.support.small_training import go_back, train
+from train.artifacts.run import TRACKERS, remove_run
+from train.monitoring.metrics import read_metrics
+from train.monitoring.trackers import check_tracker, open_tracker, scalars
+
+needs = {
+    name: pytest.mark.skipif(
+        importlib.util.find_spec(name) is None, reason=f"pip install 'clozeline[{name}]'"
+    )
+    for name in ("wandb", "mlflow")
+}
+
+
+def test_scalars_have_the_names_that_people_expect():
+    line = {"mlm_loss": 6.0, "nsp_loss": 0.5, "learning_rate": 1e-3, "tokens_per_second": 9}
+    assert scalars({**line, "data_digest": "ab"}) == {
+        "train/mlm_loss": 6.0, "train/nsp_loss": 0.5, "train/loss": 6.5,
+        "train/learning_rate": 1e-3, "train/tokens_per_second": 9.0,
+    }  # fmt: skip
+    assert scalars({"heldout/mlm_loss": 5.0}) == {"heldout/mlm_loss": 5.0, "heldout/loss": 5.0}
+
+
+def test_no_tracker_writes_nothing(tmp_path):
+    assert open_tracker("none", tmp_path, {}) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_is_missing_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("train.monitoring.trackers.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"pip install 'clozeline\[wandb\]'"):
+        check_tracker("wandb")
+
+
+def resumed(tmp_path, track):
+    """The run, trained to step 8 and then from step 4 to step 12; the id of each process."""
+    shards, ids = write_data_set(tmp_path / "shards", train=(40,), validation=(8,)), []
+    run = tmp_path / "run"
+    for steps in (8, 12):
+        go_back(run, 4) if run.exists() else None
+        train(shards, run, resume=run.exists(), max_steps=steps, schedule="constant", track=track)
+        ids.append(json.loads((run / TRACKERS).read_bytes())[track])
+    return run, ids
+
+
+@needs["mlflow"]
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_continues_in_the_same_run_of_mlflow(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient
+
+    run, ids = resumed(tmp_path, "mlflow")
+    assert ids[0] == ids[1]
+    found = MlflowClient(f"file:{tmp_path}/mlruns").get_run(ids[0])
+    assert found.info.status == "FINISHED"
+    assert found.data.params["schedule"] == "constant"
+    last = [line for line in read_metrics(run) if "mlm_loss" in line][-1]
+    assert found.data.metrics["train/loss"] == pytest.approx(last["mlm_loss"] + last["nsp_loss"])
+    assert "heldout/loss" in found.data.metrics
+    history = MlflowClient().get_metric_history(ids[0], "train/learning_rate")
+    assert {metric.step for metric in history} == set(range(1, 13))
+    remove_run(run)
+    assert not run.exists() or not (run / TRACKERS).exists()
+
+
+@needs["wandb"]
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_continues_in_the_same_run_of_wandb(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run, ids = resumed(tmp_path, "wandb")
+    assert ids[0] == ids[1]
+    files = list((run / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert len(files) == 2
+    assert {path.stem for path in files} == {f"run-{ids[0]}"}
+    assert all(b"train/loss" in path.read_bytes() for path in files)

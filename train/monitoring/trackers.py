@@ -1,0 +1,120 @@
+"""The lines of metrics to Weights & Biases or MLflow, in one tracked run for each run.
+
+{"mlm_loss": 6.2, "nsp_loss": 0.7, "learning_rate": 1e-3}
+->  train/loss 6.9, train/mlm_loss 6.2, train/nsp_loss 0.7, train/learning_rate 0.001
+
+RUN/trackers.json has the id of the tracked run, in which a resumed run continues. Where the numbers
+go is decided by the tracker's own variables, such as WANDB_MODE and MLFLOW_TRACKING_URI.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pipeline.common.errors import InputError
+from pipeline.common.paths import whole_file
+from train.artifacts.run import TRACKERS
+
+Track = Literal["none", "wandb", "mlflow"]
+PROJECT = "clozeline"  #: of W&B, and experiment of MLflow, unless their variables name another
+
+
+class Tracker(Protocol):
+    """A tracked run."""
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add the scalars of a step."""
+
+    def close(self) -> None:
+        """Send what is left."""
+
+
+def check_tracker(track: Track) -> None:
+    """Raises InputError where the tracker's package is not installed."""
+    if track != "none" and find_spec(track) is None:
+        raise InputError(f"--track {track} needs a package: pip install 'clozeline[{track}]'.")
+
+
+def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> Tracker | None:
+    """The tracked run of this run, continued if it has one; None without tracking."""
+    if track == "none":
+        return None
+    path = run / TRACKERS
+    known = json.loads(path.read_bytes()) if path.exists() else {}
+    kind = WandbRun if track == "wandb" else MlflowRun
+    tracker = kind(run, config, known.get(track))
+    with whole_file(path) as file:
+        file.write((json.dumps(known | {track: tracker.id}, indent=2) + "\n").encode())
+    return tracker
+
+
+def scalars(values: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of metrics under names with a group, and the sum of both losses."""
+    found = {
+        name if "/" in name else f"train/{name}": float(value)
+        for name, value in values.items()
+        if not isinstance(value, str)
+    }
+    for group in ("train", "heldout"):
+        if f"{group}/mlm_loss" in found:
+            losses = (found.get(f"{group}/{name}", 0.0) for name in ("mlm_loss", "nsp_loss"))
+            found[f"{group}/loss"] = sum(losses)
+    return found
+
+
+class WandbRun:
+    """W&B ignores steps that it has: those after a checkpoint that are trained again."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any], known: str | None) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.name,
+            id=known,
+            resume="allow",
+            dir=str(run),
+            config=dict(config),
+        )
+        self.id: str = self._run.id
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        self._run.log(dict(scalars), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MlflowRun:
+    """MLflow keeps both values of a step that is trained again, with their times."""
+
+    def __init__(self, run: Path, config: Mapping[str, Any], known: str | None) -> None:
+        import mlflow
+
+        self._client = mlflow.MlflowClient()
+        if known is None:
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+            experiment = self._client.get_experiment_by_name(name)
+            number = (
+                experiment.experiment_id if experiment else self._client.create_experiment(name)
+            )
+            known = self._client.create_run(number, run_name=run.name).info.run_id
+            params = [mlflow.entities.Param(key, str(value)) for key, value in config.items()]
+            self._client.log_batch(known, params=params)
+        else:
+            self._client.update_run(known, status="RUNNING")
+        self.id: str = known
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        now = round(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value in scalars.items()]
+        self._client.log_batch(self.id, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self.id)
