@@ -26,8 +26,8 @@ ROOMS = {
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
         "config", "recipes", "data", "engine", "artifacts", "folder_option", "monitoring",
-        "labelled", "finetuning", "pretraining", "benchmark", "fill", "predict", "model_card",
-        "int8_cost", "export", "demo", "view", "cli",
+        "labelled", "finetuning", "pretraining", "benchmark", "fill", "predict", "batcher",
+        "serve_limits", "serve", "model_card", "int8_cost", "export", "demo", "view", "cli",
     ),
     "clozeline": ("__main__",),
 }  # fmt: skip

@@ -17,7 +17,7 @@ from train.cli import main
 COMMANDS = (
     *("tokenizer", "shards", "inspect", "verify", "report"),
     *("pretrain", "evaluate", "finetune", "baseline", "benchmark"),
-    *("predict", "fill", "export", "completion"),
+    *("predict", "serve", "fill", "export", "completion"),
 )
 HELP = """\
 Usage: clozeline [OPTIONS] COMMAND [ARGS]...
@@ -38,11 +38,13 @@ Commands:
   report      Write an HTML report on a data set, a classifier or runs.
   view        Browse a data set, runs and a classifier in a web browser.
   pretrain    Pretrain a model on shards, in one process or under torchrun.
+  average     Average the weights of the last checkpoints of a run.
   evaluate    Measure the loss and accuracy of a run on a data set.
   finetune    Fine-tune a pretrained model into a text classifier.
   baseline    Train and test the bag-of-words baseline.
   benchmark   Fine-tune a pretrained model on several tasks, such as GLUE's.
   predict     Classify texts, files or standard input.
+  serve       Answer requests for a classifier over HTTP.
   fill        Fill in each [MASK] of a text.
   export      Convert a run or a classifier for other libraries.
   completion  Print a script that completes commands, options and presets.

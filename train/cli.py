@@ -8,6 +8,7 @@ import click
 
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.command import Command, grouped_option
+from pipeline.common.config_options import config_or_usage_error, options_of
 from pipeline.common.errors import ClozelineError, InputError, one_line
 from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.next_command import print_next, print_next_for
@@ -15,6 +16,7 @@ from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
 from train.folder_option import Folder, local_copies
 from train.pretraining.cli import average, evaluate, pretrain
+from train.serve_limits import Limits
 from train.view.cli import view
 
 OUT = Folder(writes=True)
@@ -195,6 +197,52 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     for prediction in run_prediction(classifier, texts, **options):
         text = " ".join(prediction.text.splitlines())
         click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{text}")
+
+
+@main.command(cls=Command, example="clozeline serve work/classifier --port 8000")
+@click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=Folder())
+@grouped_option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 is every network of this machine, without authentication.",
+    group="Server",
+)
+@grouped_option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port; 0 takes a free one.",
+    group="Server",
+)
+@grouped_option("--text-pair", help="Given: a model in HF_DIR reads pairs of texts.", group="Model")
+@grouped_option(
+    "--engine",
+    default="torch",
+    show_default=True,
+    type=click.Choice(["torch", "onnx"]),
+    help="`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU.",
+    group="Model",
+)
+@options_of(Limits)
+def serve(
+    classifier: Path, host: str, port: int, text_pair: str | None, engine: Any, **options: Any
+) -> None:
+    """Answer requests for a classifier over HTTP.
+
+    POST /classify takes {"texts": [...]} and returns the label and the probabilities of each text.
+    Texts of concurrent requests share a forward pass. GET /health and /metrics (Prometheus). On
+    SIGTERM or SIGINT, requests that have begun are answered first.
+    """
+    limits = config_or_usage_error(Limits, options)
+    from train.predict import load_any_classifier
+    from train.serve import serve_until_stopped
+
+    loaded = load_any_classifier(classifier, text_pair=text_pair, engine=engine)
+    serve_until_stopped(
+        loaded, host=host, port=port, limits=limits, started=lambda url: click.echo(url)
+    )
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')

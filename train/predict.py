@@ -61,12 +61,7 @@ def predict(
     InputError immediately if `folder` is not a classifier, and during iteration if a file cannot
     be read.
     """
-    classifier: Classifier | OnnxClassifier
-    if engine == "onnx":
-        classifier = load_onnx_classifier(folder)
-    else:
-        with join_world() as world:
-            classifier = _load(folder, text_pair, device=world.device)
+    classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
     if text_pair and not classifier.text_pair:
         raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
@@ -76,6 +71,19 @@ def predict(
         *(_batches_of_file(file, text, text_pair, batch_size) for file in files),
     )
     return _predictions(classifier, batches)
+
+
+def load_any_classifier(
+    folder: Path, *, text_pair: str | None = None, engine: Engine = "torch"
+) -> Classifier | OnnxClassifier:
+    """A classifier of `clozeline finetune`, of Hugging Face or of an ONNX folder.
+
+    Raises InputError for another folder.
+    """
+    if engine == "onnx":
+        return load_onnx_classifier(folder)
+    with join_world() as world:
+        return _load(folder, text_pair, device=world.device)
 
 
 def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:

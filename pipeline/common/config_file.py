@@ -108,6 +108,8 @@ def _check(value: Any, param: click.Parameter, context: click.Context, where: st
     if takes_many is not isinstance(value, list) or any(type(part) not in kinds for part in parts):
         wanted = f"a list, each {expected}" if takes_many else expected
         raise InputError(f"{where} is {_shown(value)}; give {wanted}.")
+    if any(isinstance(part, str) and "://" in part for part in parts):
+        return  # opening a store takes time, and may be done once only
     try:
         param.type_cast_value(context, value)
     except click.BadParameter as error:

@@ -1,0 +1,125 @@
+"""Requests per second and latency of `clozeline serve`, beside transformers' pipeline.
+
+    python tests/benchmarks/serve_speed.py [REQUESTS]
+
+The model is a bert-mini classifier with random weights; texts have 10 to 60 words. Clients are
+threads of a process of their own, each with one connection and one text a request. The pipeline
+gets the same texts without HTTP: one at a time, and in batches of 32. On the CPU.
+"""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import torch
+
+from model.config import preset
+from model.heads import BertForClassification
+from tests.support.small_jobs import articles
+from tests.test_classifier_report import report
+from train.export import export
+from train.finetuning.classifier import Classifier, load_classifier, save_classifier
+from train.serve import ClassifierServer
+from train.serve_limits import Limits
+
+CLIENTS = (1, 8, 64)
+CLIENT = """
+import sys
+from pathlib import Path
+from tests.support.http_clients import latencies
+url, clients, requests, texts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+texts = Path(texts).read_text().splitlines()
+latencies(url, texts, clients=clients, requests=clients)
+import time
+start = time.perf_counter()
+found = latencies(url, texts, clients=clients, requests=requests)
+print(time.perf_counter() - start, *found)
+"""
+
+
+def write_classifier(folder: Path) -> Path:
+    """A classifier over a vocabulary of the built-in articles."""
+    from pipeline.tokenization.train_tokenizer import make_tokenizer
+
+    made = make_tokenizer(
+        ["sample:articles?size=1MB"], out=folder / "tokenizer", vocab=None, vocab_size=8192,
+        cased=False, language="english", text_columns=("text",), max_megabytes=1,
+    )  # fmt: skip
+    config = preset("bert-mini", vocab_size=made.tokenizer.vocab_size)
+    classifier = Classifier(
+        model=BertForClassification(config, 2, pooling="cls").eval(),
+        tokenizer=made.tokenizer,
+        names=("bad", "good"),
+        text="text",
+        text_pair=None,
+        max_seq_length=128,
+    )
+    save_classifier(folder / "classifier", classifier, job={}, report=report().to_dict(), files={})
+    return folder / "classifier"
+
+
+def write_texts(path: Path) -> list[str]:
+    """100 texts of 10 to 60 words, a line each."""
+    words = " ".join(articles(400)).split()
+    texts = [" ".join(words[n * 50 : n * 50 + 10 + n % 51]) for n in range(100)]
+    path.write_text("\n".join(texts) + "\n")
+    return texts
+
+
+def measure(url: str, texts: Path, clients: int, requests: int) -> str:
+    """Requests per second, median and 95th percentile of the latency."""
+    command = [sys.executable, "-c", CLIENT, url, str(clients), str(requests), str(texts)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    seconds, *latencies = map(float, done.stdout.split())
+    ordered = sorted(latencies)
+    median, late = statistics.median(ordered), ordered[int(0.95 * len(ordered))]
+    return f"{requests / seconds:8.0f} {1000 * median:10.1f} {1000 * late:10.1f}"
+
+
+def of_pipeline(folder: Path, texts: list[str], requests: int) -> None:
+    """The same texts through transformers, without a server."""
+    from transformers import pipeline
+
+    classify = pipeline("text-classification", model=str(folder), device="cpu")
+    given = [texts[n % len(texts)] for n in range(requests)]
+    classify(given[:32], batch_size=32)
+    times = []
+    for text in given:
+        start = time.perf_counter()
+        classify(text, truncation=True, max_length=128)
+        times.append(time.perf_counter() - start)
+    ordered = sorted(times)
+    median, late = statistics.median(ordered), ordered[int(0.95 * len(ordered))]
+    row = f"{requests / sum(times):8.0f} {1000 * median:10.1f} {1000 * late:10.1f}"
+    print(f"{'pipeline, one at a time':<26}{row}")
+    start = time.perf_counter()
+    classify(given, batch_size=32, truncation=True, max_length=128)
+    print(f"{'pipeline, batches of 32':<26}{requests / (time.perf_counter() - start):8.0f}")
+
+
+def main(requests: int = 500) -> None:
+    """Print the table."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        classifier, texts = write_classifier(folder), write_texts(folder / "texts.txt")
+        export(classifier, out=folder / "exported", form="transformers")
+        print(f"bert-mini, {torch.get_num_threads()} thread(s), {requests} requests of one text\n")
+        print(f"{'':<26}{'requests/s':>8} {'median ms':>9} {'95th ms':>9}")
+        loaded = load_classifier(classifier)
+        server = ClassifierServer(loaded, host="127.0.0.1", port=0, limits=Limits())
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        for clients in CLIENTS:
+            row = measure(server.url, folder / "texts.txt", clients, requests)
+            print(f"{f'serve, {clients} clients':<26}{row}")
+        server.stop()
+        thread.join()
+        of_pipeline(folder / "exported", texts, requests)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

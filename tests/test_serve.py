@@ -1,0 +1,167 @@
+"""`clozeline serve`, over real HTTP."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from http.client import HTTPException
+
+import numpy as np
+import pytest
+
+from pipeline.common.errors import InputError
+from tests.support.http_clients import ask, ask_once, connect, latencies
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_jobs import ROOT
+from train.finetuning.classifier import load_classifier
+from train.labelled.rows import Texts
+from train.serve import ClassifierServer
+from train.serve_limits import Limits
+
+LIMITS = Limits(max_texts=4, max_body_bytes=2000, max_batch=8)
+
+
+@contextmanager
+def serving(classifier, limits=LIMITS):
+    server = ClassifierServer(classifier, host="127.0.0.1", port=0, limits=limits)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_small_classifier(tmp_path_factory.mktemp("classifier") / "c")
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with serving(load_classifier(folder)) as server:
+        yield server
+
+
+def test_answers_are_those_of_the_classifier_in_order(server, folder):
+    texts = ["the cat", "a dog ran", "\ud83d"]
+    answer = ask_once(server.url, "/classify", {"texts": texts})
+    assert answer.status == 200
+    expected = load_classifier(folder).classify(Texts(["the cat", "a dog ran", "\ufffd"]))
+    found = answer.json["predictions"]
+    names = load_classifier(folder).names
+    for row, one in zip(expected, found, strict=True):
+        assert [one["probabilities"][name] for name in names] == pytest.approx(row.tolist(), 1e-5)
+        assert one["label"] == names[int(row.argmax())]
+        assert one["probability"] == max(one["probabilities"].values())
+    assert ask_once(server.url, "/classify", {"texts": []}).json == {"predictions": []}
+
+
+def test_many_clients_are_answered_over_connections_that_stay_open(server):
+    before = server.batcher.texts
+    assert len(latencies(server.url, ["the cat", "a dog"], clients=8, requests=40)) == 40
+    assert server.batcher.texts == before + 40
+
+
+FORM = 'the body is not JSON of the form {"texts": ["...", ...]}'
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "headers", "status", "reason"),
+    [
+        ("/classify", b"{", {}, 400, FORM),
+        ("/classify", {"text": "a"}, {}, 400, FORM),
+        ("/classify", {"texts": "a"}, {}, 400, FORM),
+        ("/classify", {"texts": [1]}, {}, 400, FORM),
+        ("/classify", {"texts": [["a", "b"]]}, {}, 400, FORM),
+        ("/classify", b"[" * 1000, {}, 400, FORM),
+        ("/classify", {"texts": ["a"] * 5}, {}, 413, "5 texts; at most 4 in a request"),
+        ("/classify", {"texts": ["a" * 2000]}, {}, 413, "2015 bytes; at most 2000"),
+        ("/classify", {}, {"Content-Type": "text/plain"}, 415, "Content-Type is not app"),
+        ("/other", {"texts": []}, {}, 404, "POST /classify, GET /health or /metrics"),
+        ("/classify", None, {}, 404, "POST /classify, GET /health or /metrics"),
+    ],
+)  # fmt: skip
+def test_a_bad_request_is_refused_with_its_reason(server, path, values, headers, status, reason):
+    answer = ask_once(server.url, path, values, **headers)
+    assert answer.status == status
+    assert answer.json["error"].startswith(reason)
+
+
+def test_health_and_metrics(server):
+    with closing(connect(server.url)) as connection:
+        assert ask(connection, "/health") == (200, '{"status": "ok"}')
+        ask(connection, "/classify", {"texts": ["the cat"]})
+        lines = ask(connection, "/metrics").text.splitlines()
+    numbers = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    total = sum(int(n) for name, n in numbers.items() if "requests_total" in name)
+    assert int(numbers["clozeline_request_seconds_count"]) == total >= 2
+    assert int(numbers['clozeline_request_seconds_bucket{le="+Inf"}']) == total
+    assert int(numbers["clozeline_texts_total"]) >= int(numbers["clozeline_batches_total"]) > 0
+    assert numbers["clozeline_waiting_texts"] == "0"
+
+
+class Slow:
+    """A classifier that answers when it may."""
+
+    names, text_pair = ("no", "yes"), None
+
+    def __init__(self):
+        self.began, self.gate = threading.Event(), threading.Event()
+
+    def classify(self, texts):
+        self.began.set()
+        self.gate.wait(30)
+        return np.full((len(texts), 2), 0.5)
+
+
+def test_a_request_under_way_is_answered_when_the_server_stops():
+    slow, answers = Slow(), []
+    with serving(slow) as server:
+        idle = connect(server.url)
+        assert ask(idle, "/health").status == 200
+        client = threading.Thread(
+            target=lambda: answers.append(ask_once(server.url, "/classify", {"texts": ["a"]}))
+        )
+        client.start()
+        slow.began.wait(30)
+        server.stop()
+        slow.gate.set()
+        client.join()
+    assert [answer.status for answer in answers] == [200]
+    with closing(idle), pytest.raises((OSError, HTTPException)):
+        ask(idle, "/health")
+
+
+def test_too_slow_and_too_many_are_told_apart():
+    slow = Slow()
+    with serving(slow, replace(LIMITS, max_seconds=0.05, max_waiting=1)) as server:
+        late = ask_once(server.url, "/classify", {"texts": ["a"]})
+        assert (late.status, late.json["error"]) == (504, "not done in 0.05 s")
+        full = ask_once(server.url, "/classify", {"texts": ["a", "b"]})
+        assert (full.status, full.json["error"][:8]) == (503, "too many")
+        slow.gate.set()
+
+
+def test_a_port_that_is_taken_is_one_line(server):
+    with pytest.raises(
+        InputError, match=r"127.0.0.1:\d+ cannot be used \(Address already in use\)"
+    ):
+        ClassifierServer(Slow(), host="127.0.0.1", port=server.server_port, limits=LIMITS)
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_sigterm(folder):
+    command = [sys.executable, "-m", "clozeline", "serve", str(folder), "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        url = process.stdout.readline().strip()
+        assert ask_once(url, "/classify", {"texts": ["the cat"]}).status == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) != 0
