@@ -23,6 +23,7 @@ from tests.support.small_jobs import articles
 from tests.test_classifier_report import report
 from train.export import export
 from train.finetuning.classifier import Classifier, load_classifier, save_classifier
+from train.finetuning.config import FinetuneConfig
 from train.serve import ClassifierServer
 from train.serve_limits import Limits
 
@@ -58,7 +59,13 @@ def write_classifier(folder: Path) -> Path:
         text_pair=None,
         max_seq_length=128,
     )
-    save_classifier(folder / "classifier", classifier, job={}, report=report().to_dict(), files={})
+    save_classifier(
+        folder / "classifier",
+        classifier,
+        job={**FinetuneConfig().to_dict(), "pretrained": ""},
+        report=report().to_dict(),
+        files={},
+    )
     return folder / "classifier"
 
 
