@@ -6,6 +6,7 @@ take_rows("aabccc", [0,2,3,6], [2,0])  ->  "cccaa", [0, 3, 5]
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,19 +33,20 @@ class Ragged:
 
     def take(self, rows: ArrayLike) -> "Ragged":
         """The given rows, in the given order; the values are read-only."""
-        # As Arrow binary strings the rows are copied whole, without an index for each value.
-        rows, values = np.asarray(rows, dtype=np.int64), np.ascontiguousarray(self.values)
-        low = int(rows.min(initial=len(self)))  # few rows of many: only the offsets around them
-        offsets = self.offsets[low : int(rows.max(initial=low)) + 2]
-        bounds = pa.py_buffer(offsets * values.itemsize)
-        column = pa.LargeBinaryArray.from_buffers(
-            pa.large_binary(), len(offsets) - 1, [None, bounds, pa.py_buffer(values)]
-        )
-        taken = column.take(pa.array(rows - low))
+        taken = self._strings.take(pa.array(rows, pa.int64()))
         _, ends, data = taken.buffers()
         return Ragged(
-            np.frombuffer(data, values.dtype),
-            np.frombuffer(ends, np.int64) // values.itemsize,
+            np.frombuffer(data, self.values.dtype),
+            np.frombuffer(ends, np.int64) // self.values.itemsize,
+        )
+
+    @cached_property  # the loader takes rows of a shard again and again
+    def _strings(self) -> pa.LargeBinaryArray:
+        """The rows as binary strings, which Arrow copies whole, without an index for each value."""
+        values = np.ascontiguousarray(self.values)
+        bounds = pa.py_buffer(self.offsets * values.itemsize)
+        return pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(self), [None, bounds, pa.py_buffer(values)]
         )
 
     def slice(self, start: int, stop: int) -> "Ragged":

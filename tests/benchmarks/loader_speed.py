@@ -1,6 +1,6 @@
 """CPU seconds per million examples, in shuffled training batches of int64 tensors.
 
-    python tests/benchmarks/loader_speed.py [EXAMPLES]
+    python tests/benchmarks/loader_speed.py [EXAMPLES] [--ranks]
 
 A batch is ids, types, mask, positions, labels and next-sentence labels of examples of up to 128
 tokens. The loader reads epoch 1, with stored and with redrawn masks, without workers and with the
@@ -8,6 +8,10 @@ prefetch thread, from Arrow and WebDataset shards. It is compared with `datasets
 iterable, torch format, columns stored padded) under a torch `DataLoader`, and with `webdataset`,
 one member per example. These read fewer examples because they are slow. One thread each, in turns;
 the median of three repetitions, CPU time of all threads; malloc trimming is off, as in `pretrain`.
+
+Then, or with `--ranks` alone: what a rank of 1, 2, 8 and 64 costs, in an epoch of 512 shards (64
+streams) with redrawn masks, of ranks that are simulated one after the other. Beside it are the
+bytes that it fetches, relative to its part of all bytes, and order 1 with its one stream.
 """
 
 import io
@@ -26,14 +30,19 @@ import numpy as np
 import torch
 
 from pipeline.config import DataConfig
+from pipeline.dataset.schema import Examples
 from tests.support.small_data import write_data_set
-from train.data.batch_reader import SLAB_ROWS
+from train.data.batch_reader import SLAB_ROWS, BatchLayout, BatchReader, RankSlice
 from train.data.loader import Loader
+from train.data.order import Order, pool_rows_for, streams_for
+from train.data.shard_set import ShardSet
 from train.engine.malloc import disable_malloc_trim
 
 BATCH = 256
 SHARD_ROWS = 125_000
 FEW = 40 * BATCH  # examples for the slow libraries
+MANY = 512  # shards, for 64 streams
+LARGE_BATCH = 4096  # of 64 ranks
 CONFIG = DataConfig(max_seq_length=128)
 
 Source = Callable[[], Iterable[object]]
@@ -70,6 +79,54 @@ def epoch_one(folder: Path, examples: int, *, remask: bool) -> Loader:
     loader = Loader(folder, batch_size=BATCH, seed=0, remask=remask)
     loader.load_state_dict(loader.state_dict(examples))
     return loader
+
+
+def rank_costs(folder: Path, examples: int) -> None:
+    """Print CPU seconds per million global examples and fetched bytes of some ranks."""
+    mean = examples // MANY
+    rows = tuple(mean + mean * (shard % 9 - 4) // 100 for shard in range(MANY))  # up to 4 % off
+    shards = write_data_set(folder / "many", train=rows, config=CONFIG)
+    print(f"a rank's CPU seconds per million global examples; {MANY} shards, redrawn masks")
+    alone = 0.0
+    for version, world_size in ((1, 1), (2, 1), (2, 2), (2, 8), (2, 64), (1, 8)):
+        ranks = {0, world_size - 1}
+        costs = [rank_cost(shards, rank, world_size, version=version) for rank in sorted(ranks)]
+        seconds, fetched = (max(column) for column in zip(*costs, strict=True))
+        alone = alone or seconds
+        print(
+            f"order {version}, rank of {world_size:2}  {seconds:7.3f} {seconds / alone:7.3f} x   "
+            f"fetches {fetched:.3f} of its part"
+        )
+
+
+def rank_cost(folder: Path, rank: int, world_size: int, *, version: int) -> tuple[float, float]:
+    """CPU seconds per million global examples of a rank's epoch 1, and its bytes over its part."""
+    shards = ShardSet(folder, "train")
+    fetched: list[int] = []
+    read = shards.read
+
+    def counted(shard: int) -> Examples:
+        fetched.append(shards.entries[shard].bytes)
+        return read(shard)
+
+    shards.read = counted  # type: ignore[method-assign]
+    streams = streams_for(len(shards.entries)) if version > 1 else 1
+    order = Order(
+        shards.shard_rows,
+        dataset_digest=shards.manifest.dataset_digest,
+        seed=0,
+        streams=streams,
+        pool_rows=pool_rows_for(CONFIG.max_seq_length) if version > 1 else 65_536,
+        version=version,
+    )
+    part = RankSlice(LARGE_BATCH, rank, world_size)
+    reader = BatchReader(shards, order, part, BatchLayout(), opened={}, fetches=0)
+    examples = order.epoch_rows
+    starts = range(examples, 2 * examples - LARGE_BATCH, LARGE_BATCH)
+    start = time.process_time()
+    assert sum(len(slab) for slab in reader.slabs(starts, end=2 * examples)) == len(starts)
+    seconds = (time.process_time() - start) / (len(starts) * LARGE_BATCH) * 1e6
+    return seconds, sum(fetched) / sum(entry.bytes for entry in shards.entries) * world_size
 
 
 def padded_columns(folder: Path, examples: int) -> dict[str, np.ndarray]:
@@ -126,28 +183,36 @@ def _stacked(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return torch.utils.data.default_collate(rows)
 
 
-def main() -> None:
-    examples = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+def loader_costs(folder: Path, examples: int) -> None:
+    """Print CPU seconds per million examples of this loader and of others."""
     few = min(FEW, examples)
-    torch.set_num_threads(1)
-    disable_malloc_trim()
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        sizes: dict[str, tuple[Source, int]] = {
-            name: (source, examples) for name, source in ours(folder, examples).items()
-        }
-        columns = padded_columns(folder / "arrow", few)
-        sizes |= {name: (source, few) for name, source in others(columns, folder).items()}
-        runs: dict[str, list[float]] = {name: [] for name in sizes}
-        for _ in range(3):
-            for name, (source, count) in sizes.items():
-                runs[name].append(seconds_per_million(source, count))
+    sizes: dict[str, tuple[Source, int]] = {
+        name: (source, examples) for name, source in ours(folder, examples).items()
+    }
+    columns = padded_columns(folder / "arrow", few)
+    sizes |= {name: (source, few) for name, source in others(columns, folder).items()}
+    runs: dict[str, list[float]] = {name: [] for name in sizes}
+    for _ in range(3):
+        for name, (source, count) in sizes.items():
+            runs[name].append(seconds_per_million(source, count))
     medians = {name: statistics.median(found) for name, found in runs.items()}
     fastest = medians["clozeline arrow, stored masks"]
     print(f"CPU seconds per million examples of up to {CONFIG.max_seq_length} tokens")
     for name, seconds in medians.items():
         count = f"{sizes[name][1]:,} examples"
         print(f"{name:36} {seconds:8.2f} {seconds / fastest:8.1f} x   {count}")
+
+
+def main() -> None:
+    numbers = [int(word) for word in sys.argv[1:] if word != "--ranks"]
+    examples = numbers[0] if numbers else 1_000_000
+    torch.set_num_threads(1)
+    disable_malloc_trim()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        if "--ranks" not in sys.argv:
+            loader_costs(folder, examples)
+        rank_costs(folder, examples)
     print(f"numpy {np.__version__}, torch {torch.__version__}")
 
 

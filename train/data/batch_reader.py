@@ -3,9 +3,9 @@
     starts 0, 256, ..  ->  blocks of positions  ->  rows of many shards, copied  ->  batches
 
 A rank reads the rows of its own positions only, and only these are masked anew. The rows of a
-block (up to 65,536) are gathered at once, because they come from many shards and numpy's cost is
-per call as long as there are few rows of each. For the same reason about 2,000 rows (a slab) are
-collated at once and split into batches as views.
+block (up to 65,536, in 25 MB) are gathered at once, because they come from many shards and numpy's
+cost is per call as long as there are few rows of each. For the same reason about 2,000 rows (a
+slab) are collated at once and split into batches as views.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ from train.data.unpadded import (
 NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
 SLAB_TOKENS = SLAB_ROWS * 512  # at most: 17 MB of tensors
-BLOCK_SLABS = 32  # in a block, at most: 65,536 rows of 128 tokens are 25 MB
+BLOCK_SLABS = 8, 32  # in a block, at most: few of few streams stay in the processor's cache
 WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
@@ -139,8 +139,10 @@ class BatchReader:
                 yield list(of_window)
             return
         slab, slabs = self.batches_at_once, 1  # small at first: the first batch is waited for
+        least, largest = BLOCK_SLABS
+        of_block = SLAB_ROWS * min(max(len(self._streams) // 2, least), largest)
         of_pool = min(self._order.pool_rows, self._order.epoch_rows) // self._slice.batch_size
-        most = max(1, min(of_pool // slab, BLOCK_SLABS))
+        most = max(1, min(of_block // self._slice.rows, of_pool) // slab)
         while block := list(islice(starts, slab * slabs)):
             yield block
             slabs = min(2 * slabs, most)

@@ -9,6 +9,7 @@ What becomes of a bad shard where bad shards are skipped:
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class ShardSet:
         self.skipped = {name: self.skipped.get(name, began) for name in names}
 
     def read(self, shard: int) -> Examples:
-        """The rows of a shard, by its number.
+        """The rows of a shard, by its number, without the documents that they are from.
 
         Raises InputError for a missing shard, and CorruptDataError for a damaged one or one that
         differs from the manifest; where bad shards are skipped, its rows are blank instead, and a
@@ -95,11 +96,14 @@ class ShardSet:
         """
         entry = self.entries[shard]
         try:
-            return self._read_shard(entry)
+            examples = self._read_shard(entry)
         except InputError as error:
             if not self.skips_bad_shards:
                 raise
-            return self._blank(entry, str(error))
+            examples = self._blank(entry, str(error))
+        # Zeros without memory: documents would be copied, row by row, for nothing.
+        nothing = np.broadcast_to(np.uint64(0), len(examples))
+        return replace(examples, document_a=nothing, document_b=nothing, piece_documents=None)
 
     def _blank(self, entry: ShardEntry, reason: str) -> Examples:
         if entry.name not in self.damaged:
