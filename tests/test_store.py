@@ -143,6 +143,20 @@ def test_shards_ahead_are_fetched_before_they_are_asked_for():
     assert opened == {2: 2, 3: 3}  # for the next reader: neither 1 nor 4 nor 7
 
 
+def test_it_can_be_closed_in_one_of_its_threads():
+    """Where the garbage collector may run."""
+    closed = threading.Event()
+
+    def read(shard):
+        shards.__exit__()
+        closed.set()
+        return shard
+
+    shards = OpenShards(read, {})
+    shards.keep([1], ahead=[])
+    assert closed.wait(30)
+
+
 def test_an_error_of_a_shard_ahead_is_raised_when_it_is_asked_for():
     def read(shard):
         if shard == 2:

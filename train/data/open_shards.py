@@ -19,7 +19,7 @@ FETCHES = 8  # at a time
 class OpenShards:
     """Reads shards by number with `read`. `opened` has shards that are open already.
 
-    It is a context manager: at its end the threads have ended, and `opened` has the open shards,
+    It is a context manager: at its end nothing more is fetched, and `opened` has the open shards,
     so that the next reader need not fetch them again. With `threads` 0 a shard is read when it is
     asked for, and none is ahead.
     """
@@ -41,9 +41,10 @@ class OpenShards:
 
     def __exit__(self, *_: object) -> None:
         if self._threads:
-            self._threads.shutdown(cancel_futures=True)
+            # Without waiting for the threads: the garbage collector may have called this in one.
+            self._threads.shutdown(wait=False, cancel_futures=True)
         for shard, found in self._coming.items():
-            if not found.cancelled() and found.exception() is None:
+            if found.done() and not found.cancelled() and found.exception() is None:
                 self._opened[shard] = found.result()
         self._before.clear()
         self._before.update(self._opened)
