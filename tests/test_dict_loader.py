@@ -70,6 +70,12 @@ def test_it_ends_after_its_steps_also_after_a_stop(small_folder, wanted):
         len(DictLoader(loader(small_folder)))
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_workers_have_as_many_batches(small_folder, workers):
+    source = DictLoader(loader(small_folder), steps=STEPS - 1)
+    assert len([*DataLoader(source, batch_size=None, num_workers=workers)]) == STEPS - 1
+
+
 def test_unpadded_batches_are_refused(small_folder):
     with pytest.raises(InputError, match="unpadded batches cannot be dictionaries"):
         DictLoader(loader(small_folder, unpadded=True))

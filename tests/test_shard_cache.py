@@ -57,20 +57,22 @@ def test_each_shard_is_fetched_once_and_reads_as_from_the_store(store, tmp_path)
 def test_the_least_recently_read_goes_first(tmp_path):
     folder = path_of("memory://lru")
     for name in "abcd":
-        (folder / name).write_bytes(name.encode() * 100)
+        (folder / f"{name}.arrow").write_bytes(name.encode() * 100)
     cache = ShardCache(tmp_path / "cache", limit=300)
 
     def fetch(name):
         digest = name * 64
-        found = cache.fetch(folder / name, sha256=digest, pauses=())
+        found = cache.fetch(folder / f"{name}.arrow", sha256=digest, pauses=())
         assert found.read_bytes() == name.encode() * 100
         for age, path in enumerate(sorted(cached(tmp_path), key=lambda p: p.stat().st_mtime_ns)):
             os.utime(path, ns=(age, age))  # file systems' clocks may be coarse
 
+    (tmp_path / "cache" / "thesis.tex").write_text("x" * 1000)
+    (tmp_path / "cache" / "folder").mkdir()
     for name in "abca":
         fetch(name)
     fetch("d")
-    assert sorted(path.name[0] for path in cached(tmp_path)) == ["a", "c", "d"]
+    assert sorted(path.name[0] for path in cached(tmp_path)) == ["a", "c", "d", "f", "t"]
 
 
 def test_a_damaged_copy_is_fetched_again_and_a_damaged_shard_named(store, tmp_path):
@@ -95,7 +97,9 @@ def test_a_full_disk_is_a_warning_and_reading_continues(store, tmp_path, monkeyp
     monkeypatch.setattr(module, "whole_file", full)
     assert batches(store, cache) == batches(store)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "has no space (No space left on device), so shards are fetched again each time" in line
+    assert (
+        "cannot be written (No space left on device), so shards are fetched again each time" in line
+    )
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
@@ -122,6 +126,7 @@ print(cache.fetch(path_of(sys.argv[2]), sha256="ab", pauses=()).stat().st_ino)
     for process in both:
         with process:
             inodes.append(process.communicate()[0])
+            assert process.returncode == 0
     assert inodes[0] == inodes[1]
 
 

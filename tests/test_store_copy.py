@@ -17,8 +17,8 @@ from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.paths import path_of
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 from train.artifacts import store_copy as module
-from train.artifacts.store_copy import StoreCopy, copy_path, local_files, store_copy
-from train.artifacts.store_lease import LEASE
+from train.artifacts.store_copy import StoreCopy, copy_path, store_copy
+from train.artifacts.store_lease import LEASE, Lease
 
 TRAIN = [
     "--preset",
@@ -53,7 +53,8 @@ def other_machine(monkeypatch):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {name: (folder / name).read_bytes() for name in local_files(folder)}
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LEASE)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
 def url_of(folder: Path) -> str:
@@ -111,6 +112,59 @@ def test_a_copy_that_is_ahead_of_its_store_stays(tmp_path):
     with store_copy(url_of(store), writes=True) as folder:
         assert "checkpoints/step-00000002/state.json" in contents(folder)
     assert contents(store) == contents(folder)
+
+
+@pytest.mark.parametrize("lost", [["run.json"], [*FILES]])
+def test_a_copy_that_was_deleted_deletes_nothing_in_the_store(tmp_path, lost):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    for name in lost:
+        (copy_path(url_of(store)) / name).unlink()
+    with store_copy(url_of(store), writes=True) as folder:
+        assert contents(folder).keys() == FILES.keys()
+    assert contents(store).keys() == FILES.keys()
+
+
+def test_a_copy_whose_download_was_interrupted_is_not_the_newer_one(
+    tmp_path, other_machine, monkeypatch
+):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    other_machine(tmp_path / "elsewhere")
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, {"run.json": "new", "checkpoints/step-00000002/state.json": "2"})
+    other_machine(tmp_path / "cache")
+
+    def fail(*_):
+        raise ConnectionError("cut off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path_of(url_of(store)).fs), "get_file", fail)
+        with pytest.raises(InputError, match=r"ConnectionError: cut off"):
+            store_copy(url_of(store), writes=True).__enter__()
+    there = contents(store)
+    with store_copy(url_of(store), writes=True) as folder:
+        assert contents(folder) == there
+    assert contents(store) == there
+
+
+def test_a_writer_whose_lease_was_taken_over_uploads_nothing_more(tmp_path, other_machine):
+    store = tmp_path / "store" / "run"
+    lease = Lease(path_of(url_of(store)), "a")
+    with lease:
+        write(store, {LEASE: json.dumps({"owner": "b", "pid": 7, "host": "other", "renewed": 0})})
+        with pytest.raises(InputError, match="was taken over by process 7 on other"):
+            lease._check_owner()
+
+
+def test_completion_and_print_config_open_no_store(tmp_path, cache):
+    run = url_of(tmp_path / "store" / "run")
+    done = clozeline("pretrain", "shards", "--out", run, "--print-config")
+    assert f'out = "{run}"' in done.stdout.splitlines()
+    assert not cache.exists()
+    assert not (tmp_path / "store").exists()
 
 
 def test_a_checkpoint_without_its_last_file_is_not_downloaded(tmp_path):

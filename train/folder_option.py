@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from pipeline.common.command import PRINTS
 from pipeline.common.config_options import ParamType
+from pipeline.common.given_paths import note_given
 from pipeline.common.paths import AnyPath, is_local
 
 
@@ -26,6 +28,9 @@ class Folder(ParamType):
         if "://" not in str(value) or ctx is None:
             return Path(value)
         with ctx.scope(cleanup=False):
+            if ctx.resilient_parsing or ctx.meta.get(PRINTS):  # nothing will be read or written
+                note_given(Path(value), str(value))
+                return Path(value)
             return _copy(str(value), writes=self.writes)
 
 
@@ -43,4 +48,6 @@ def _copy(url: str, *, writes: bool) -> Path:
     """A copy that follows the store until the command ends."""
     from train.artifacts.store_copy import store_copy
 
-    return click.get_current_context().with_resource(store_copy(url, writes=writes))
+    folder = click.get_current_context().with_resource(store_copy(url, writes=writes))
+    note_given(folder, url)
+    return folder

@@ -118,6 +118,7 @@ def _config_options() -> list[click.Option]:
             ["--print-config"],
             group=GENERAL,
             is_flag=True,
+            is_eager=True,  # before a store is opened
             expose_value=False,
             callback=_note,
             help="Print the options as a file for --config, and exit.",

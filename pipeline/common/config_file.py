@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from pipeline.common.errors import InputError, one_line
+from pipeline.common.given_paths import as_given
 from pipeline.common.sealed import unsealed
 
 OPTIONS = "options"  #: in a JSON file
@@ -133,7 +134,7 @@ def _kinds(kind: Any) -> tuple[tuple[type, ...], str]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(part) for part in value]
-    return value if isinstance(value, bool | int | float | None) else str(value)
+    return value if isinstance(value, bool | int | float | None) else as_given(value)
 
 
 def _toml(value: Any) -> str:

@@ -10,6 +10,7 @@ import shlex
 
 import click
 
+from pipeline.common.given_paths import as_given
 from pipeline.common.paths import AnyPath
 
 #: What follows, by the file that shows what a folder is.
@@ -30,10 +31,10 @@ def print_next_for(folder: AnyPath) -> None:
     for name, words in AFTER.items():
         if (folder / name).exists():
             names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
-            print_next(*(word.format(folder=folder, **names) for word in words))
+            print_next(*(word.format(folder=as_given(folder), **names) for word in words))
             return
 
 
 def beside(folder: AnyPath, name: str) -> str:
     """A folder of this name next to another; here, if that one is in a store."""
-    return name if "://" in str(folder) else str(folder.parent / name)
+    return name if "://" in as_given(folder) else str(folder.parent / name)

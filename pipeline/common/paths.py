@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 else:  # importing upath takes a while, and only URLs need it
     AnyPath = Path
 
-IN_FLIGHT = 64  #: ranges that are requested from a store at once
 #: The names of files that `whole_file` has not finished.
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
 
@@ -81,32 +80,6 @@ def open_mapped(path: AnyPath) -> pa.NativeFile:
     if is_local(path):
         return pa.memory_map(str(path))
     return pa.PythonFile(path.fs.open(path.path, "rb", cache_type="none"), "r")
-
-
-def read_ranges(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[pa.Buffer]:
-    """The bytes of each (file, start, length): mapped, or from a store, `IN_FLIGHT` at a time.
-
-    All files are in one store. A file that ends early gives fewer bytes. Raises OSError for a file
-    that cannot be read.
-    """
-    for first in range(0, len(ranges), IN_FLIGHT):
-        some = ranges[first : first + IN_FLIGHT]
-        folder = some[0][0].parent
-        if is_local(folder):
-            yield from map(_mapped_range, some)
-        else:
-            names = [str(path.path) for path, _, _ in some]  # type: ignore[union-attr]
-            starts = [start for _, start, _ in some]
-            stops = [start + size for _, start, size in some]
-            found = folder.fs.cat_ranges(names, starts, stops, on_error="raise")
-            yield from map(pa.py_buffer, found)
-
-
-def _mapped_range(part: tuple[AnyPath, int, int]) -> pa.Buffer:
-    path, start, length = part
-    with pa.memory_map(str(path)) as file:
-        file.seek(start)
-        return file.read_buffer(length)
 
 
 def names_in(folder: AnyPath) -> set[str]:

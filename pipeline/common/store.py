@@ -5,14 +5,18 @@ about the data: it is a StoreError, never a CorruptDataError.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from pipeline.common.errors import StoreError, one_line
 from pipeline.common.paths import AnyPath, is_local
 
 Found = TypeVar("Found")
 
+IN_FLIGHT = 64  #: ranges that are requested from a store at once
 PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 
@@ -22,6 +26,34 @@ def read_from_store(path: AnyPath, *, pauses: Sequence[float] = PAUSES) -> bytes
     store, name = path.fs, path.path
     content: bytes = _patiently(lambda: store.cat_file(name), path, pauses)
     return content
+
+
+def read_ranges(
+    ranges: Sequence[tuple[AnyPath, int, int]], *, pauses: Sequence[float] = PAUSES
+) -> Iterator[pa.Buffer]:
+    """The bytes of each (file, start, length): mapped, or from a store, `IN_FLIGHT` at a time.
+
+    All files are in one store. A file that ends early gives fewer bytes. Raises OSError for a local
+    file that cannot be read, and StoreError for a store, after the last attempt.
+    """
+    for first in range(0, len(ranges), IN_FLIGHT):
+        some = ranges[first : first + IN_FLIGHT]
+        folder = some[0][0].parent
+        if is_local(folder):
+            yield from map(_mapped_range, some)
+        else:
+            names = [str(path.path) for path, _, _ in some]  # type: ignore[union-attr]
+            starts = [start for _, start, _ in some]
+            stops = [start + size for _, start, size in some]
+            read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
+            yield from map(pa.py_buffer, _patiently(read, folder, pauses))
+
+
+def _mapped_range(part: tuple[AnyPath, int, int]) -> pa.Buffer:
+    path, start, length = part
+    with pa.memory_map(str(path)) as file:
+        file.seek(start)
+        return file.read_buffer(length)
 
 
 def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, int | None]:

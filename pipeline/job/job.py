@@ -251,7 +251,7 @@ def _run_graph(
 
 def _error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
     """Our own error that a runner carried here, often as the text of a traceback."""
-    names = "|".join(("InputError", "CorruptDataError", "JobFailedError"))
+    names = "|".join(("InputError", "CorruptDataError", "StoreError", "JobFailedError"))
     text = "".join(traceback.format_exception(error))
     found = re.search(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
     if not found:

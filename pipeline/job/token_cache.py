@@ -35,12 +35,12 @@ from pipeline.common.paths import (
     is_local,
     names_in,
     open_mapped,
-    read_ranges,
     remove_folder,
     whole_file,
 )
 from pipeline.common.ragged import offsets_of
 from pipeline.common.stage_timer import StageTimer
+from pipeline.common.store import read_ranges
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.schema import id_type
 from pipeline.examples.bucket_documents import BucketDocuments

@@ -120,8 +120,11 @@ class StoreCopy:
         known, here = self._known, local_files(self.local)
         if self._is_newer() if is_newer is None else is_newer:
             self._there = {name: (size, time) for name, (_, (size, time)) in known.items()}
+            for name in (known.keys() - here.keys()) & self._remote_files().keys():
+                self._download_file(name)  # lost here; an old checkpoint too many does no harm
             return
         remote = self._remote_files()
+        self._memory.unlink(missing_ok=True)  # a copy that is not whole is a new one next time
         for name in here.keys() - remote.keys():
             (self.local / name).unlink()
         for name, version in remote.items():

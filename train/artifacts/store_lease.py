@@ -53,7 +53,10 @@ class Lease:
         self._end.set()
         self._thread.join()
         if self.lost is None:
-            self._write(0.0)
+            try:
+                self._write(0.0)
+            except Exception as error:  # it ends by itself
+                print(f"warning: {unreachable(self._folder, error)}", file=sys.stderr)
 
     def holder(self) -> dict[str, Any]:
         """Who holds it, or held it last; empty without a holder. Raises what the store does."""
@@ -72,6 +75,15 @@ class Lease:
                 f"{age:.0f} s ago; wait for its end, or give another folder."
             )
 
+    def _check_owner(self) -> None:
+        """Raises InputError where another process has taken it since, also if it has ended."""
+        holder = self.holder()
+        if holder.get("owner", self._owner) != self._owner:
+            raise InputError(
+                f"{self._folder} was taken over by process {holder['pid']} on {holder['host']}, "
+                "while this one did not renew its lease."
+            )
+
     def _write(self, renewed: float) -> None:
         lease = {"owner": self._owner, "pid": os.getpid(), "host": platform.node()}
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -80,10 +92,11 @@ class Lease:
     def _renew(self) -> None:
         while not self._end.wait(LEASE_SECONDS / 3):
             try:
-                self._check()
+                self._check_owner()
                 self._write(time.time())
             except InputError as error:
                 self.lost = error
+                print(f"Error: {error}", file=sys.stderr)  # not every command answers the signal
                 os.kill(os.getpid(), STOP)
                 return
             except Exception as error:  # the next time may go well

@@ -60,7 +60,10 @@ class DictLoader(IterableDataset[dict[str, Tensor]]):
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         with closing(iter(self.loader)) as batches:
             while self.steps is None or self.loader.next_position < self._end(self.steps):
-                found = as_dictionary(next(batches).batch)
+                loaded = next(batches)
+                if self.steps is not None and loaded.next_position > self._end(self.steps):
+                    return  # the end is among the batches of other workers
+                found = as_dictionary(loaded.batch)
                 yield {key: found[key] for key in self.keys}
 
     def _end(self, steps: int) -> int:

@@ -10,16 +10,18 @@ name that is not whole. A file that is removed stays readable where it is mapped
 
 import fcntl
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.common.errors import NO_SPACE, InputError
+from pipeline.common.errors import advice
 from pipeline.common.paths import PARTIAL, AnyPath, make_folder, whole_file
 from pipeline.common.store import read_from_store
 
+SHARD = re.compile(r"[0-9a-f]{64}\.(arrow|tar)")
 LOCK = ".{}.lock"
 ABANDONED = 3600.0  #: seconds after which a partial file has no writer any more
 
@@ -32,17 +34,17 @@ class ShardCache:
 
     def __init__(self, folder: Path, *, limit: int) -> None:
         self.folder, self.limit = folder, limit
-        self._is_full = False
+        self._has_complained = False
         make_folder(folder)
 
     def fetch(self, path: AnyPath, *, sha256: str, pauses: Sequence[float]) -> AnyPath:
-        """The local copy of a store's shard, or `path` itself where the disk has no space for it.
+        """The local copy of a store's shard, or `path` itself where it cannot be written.
 
         Raises StoreError where the store cannot be read.
         """
         local = self.folder / f"{sha256}{path.suffix}"
         with _locked(self.folder / LOCK.format(sha256)):
-            if local.exists():
+            with suppress(FileNotFoundError):
                 os.utime(local)  # it is the most recently read
                 return local
             data = read_from_store(path, pauses=pauses)
@@ -51,8 +53,6 @@ class ShardCache:
                 with whole_file(local) as file:
                     file.write(data)
             except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise InputError(f"{local} cannot be written: {error.strerror}.") from error
                 self._complain(error)
                 return path
         return local
@@ -66,7 +66,7 @@ class ShardCache:
                 is_partial = PARTIAL.fullmatch(path.name)
                 if is_partial and time.time() - status.st_mtime > ABANDONED:
                     path.unlink()
-                elif not path.name.startswith("."):
+                elif SHARD.fullmatch(path.name):  # nothing of the user's
                     found.append((status.st_mtime, status.st_size, path))
         total = size + sum(of_file for _, of_file, _ in found)
         for _, of_file, path in sorted(found):
@@ -77,11 +77,11 @@ class ShardCache:
             total -= of_file
 
     def _complain(self, error: OSError) -> None:
-        if not self._is_full:
-            self._is_full = True
+        if not self._has_complained:
+            self._has_complained = True
             print(
-                f"warning: {self.folder} has no space ({error.strerror}), so shards are fetched "
-                "again each time; free disk space, or lower --shard-cache-limit.",
+                f"warning: {self.folder} cannot be written ({error.strerror}), so shards are "
+                f"fetched again each time; {advice(error)}.",
                 file=sys.stderr,
             )
 

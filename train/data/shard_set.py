@@ -134,6 +134,8 @@ class ShardSet:
         is_here = is_local(path) and path.exists()  # read_shard reports missing ones
         if is_here and (wrong := self._wrong_size(entry, path.stat().st_size)):
             raise CorruptDataError(wrong)
+        if entry.name in self._missing:  # a store would be asked again and again
+            raise InputError(f"{path} is missing.")
         try:
             examples = self._read_rows(entry, path)
         except InputError:
@@ -161,10 +163,11 @@ class ShardSet:
         checks: dict[str, Any] = {"expected": entry.checksum, "sha256": sha256}
         if self._cache and not is_local(path):
             copy = self._cache.fetch(path, sha256=entry.sha256, pauses=self._pauses)
-            try:
-                return read_shard(copy, **checks, pauses=self._pauses)
-            except CorruptDataError:
-                copy.unlink(missing_ok=True)
+            if is_local(copy):
+                try:
+                    return read_shard(copy, **checks)
+                except InputError:  # damaged, or removed meanwhile
+                    copy.unlink(missing_ok=True)
         return read_shard(path, **checks, pauses=self._pauses)
 
     def _wrong_size(self, entry: ShardEntry, size: int | None) -> str | None:
@@ -208,6 +211,7 @@ class ShardSet:
             )
         sizes = sizes_in(self.folder, pauses=self._pauses)
         missing = [entry.name for entry in self.entries if entry.name not in sizes]
+        self._missing = {*missing}
         wrong = {
             entry.name: complaint
             for entry in self.entries
