@@ -105,11 +105,10 @@ def _finetune_into(
     tests = {TEST: test, **{source: read_other(source, config) for source in also_test}}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
-    if world.broadcast_from_main(lambda: is_classifier(out) and not overwrite):
+    if not overwrite and world.broadcast_from_main(lambda: is_classifier(out)):
         return world.broadcast_from_main(lambda: _finished(out, job))
-    store = world.broadcast_from_main(
-        lambda: CellStore(out, job, resume=resume, overwrite=overwrite)
-    )
+    open_store = partial(CellStore, out, job, resume=resume, overwrite=overwrite)
+    store = world.broadcast_from_main(open_store)
     disable_malloc_trim()
     compared = ComparedModels(start, train, tests, class_names(train), config, world.device)
     cells, best, weights = train_all(compared, store, world)
@@ -125,10 +124,9 @@ def _finetune_into(
             max_seq_length=start.max_seq_length,
             temperature=best.selection.held_out.temperature,
         )
+        logits = compared.logits(classifier.model, TEST)
         report = summarize(
-            cells,
-            best,
-            compared.logits(classifier.model, TEST),
+            *(cells, best, logits),
             train=train,
             test=test,
             notes=_notes(run, start, config),

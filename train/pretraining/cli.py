@@ -18,6 +18,7 @@ from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
 
 if TYPE_CHECKING:
     from train.monitoring.trackers import Track
+    from train.pretraining.cool_down import CoolDown
     from train.pretraining.trainer import Outcome
 
 LOCAL = click.Path(path_type=Path)
@@ -132,37 +133,28 @@ def pretrain(
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
     sources = {name: options.pop(name) for name in SOURCES}
     _check_options(preset, options, given, sources)
+    sources["cool_down_from"] = _cool_down(sources["cool_down_from"])
     from train.engine.distributed import join_world
     from train.engine.lost_process import lost_process_in_one_line
-    from train.pretraining.cool_down import CoolDown, parse_cool_down
     from train.pretraining.plan import make_plan
     from train.pretraining.pretrain import pretrain as run_pretraining
 
-    if text := sources["cool_down_from"]:
-        run, step = parse_cool_down(text)
-        folder = Folder().convert(run, None, click.get_current_context())
-        sources["cool_down_from"] = CoolDown(folder, step)
-    architecture: dict[str, Any] = {"preset": preset, "dropout": dropout}
-    is_timed = options["for_"] is not None
+    how: dict[str, Any] = {"preset": preset, "dropout": dropout, "given": given, **sources}
     with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):
-        plan = make_plan(
-            shards, out=out, given=given, is_timed=is_timed, world=world, **architecture, **sources
-        )
+        plan = make_plan(shards, out=out, is_timed=bool(options["for_"]), world=world, **how)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
             return
+        how = {"resume": resume, "profile": profile or 0, "track": track, **sources}
         outcome = run_pretraining(
             shards,
             out=out,
             model=plan.model,
             training=training,
-            resume=resume,
             note=plan.note,
-            profile=profile or 0,
-            track=track,
             options=_reproducing(training),
-            **sources,
+            **how,
         )
     _report(outcome, out, training)
 
@@ -172,6 +164,16 @@ def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     [(name, given)] = recorded_options().items()
     chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
     return {name: given | chosen}
+
+
+def _cool_down(text: str | None) -> "CoolDown | None":
+    """What --cool-down-from names."""
+    from train.pretraining.cool_down import CoolDown, parse_cool_down
+
+    if text is None:
+        return None
+    run, step = parse_cool_down(text)
+    return CoolDown(Folder().convert(run, None, click.get_current_context()), step)
 
 
 def _patience(timeout: str) -> timedelta:

@@ -96,13 +96,10 @@ def make_plan(
     """
     manifest = read_manifest(shards)
     is_kept = not overwrite or world.any(is_restart())
-    there = world.broadcast_from_main(
-        lambda: read_run(out) if is_kept and (out / RUN).exists() else None
-    )
-    other = cool_down_from.run if cool_down_from else start_from
+    there = world.broadcast_from_main(lambda: _run_in(out) if is_kept else None)
+    other, left_out = cool_down_from.run if cool_down_from else start_from, 0.0
     model = _model(manifest, preset, dropout=dropout, start_from=other, init=init)
-    left_out = 0.0
-    if there and dropout is None:
+    if dropout is None and there:
         model = _with_dropout_of(there.model, model)
     elif dropout is None and not cool_down_from and world.device.type == "cuda":
         left_out = model.attention_probs_dropout_prob
@@ -127,9 +124,17 @@ def make_plan(
     settings |= {name: Setting(value, "given") for name, value in given.items()}
     if cool_down_from:
         settings = with_decay(settings, given, cool_down_from)
-    precision, source = settings["precision"]
-    settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
+    settings["precision"] = _resolved(settings["precision"], world)
     return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out)
+
+
+def _run_in(out: Path) -> RunConfig | None:
+    return read_run(out) if (out / RUN).exists() else None
+
+
+def _resolved(precision: Setting, world: World) -> Setting:
+    """`auto` as what this device has."""
+    return Setting(resolve_precision(str(precision.value), world.device), precision.source)
 
 
 def _model(

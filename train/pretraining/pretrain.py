@@ -75,9 +75,7 @@ def pretrain(
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     with join_world() as world, ExitStack() as stack:
-        precision = resolve_precision(training.precision, world.device)
-        training = replace(training, precision=precision)
-        _check_unpadded(model, training)
+        training = _with_precision(training, model, world)
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume, overwrite = True, False  # `out` holds the run that failed a moment ago
@@ -88,19 +86,30 @@ def pretrain(
         data = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
-        config = replace(
-            _with_micro_batch(config, world),
-            started_from=start.started_from,
-            options=options or {},
-        )
+        config = replace(_with_micro_batch(config, world), started_from=start.started_from)
+        config = replace(config, options=options or {})
         world.broadcast_from_main(lambda: _write_folder(out, config, shards, replaces=overwrite))
-        with _out_of_memory_in_one_line(config, world):
-            how: dict[str, Any] = {"data": data, "start": start, "profile": profile}
-            trainer = Trainer(shards, out, config, world, track=track, **how)
-            if world.is_main:
-                lines = first_screen(trainer, config)
-                print("\n".join([note, *lines] if note else lines), file=sys.stderr)
-            return trainer.train()
+        how: dict[str, Any] = {"data": data, "start": start, "profile": profile, "track": track}
+        return _train(shards, out, config, world, note=note, **how)
+
+
+def _with_precision(training: PretrainConfig, model: BertConfig, world: World) -> PretrainConfig:
+    """`auto` as what the device has. Raises InputError where that has no unpadded attention."""
+    resolved = resolve_precision(training.precision, world.device)
+    training = replace(training, precision=resolved)
+    _check_unpadded(model, training)
+    return training
+
+
+def _train(
+    shards: Path, out: Path, config: RunConfig, world: World, *, note: str | None, **how: Any
+) -> Outcome:
+    with _out_of_memory_in_one_line(config, world):
+        trainer = Trainer(shards, out, config, world, **how)
+        if world.is_main:
+            lines = first_screen(trainer, config)
+            print("\n".join([note, *lines] if note else lines), file=sys.stderr)
+        return trainer.train()
 
 
 def _config(

@@ -59,11 +59,7 @@ def find_resume_point(
         raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
     if not overwrite and (out / "run.json").exists():
         there = read_run(out)
-        if there.averaged:
-            raise InputError(
-                f"{out} is an average of checkpoints, without the optimizer's state to continue "
-                f"from; give another --out and --start-from {out}."
-            )
+        _check_not_averaged(out, there)
         if found := _newest_whole(out):
             checkpoint, state = found
             _check_same(out, config, there)
@@ -83,6 +79,14 @@ def find_resume_point(
         digest = check_initial(init, config.model, shards)
         return ResumePoint(state=TrainState(step=0), init=init, started_from=digest)
     return ResumePoint(state=TrainState(step=0))
+
+
+def _check_not_averaged(out: Path, there: RunConfig) -> None:
+    if there.averaged:
+        raise InputError(
+            f"{out} is an average of checkpoints, without the optimizer's state to continue "
+            f"from; give another --out and --start-from {out}."
+        )
 
 
 def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:

@@ -18,6 +18,7 @@ from train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from train.artifacts.checkpoint_writer import CheckpointWriter
 from train.artifacts.run import RunConfig, write_summary
 from train.artifacts.snapshot import restore_moments, take_snapshot
+from train.config import PretrainConfig
 from train.data.batch import LoadedBatch
 from train.data.loader import evaluation_batches
 from train.data.shard_set import ShardSet
@@ -99,16 +100,7 @@ class Trainer:
         )
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
-        total_steps = None if training.budget else training.max_steps
-        tracker = open_tracker(track, out, training.to_dict()) if world.is_main else None
-        self.log = MetricsLog(
-            out,
-            start_step=self.step,
-            max_steps=total_steps,
-            writes=world.is_main,
-            health=Health(total_steps=total_steps),
-            tracker=tracker,
-        )
+        self.log = _metrics_log(out, training, self.step, world, track)
         is_profiled = profile > 0 and world.is_main
         self.profile = StepProfile(out, steps=profile, device=world.device) if is_profiled else None
         self.learning = LearningLog(out, start_step=self.step) if world.is_main else None
@@ -295,6 +287,21 @@ class Trainer:
         snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
         if self.world.is_main:
             self.writer.save(snapshot, state)
+
+
+def _metrics_log(
+    out: Path, training: PretrainConfig, step: int, world: World, track: Track
+) -> MetricsLog:
+    """The log from this step on; rank 0 writes it."""
+    total_steps = None if training.budget else training.max_steps
+    return MetricsLog(
+        out,
+        start_step=step,
+        max_steps=total_steps,
+        writes=world.is_main,
+        health=Health(total_steps=total_steps),
+        tracker=open_tracker(track, out, training.to_dict()) if world.is_main else None,
+    )
 
 
 def _initialize_model(
