@@ -20,7 +20,9 @@ EXIT_CODES = {
     "JobFailedError": 1,
     "CheckFailedError": 1,
     "DivergedError": 1,
+    "LostProcessError": 1,
     "OutOfMemoryError": 1,
+    "StoreError": 1,
 }
 
 

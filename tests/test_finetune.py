@@ -532,7 +532,7 @@ def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_no_run_is_an_error(rows: tuple[str, str], tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="give a run"):
+    with pytest.raises(InputError, match="does not exist; check the path"):
         finetune(tmp_path / "nothing", rows[0], out=tmp_path / "out", config=CONFIG)
 
 
@@ -559,7 +559,7 @@ def test_values_that_cannot_be_are_refused(changes: dict[str, Any], message: str
 
 
 def test_damaged_folders_are_named(classifier: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a classifier"):
+    with pytest.raises(InputError, match="is an empty folder; give a classifier"):
         load_classifier(tmp_path)
     out = tmp_path / "out"
     shutil.copytree(classifier, out)

@@ -101,11 +101,11 @@ def test_block_zero_makes_every_bucket_hear_and_each_block_bucket_zero(tmp_path)
     steps = Steps(context)
     told = [dict(steps.tokenize_block(block)) for block in blocks]
     assert sorted(told[0]) == list(range(len(context.buckets)))
-    assert any(not part.batches for part in told[0].values())
+    assert any(not part.spans for part in told[0].values())
     for block, slices in zip(blocks, told, strict=True):
         assert 0 in slices
         assert {part.file for part in slices.values()} == {context.cache_path(block).name}
-        assert block.index == 0 or all(part.batches for b, part in slices.items() if b)
+        assert block.index == 0 or all(part.spans for b, part in slices.items() if b)
 
 
 def test_what_is_done_is_not_done_again(tmp_path):

@@ -7,18 +7,16 @@ from typing import Any
 import click
 
 from pipeline.common.command import PRINTS
-from pipeline.common.config_options import ParamType
+from pipeline.common.config_options import PathOrUrl
 from pipeline.common.given_paths import note_given
 from pipeline.common.paths import AnyPath, is_local
 
 
-class Folder(ParamType):
+class Folder(PathOrUrl):
     """A local folder, or the URL of one; the command gets the path of its local copy.
 
     With `writes`, what the command writes there goes to the store while it runs and at its end.
     """
-
-    name = "path"
 
     def __init__(self, *, writes: bool = False) -> None:
         self.writes = writes

@@ -1,6 +1,8 @@
 """The memory of a job on this machine, workers included."""
 
 import os
+import re
+from pathlib import Path
 
 
 def tree_memory() -> int:
@@ -22,7 +24,13 @@ def tree_memory() -> int:
 
 
 def process_peak() -> int:
-    """The peak resident set size of this process in bytes, shared pages included."""
+    """The peak resident set size of this process in bytes, shared pages included.
+
+    Not `ru_maxrss`, which Linux passes on to a new program: that of a large parent would count.
+    """
+    status = Path("/proc/self/status")
+    if status.exists() and (peak := re.search(r"VmHWM:\s+(\d+) kB", status.read_text())):
+        return int(peak[1]) * 1024
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
