@@ -18,12 +18,16 @@ class FailingStore(MemoryFileSystem):
     protocol = "failing"
     store: dict[str, Any] = {}  # noqa: RUF012 - the parent's, and shared as its own is
     pseudo_dirs = [""]  # noqa: RUF012
-    cachable = True
+    cachable = False  # fsspec would keep one for each thread
+    only: "FailingStore | None" = None
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.lock = threading.Lock()
-        self.reset()
+    def __new__(cls, *args: Any, **options: Any) -> "FailingStore":
+        """The same one for all threads and paths."""
+        if cls.only is None:
+            cls.only = super().__new__(cls)
+            cls.only.lock = threading.Lock()
+            cls.only.reset()
+        return cls.only
 
     def reset(self) -> None:
         """Forget all requests and failures."""
