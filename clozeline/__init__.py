@@ -1,6 +1,6 @@
 """Clozeline from Python: the functions behind the commands, under one name.
 
-    from clozeline import Loader as Loader
+    from clozeline import Loader
 
     for loaded in Loader("shards", batch_size=256, seed=0):
         print(loaded.batch.input_ids.shape)

@@ -11,6 +11,7 @@ from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import config_or_usage_error, options_of
 from pipeline.common.errors import ClozelineError, InputError, one_line
 from pipeline.common.folder_kind import wrong_folder
+from pipeline.common.given_paths import as_given
 from pipeline.common.next_command import print_next, print_next_for
 from train.benchmark.cli import benchmark
 from train.finetuning.cli import baseline, finetune
@@ -304,7 +305,7 @@ def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any
 
     exported = run_export(folder, out=out, int8_test=test, **options)
     done = "" if exported.is_new else "already complete: "
-    click.echo(f"{done}{exported.description}: {out}")
+    click.echo(f"{done}{exported.description}: {as_given(out)}")
     if options["form"] == "onnx" and (folder / "classifier.json").exists():
         print_next("predict", out, "TEXT", "--engine", "onnx")
     elif (out / "README.md").exists():  # of the formats, only transformers gets one

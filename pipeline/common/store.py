@@ -1,11 +1,11 @@
-"""Reading from a store: in one request, again after a failure, and named as what it is.
+"""Asking a store: in one request, again after a failure, and named as what it is.
 
 A store that does not answer, refuses or has lost a file (a timeout, 403, 404, 503) says nothing
 about the data: it is a StoreError, never a CorruptDataError.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,6 +17,8 @@ from pipeline.common.paths import AnyPath, is_local
 Found = TypeVar("Found")
 
 IN_FLIGHT = 64  #: ranges that are requested from a store at once
+#: Where the different stores keep what changes with the content; the first one found counts.
+VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
 PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 
@@ -24,7 +26,7 @@ def read_from_store(path: AnyPath, *, pauses: Sequence[float] = PAUSES) -> bytes
     """The content of a file in a store. Raises StoreError after the last attempt."""
     assert not is_local(path)
     store, name = path.fs, path.path
-    content: bytes = _patiently(lambda: store.cat_file(name), path, pauses)
+    content: bytes = patiently(lambda: store.cat_file(name), path, pauses)
     return content
 
 
@@ -46,7 +48,7 @@ def read_ranges(
             starts = [start for _, start, _ in some]
             stops = [start + size for _, start, size in some]
             read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
-            yield from map(pa.py_buffer, _patiently(read, folder, pauses))
+            yield from map(pa.py_buffer, patiently(read, folder, pauses))
 
 
 def _mapped_range(part: tuple[AnyPath, int, int]) -> pa.Buffer:
@@ -70,11 +72,26 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
         found: list[dict[str, Any]] = store.ls(name, detail=True)
         return found
 
-    found = _patiently(listed, folder, pauses)
+    found = patiently(listed, folder, pauses)
     return {info["name"].rstrip("/").rpartition("/")[2]: info.get("size") for info in found}
 
 
-def _patiently(ask: Callable[[], Found], path: AnyPath, pauses: Sequence[float]) -> Found:
+def reason_of(error: Exception) -> str:
+    """An error of a store's library in one line, with its kind: its message may be empty."""
+    return f"{type(error).__name__}: {one_line(error)}".rstrip(": ")
+
+
+def version_of(info: Mapping[str, Any]) -> str:
+    """What changes with the content of a file, of what its store reports about it."""
+    changing = next((info[key] for key in VERSION_KEYS if info.get(key)), info.get("created", ""))
+    return f"{info.get('size')}-{changing}"
+
+
+def patiently(
+    ask: Callable[[], Found], path: AnyPath, pauses: Sequence[float] | None = None
+) -> Found:
+    """The store's answer, asked again after each pause in seconds. Raises StoreError after all."""
+    pauses = PAUSES if pauses is None else pauses
     for pause in pauses:
         try:
             return ask()
@@ -88,6 +105,6 @@ def _patiently(ask: Callable[[], Found], path: AnyPath, pauses: Sequence[float])
         raise
     except Exception as error:
         raise StoreError(
-            f"{path} cannot be read from its store, after {len(pauses) + 1} attempts "
-            f"({type(error).__name__}: {one_line(error)}); fix this and run the command again."
+            f"{path} cannot be used in its store, after {len(pauses) + 1} attempts "
+            f"({reason_of(error)}); fix this and run the command again."
         ) from error

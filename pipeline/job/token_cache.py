@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from pipeline.common import ragged
 from pipeline.common.counts import Counts
-from pipeline.common.errors import CorruptDataError, InputError, one_line
+from pipeline.common.errors import CorruptDataError, InputError, StoreError, one_line
 from pipeline.common.paths import (
     PARTIAL,
     AnyPath,
@@ -40,7 +40,7 @@ from pipeline.common.paths import (
 )
 from pipeline.common.ragged import offsets_of
 from pipeline.common.stage_timer import StageTimer
-from pipeline.common.store import read_ranges
+from pipeline.common.store import read_ranges, reason_of
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.schema import id_type
 from pipeline.examples.bucket_documents import BucketDocuments
@@ -222,6 +222,11 @@ def _named(path: AnyPath) -> Iterator[None]:
     except MemoryError:  # Arrow's, too
         raise
     except (pa.ArrowException, OSError) as error:
+        if not isinstance(error, pa.ArrowException) and not is_local(path):
+            raise StoreError(
+                f"{path} cannot be used in its store ({reason_of(error)}); fix this and rerun the "
+                "command."
+            ) from error
         if getattr(error, "errno", None) not in (None, errno.ENOENT):
             raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
         raise CorruptDataError(

@@ -24,6 +24,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.common.errors import InputError
+from pipeline.common.store import version_of
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
@@ -46,8 +47,6 @@ NOT_UTF8 = {
 }
 #: Bytes of text per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
-# Where the different stores keep what changes with the content; the first one found counts.
-VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
 
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what the unpackers raise
 
@@ -110,8 +109,7 @@ def _describe(store: Any, path: str) -> File:
     name = path if isinstance(store, LocalFileSystem) else store.unstrip_protocol(path)
     if info.get("size") is None:
         raise InputError(f"{name}: the server does not report its size; download it first")
-    version = next((info[key] for key in VERSION_KEYS if info.get(key)), info.get("created", ""))
-    return File(path=name, size=info["size"], version=f"{info['size']}-{version}")
+    return File(path=name, size=info["size"], version=version_of(info))
 
 
 def _base_name(path: str) -> str:

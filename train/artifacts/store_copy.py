@@ -17,6 +17,7 @@ import fcntl
 import glob
 import json
 import os
+import shutil
 import sys
 import threading
 import time
@@ -27,17 +28,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.errors import InputError, JobFailedError, StoreError
 from pipeline.common.folder_lock import LOCK
 from pipeline.common.paths import is_local, path_of, whole_file
-from train.artifacts.store_lease import LEASE, Lease, unreachable
+from pipeline.common.store import patiently, reason_of, version_of
+from train.artifacts.store_lease import LEASE, Lease
 
 if TYPE_CHECKING:
     from upath import UPath
 
 WRITES = "writes"  #: in the file of a lock
 UPLOAD_SECONDS = 1.0
-ATTEMPTS = 5  #: of an upload at the end of the command; the time between them doubles
 #: Uploaded after all other files of their folder.
 LAST = ("state.json", "classifier.json", "config.json", "modules.json", "summary.json")
 #: Local files that are of this machine alone.
@@ -65,8 +66,8 @@ def store_copy(url: str, *, writes: bool) -> Iterator[Path]:
     """The local copy of a store's folder; with `writes`, changes go to the store until the end.
 
     Under torchrun the first process of each machine makes its copy, and rank 0 writes. Raises
-    InputError where the store cannot be read or another process writes, and JobFailedError where
-    changes cannot be uploaded.
+    StoreError where the store cannot be read, InputError where another process writes, and
+    JobFailedError where changes cannot be uploaded.
     """
     remote = path_of(url.rstrip("/"))
     assert not is_local(remote), "it is a URL"
@@ -98,7 +99,7 @@ class StoreCopy:
         self._thread = threading.Thread(target=self._follow, name="upload", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raises InputError where the store cannot be read, or another process writes."""
+        """Raises StoreError, and InputError where another process writes."""
         is_newer = self._is_newer()
         with ExitStack() as stack:
             stack.enter_context(self._lease)
@@ -116,7 +117,7 @@ class StoreCopy:
             self._upload_all()
 
     def download(self, *, is_newer: bool | None = None) -> None:
-        """Make the copy what the store has, unless it is the newer one. Raises InputError."""
+        """Make the copy what the store has, unless it is the newer one. Raises StoreError."""
         known, here = self._known, local_files(self.local)
         if self._is_newer() if is_newer is None else is_newer:
             self._there = {name: (size, time) for name, (_, (size, time)) in known.items()}
@@ -156,48 +157,41 @@ class StoreCopy:
 
     def _is_newer(self) -> bool:
         """Whether this copy was the last to write to the store."""
-        try:
-            return bool(self._lease.holder().get("owner") == self._owner)
-        except Exception as error:  # each store's library has its own
-            raise InputError(unreachable(self.remote, error)) from error
+        return bool(self._lease.holder().get("owner") == self._owner)
 
     def _follow(self) -> None:
         """Upload until the end; a failure is repaired by the next time."""
         while not (self._end.wait(UPLOAD_SECONDS) or self._lease.lost):
+            if not self._lease.is_fresh():
+                continue  # another process may write there by now
             try:
                 self.upload()
-            except Exception as error:
-                print(f"warning: {unreachable(self.remote, error)} Retried.", file=sys.stderr)
+            except Exception as error:  # each store's library has its own
+                print(f"warning: {self.remote}: {reason_of(error)}; retrying.", file=sys.stderr)
 
     def _upload_all(self) -> None:
-        for attempt in range(ATTEMPTS):
-            try:
-                return self.upload()
-            except Exception as error:
-                failure = error
-                time.sleep(2**attempt * (attempt + 1 < ATTEMPTS))
-        raise JobFailedError(
-            f"{unreachable(self.remote, failure)} What is missing there is in {self.local}; rerun "
-            "the command with --resume on this machine."
-        ) from failure
+        try:
+            if not self._lease.is_fresh():
+                self._lease.confirm()
+            patiently(self.upload, self.remote)
+        except StoreError as error:
+            raise JobFailedError(
+                f"{error} What is missing there is in {self.local}; rerun the command with "
+                "--resume on this machine."
+            ) from error
 
     def _download_file(self, name: str) -> None:
-        source, target = self.remote / name, self.local / name
+        target = self.local / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-        try:
-            self.remote.fs.get_file(source.path, str(partial))
-            partial.rename(target)
-        except Exception as error:
-            raise InputError(unreachable(source, error)) from error
-        finally:
-            partial.unlink(missing_ok=True)
 
-    def _remote_files(self) -> dict[str, list[str]]:
-        try:
-            return remote_files(self.remote)
-        except Exception as error:
-            raise InputError(unreachable(self.remote, error)) from error
+        def download() -> None:
+            with whole_file(target) as file, (self.remote / name).open("rb") as source:
+                shutil.copyfileobj(source, file)
+
+        patiently(download, self.remote / name)
+
+    def _remote_files(self) -> dict[str, str]:
+        return patiently(lambda: remote_files(self.remote), self.remote)
 
     def _read_memory(self) -> tuple[str, dict[str, Any]]:
         """The name of this copy, and its files with their versions as of the last upload."""
@@ -207,7 +201,7 @@ class StoreCopy:
         except (OSError, ValueError, LookupError, TypeError):
             return uuid.uuid4().hex, {}
 
-    def _write_memory(self, remote: dict[str, Any]) -> None:
+    def _write_memory(self, remote: dict[str, str]) -> None:
         """What the next command on this machine need not download again."""
         there = self._there
         self._known = {n: [version, list(there[n])] for n, version in remote.items() if n in there}
@@ -241,21 +235,15 @@ def remove_empty_folders(folder: Path) -> None:
             path.rmdir()
 
 
-def _version(info: dict[str, Any]) -> list[str]:
-    """What a store says of a file that changes with its content."""
-    names = ("size", "ETag", "etag", "md5Hash", "mtime", "LastModified", "modified", "created")
-    return [str(info[name]) for name in names if info.get(name) is not None]
-
-
-def remote_files(folder: "UPath") -> dict[str, list[str]]:
+def remote_files(folder: "UPath") -> dict[str, str]:
     """Name to version of a store's files; checkpoints without their last file have none.
 
-    The version is what the store has that changes with the content. Raises what the store does.
+    Raises what the store does.
     """
     fs, root = folder.fs, folder.path.rstrip("/")
     fs.invalidate_cache()
     found = fs.find(root, detail=True) if fs.exists(root) else {}
-    versions = {path[len(root) + 1 :]: _version(info) for path, info in found.items()}
+    versions = {path[len(root) + 1 :]: version_of(info) for path, info in found.items()}
     return {name: version for name, version in versions.items() if _is_whole(name, versions)}
 
 

@@ -4,7 +4,8 @@
 
 Its holder renews it three times in `LEASE_SECONDS`; another process is refused until it is given
 back, or that old. Stores have no common lock, so two processes that start within the same second
-may both be let in: the renewal of one of them finds the other and ends it.
+may both be let in: the renewal of one of them finds the other and ends it. A process that was cut
+off for longer writes nothing until its renewal has found that it still holds the lease.
 """
 
 import json
@@ -16,8 +17,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.common.errors import InputError, one_line
-from pipeline.common.paths import AnyPath
+from pipeline.common.errors import InputError
+from pipeline.common.store import patiently, reason_of
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -33,19 +34,15 @@ class Lease:
     def __init__(self, folder: "UPath", owner: str) -> None:
         self.lost: InputError | None = None  #: why it is not held any more
         self._folder, self._owner = folder, owner
+        self._renewed_at = -LEASE_SECONDS
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raises InputError where another process holds it."""
-        try:
-            self._check()
-            self._write(time.time())
-            self._check()
-        except InputError:
-            raise
-        except Exception as error:  # each store's library has its own
-            raise InputError(unreachable(self._folder, error)) from error
+        """Raises InputError where another process holds it, and StoreError."""
+        self._check(self.holder())
+        patiently(self._renewed, self._folder)
+        self._check(self.holder())
         self._thread.start()
         return self
 
@@ -56,18 +53,24 @@ class Lease:
             try:
                 self._write(0.0)
             except Exception as error:  # it ends by itself
-                print(f"warning: {unreachable(self._folder, error)}", file=sys.stderr)
+                self._warn(error)
 
     def holder(self) -> dict[str, Any]:
-        """Who holds it, or held it last; empty without a holder. Raises what the store does."""
+        """Who holds it, or held it last; empty without a holder. Raises StoreError."""
+        return patiently(self._read, self._folder)
+
+    def is_fresh(self) -> bool:
+        """Whether it was renewed so lately that no other process can have taken it."""
+        return time.monotonic() - self._renewed_at < LEASE_SECONDS
+
+    def _read(self) -> dict[str, Any]:
         try:
             lease: dict[str, Any] = json.loads((self._folder / LEASE).read_bytes())
         except FileNotFoundError:
             return {}
         return lease
 
-    def _check(self) -> None:
-        lease = self.holder()
+    def _check(self, lease: dict[str, Any]) -> None:
         age = time.time() - lease.get("renewed", 0.0)
         if lease.get("owner") != self._owner and age < LEASE_SECONDS:
             raise InputError(
@@ -75,8 +78,8 @@ class Lease:
                 f"{age:.0f} s ago; wait for its end, or give another folder."
             )
 
-    def _check_owner(self) -> None:
-        """Raises InputError where another process has taken it since, also if it has ended."""
+    def confirm(self) -> None:
+        """Raises InputError where another process has taken it since, and StoreError."""
         holder = self.holder()
         if holder.get("owner", self._owner) != self._owner:
             raise InputError(
@@ -89,21 +92,23 @@ class Lease:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / LEASE).write_bytes(json.dumps(lease | {"renewed": renewed}).encode())
 
+    def _renewed(self) -> None:
+        now = time.monotonic()
+        self._write(time.time())
+        self._renewed_at = now
+
+    def _warn(self, error: Exception) -> None:
+        print(f"warning: the lease of {self._folder}: {reason_of(error)}", file=sys.stderr)
+
     def _renew(self) -> None:
         while not self._end.wait(LEASE_SECONDS / 3):
             try:
-                self._check_owner()
-                self._write(time.time())
+                self.confirm()
+                self._renewed()
             except InputError as error:
                 self.lost = error
                 print(f"Error: {error}", file=sys.stderr)  # not every command answers the signal
                 os.kill(os.getpid(), STOP)
                 return
             except Exception as error:  # the next time may go well
-                print(f"warning: {unreachable(self._folder, error)} Retried.", file=sys.stderr)
-
-
-def unreachable(path: AnyPath, error: Exception) -> str:
-    """What is wrong with a store, in one line."""
-    reason = one_line(error) or type(error).__name__
-    return f"{path} cannot be read or written now ({type(error).__name__}: {reason})."
+                self._warn(error)

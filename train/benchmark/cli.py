@@ -7,6 +7,7 @@ import click
 
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import config_or_usage_error, options_of
+from pipeline.common.given_paths import as_given
 from pipeline.common.next_command import print_next_for
 from train.finetuning.config import FinetuneConfig
 from train.folder_option import Folder
@@ -44,5 +45,5 @@ def benchmark(
     results = run_benchmark(run, found, out=out, config=config, overwrite=overwrite)
     for line in as_table(results):
         click.echo(line)
-    click.echo(f"{len(found)} tasks: {out}")
+    click.echo(f"{len(found)} tasks: {as_given(out)}")
     print_next_for(run)

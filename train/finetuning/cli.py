@@ -7,6 +7,7 @@ import click
 
 from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
+from pipeline.common.given_paths import as_given
 from pipeline.common.next_command import print_next, print_next_for
 from train.finetuning.config import FinetuneConfig
 from train.folder_option import Folder
@@ -74,7 +75,7 @@ def finetune(
     for line in report.lines():
         click.echo(line)
     done = "" if report.is_new else "already complete: "
-    click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {out}")
+    click.echo(f"{done}accuracy {report.finetuned.scores.accuracy:.4f}: {as_given(out)}")
     print_next_for(out)
 
 

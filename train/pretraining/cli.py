@@ -11,6 +11,7 @@ from model.config import PRESETS, BertConfig
 from pipeline.common.command import Command, grouped_option, recorded_options
 from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
 from pipeline.common.errors import STOPPED
+from pipeline.common.given_paths import as_given
 from pipeline.common.next_command import print_next_for
 from train.config import RECIPE_FIELDS, PretrainConfig, seconds
 from train.folder_option import Folder
@@ -146,7 +147,7 @@ def pretrain(
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
             return
-        how = {"resume": resume, "profile": profile or 0, "track": track, **sources}
+        run_options = {"resume": resume, "profile": profile or 0, "track": track, **sources}
         outcome = run_pretraining(
             shards,
             out=out,
@@ -154,7 +155,7 @@ def pretrain(
             training=training,
             note=plan.note,
             options=_reproducing(training),
-            **how,
+            **run_options,
         )
     _report(outcome, out, training)
 
@@ -210,7 +211,7 @@ def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
 
     budget = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
     reached, done = f"step {outcome.step} {budget}", "" if outcome.is_new else "already complete: "
-    last_line = f"{done}{reached}: {out}"
+    last_line = f"{done}{reached}: {as_given(out)}"
     if not outcome.is_complete:
         last_line = f"Stopped at {reached}; checkpoint saved. Add `--resume` to continue."
     if is_main_process():
@@ -251,7 +252,9 @@ def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
         click.echo(line)
     *others, newest = map(str, averaged.steps)
     done = "" if averaged.is_new else "already complete: "
-    click.echo(f"{done}mean of the weights of steps {', '.join(others)} and {newest}: {out}")
+    click.echo(
+        f"{done}mean of the weights of steps {', '.join(others)} and {newest}: {as_given(out)}"
+    )
     print_next_for(out)
 
 

@@ -43,7 +43,7 @@ def parse_cool_down(text: str) -> tuple[str, int]:
 
 
 def settings_of(start: CoolDown) -> dict[str, Setting]:
-    """The numbers of the run at this step; by default, the decay is a fifth of the steps in all.
+    """The recipe settings at this step of the run; the decay defaults to a fifth of all steps.
 
     Raises InputError where there is no such run or checkpoint.
     """
