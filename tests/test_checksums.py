@@ -81,9 +81,10 @@ def test_a_missing_file_and_a_damaged_list_are_named(tmp_path):
     with pytest.raises(InputError, match=r"a cannot be read \(No such file"):
         check_sums(tmp_path)
     check_sums(tmp_path, ["b"])
-    (tmp_path / SUMS).write_bytes(b"\xff" * 100)
-    with pytest.raises(InputError, match=r"SHA256SUMS cannot be read \(it is damaged\)"):
-        check_sums(tmp_path)
+    for damaged in (b"\xff" * 100, b"0" * 64 + b"  a\0b\n"):
+        (tmp_path / SUMS).write_bytes(damaged)
+        with pytest.raises(InputError, match=r"SHA256SUMS cannot be read \(it is damaged\)"):
+            check_sums(tmp_path)
 
 
 def test_a_diverged_fine_tuning_leaves_no_classifier(run, tmp_path):

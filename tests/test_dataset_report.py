@@ -475,7 +475,9 @@ def test_rows_that_cannot_be_counted_are_named(data_set):
     write_data_set(other, train=(13, 20, 0, 7, 17), validation=(9, 14), tokenizer=few)
     name = "train-00001-of-00005.arrow"
     shutil.copy(data_set / name, other / name)
-    assert f"{other / name} does not match the manifest; `clozeline verify" in refused(other)
+    assert f"{other / name} is damaged (its bytes are not those that were written)" in refused(
+        other
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -35,6 +35,8 @@ FOUND = (
     ("config.json", as_json(CONFIG | {"num_hidden_layers": 10**30})),
     ("csv", b"text\xfa,label\na,b\n"),
     ("csv", b'\r\nz"nOebelr\x02\xfaa\nz"n\x86\n'),
+    ("csv", b"text,\x1dabel\nOne,a\n"),
+    ("jsonl", b'{"text": "a"\n }\n{"text": "a"\n }\n'),
 )
 
 
@@ -53,6 +55,13 @@ def test_a_tar_member_without_a_record_batch_is_named() -> None:
     seed = target.seeds[0]
     for at in range(512, len(seed), 97):  # inside of the member
         target.run(seed[:at] + b"\0\0\0\0" + seed[at + 4 :])
+
+
+def test_no_length_in_an_arrow_shard_is_taken_without_a_check() -> None:
+    target = TARGETS["arrow"]()
+    seed = target.seeds[0]
+    for at in range(0, len(seed) - 4, 4):
+        target.run(seed[:at] + b"\xff\xff\xff\xff" + seed[at + 4 :])
 
 
 def test_mutated_json_is_json_and_other_bytes_are_not() -> None:

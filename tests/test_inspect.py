@@ -1,10 +1,12 @@
 """`clozeline inspect`: the literal text that shows an example."""
 
+import shutil
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from pipeline.common.errors import CorruptDataError
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.schema import Examples
@@ -115,3 +117,13 @@ def test_as_many_examples_as_asked_for_the_same_for_the_same_seed(data_set):
         examples = read_shard(data_set / name)
         assert f": {examples.input_ids.lengths[int(row)]} tokens" in head
         assert head.startswith("train-")
+
+
+def test_a_changed_byte_in_a_shard_is_named_and_not_shown(data_set, tmp_path):
+    folder = shutil.copytree(data_set, tmp_path / "data")
+    for path in folder.glob("train-*"):
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"train-0000\d-of-\d+\.\w+ is damaged"):
+        list(inspect_dataset(folder, number=1, seed=0, width=80))

@@ -9,7 +9,7 @@ import click
 from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import config_or_usage_error, options_of
-from pipeline.common.errors import ClozelineError, InputError, one_line
+from pipeline.common.errors import ClozelineError, InputError, escaped, one_line
 from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.given_paths import as_given
 from pipeline.common.next_command import print_next, print_next_for
@@ -45,7 +45,7 @@ class InOrder(click.Group):
         try:
             return super().invoke(ctx)
         except ClozelineError as error:
-            raise failure(_escaped(str(error)), error.exit_code) from error
+            raise failure(escaped(str(error)), error.exit_code) from error
         except BrokenPipeError:  # click's: the reader of our output has left
             raise
         except OSError as error:
@@ -53,7 +53,7 @@ class InOrder(click.Group):
                 raise
             where = f"{error.filename}: " if error.filename else ""
             message = f"{where}{os.strerror(error.errno)}. Fix this and rerun the command."
-            raise failure(_escaped(message), InputError.exit_code) from error
+            raise failure(escaped(message), InputError.exit_code) from error
         except (MemoryError, RuntimeError) as error:
             if not isinstance(error, MemoryError) and not any(t in str(error) for t in NO_MEMORY):
                 raise
@@ -63,11 +63,6 @@ class InOrder(click.Group):
             if _is_interrupted(error):
                 raise click.Abort from error
             raise
-
-
-def _escaped(message: str) -> str:
-    """One line; where it had several, the name of a file has line ends in it."""
-    return message.replace("\r", "\\r").replace("\n", "\\n")
 
 
 def _is_interrupted(error: BaseException | None) -> bool:

@@ -13,7 +13,7 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath
 
 SUMS = "SHA256SUMS"
-LINE = re.compile(r"([0-9a-f]{64})  (.+)")
+LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")
 
 
 def file_sha256(path: AnyPath) -> str:

@@ -67,6 +67,14 @@ def advice(error: BaseException) -> str:
     return "fix this"
 
 
+def escaped(text: str) -> str:
+    r"""One line that can be printed: characters that are not printable, as `unicode_escape` does.
+
+    "tab\t, \u202eleft"  ->  "tab\\t, \\u202eleft"
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def one_line(error: BaseException) -> str:
     """A library's error message on one line, cut to 300 characters."""
     return " ".join(str(error).split())[:300]

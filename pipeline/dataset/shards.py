@@ -124,7 +124,9 @@ def read_batches(
                 raise pa.ArrowInvalid("its sha256 is not the manifest's")
             source = pa.BufferReader(whole)
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
-        yield from read(path, source)
+        for batch in read(path, source):
+            batch.validate(full=True)  # its buffers are read without bounds
+            yield batch
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing; rerun `clozeline shards` to rebuild it.") from error
     except MemoryError:  # Arrow's, too

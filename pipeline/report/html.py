@@ -13,7 +13,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, escaped
 from pipeline.common.paths import AnyPath, is_local, whole_file
 from pipeline.report.shown_example import ShownExample
 
@@ -99,13 +99,8 @@ def page_html(page: Page) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with unprintable characters (control characters and the like) escaped.
-
-    "tab\t, \u202eleft"  ->  "tab\\t, \\u202eleft"
-    """
-    return "".join(
-        c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text
-    )
+    """The text with unprintable characters but line ends escaped."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def fill_template(name: str, *, escape: bool, **values: Any) -> str:

@@ -50,7 +50,7 @@ def random_rows(
     bits = random_bits(stream_key(seed, "inspect"), np.arange(number)[:, None], np.arange(2))
     for for_shard, for_row in bits:
         shard = shards[int(uniform_below(for_shard, len(shards)))]
-        examples = read_shard(folder / shard.name)
+        examples = read_shard(folder / shard.name, expected=shard.checksum)
         yield shard.name, examples, int(uniform_below(for_row, len(examples)))
 
 

@@ -93,7 +93,7 @@ def shard_statistics(
     Raises InputError for a shard that cannot be read or does not match the manifest.
     """
     total = RowStatistics.empty(width)
-    for batch in read_batches(path):
+    for batch in read_batches(path, expected=entry.checksum):
         examples = from_record_batch(batch)
         if not _fits(examples, width, tokenizer):
             raise _mismatch(path)

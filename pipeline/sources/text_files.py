@@ -32,7 +32,7 @@ from pipeline.sources.files import (
     open_unpacked,
     read_unpacked,
 )
-from pipeline.sources.record_boundaries import TooLong, cut_chunks
+from pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
 from pipeline.sources.text_columns import check_columns
 
 JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
@@ -175,6 +175,7 @@ def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     for offset, data, documents in _chunks(block, chunk_bytes):
         lines = lines or _Lines(block.path, offset)
         for number, line in enumerate(data.split(b"\n")):
+            line = line.lstrip(WHITESPACE)  # that before the block is not seen
             if not line or line.isspace():
                 continue
             try:

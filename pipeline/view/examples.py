@@ -82,11 +82,13 @@ class ExamplePages:
         self.manifest = read_manifest(folder)
         self.tokenizer = load_tokenizer(folder / TOKENIZER)
         self.shards: list[ShardEntry] = self.manifest.shards
-        self._read = lru_cache(OPEN_SHARDS)(
-            lambda shard: read_shard(folder / self.shards[shard].name)
-        )
+        self._read = lru_cache(OPEN_SHARDS)(self._read_shard)
         self._matches = lru_cache(32)(self._find)
         self._ranked = lru_cache(4)(self._rank)
+
+    def _read_shard(self, number: int) -> Examples:
+        shard = self.shards[number]
+        return read_shard(self.folder / shard.name, expected=shard.checksum)
 
     def tab(self) -> Tab:
         """The page."""

@@ -146,9 +146,6 @@ class ShardSet:
             raise self._damaged(path, f"{len(examples):,} rows, the manifest says {entry.rows:,}")
         if self.manifest.config.is_packed != (examples.piece_lengths is not None):
             raise self._damaged(path, "its columns are not those of the manifest's --pairs")
-        columns = [x for x in examples.columns().values() if isinstance(x, Ragged)]
-        if not all(map(_has_valid_offsets, columns)):
-            raise self._damaged(path, "rows overlap or lie beyond the file")
         for what, highest, limit in self._limits(examples):
             if highest > limit:
                 raise self._damaged(path, f"{what} {highest:,}, the highest possible is {limit:,}")
@@ -253,10 +250,6 @@ def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
         piece_lengths=Ragged(np.ones(rows, np.uint16), ids.offsets) if packed else None,
         piece_documents=Ragged(zeros, ids.offsets) if packed else None,
     )
-
-
-def _has_valid_offsets(column: Ragged) -> bool:
-    return bool((column.lengths >= 0).all()) and column.offsets[-1] == len(column.values)
 
 
 def _wrong_rows(examples: Examples) -> str | None:
