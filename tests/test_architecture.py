@@ -41,9 +41,6 @@ TRAIN_MAY_IMPORT = {
 }
 #: Pages of runs and classifiers are drawn with the parts of the pages of a data set.
 PAGES = {"report", "view"}
-RUN_REPORT_MAY_IMPORT = {
-    "pipeline.report.html", "pipeline.report.charts", "pipeline.report.shown_example",
-}  # fmt: skip
 
 
 @cache
@@ -100,7 +97,7 @@ def test_packages_import_one_way(path):
     if package == "model":
         assert roots(names) & {*PACKAGES} <= {"model"}
     if package == "train" and path.name != "cli.py":
-        for name in ours(names) - RUN_REPORT_MAY_IMPORT:
+        for name in ours(names):
             other, its_room = room(name)
             is_page = room(module(path)) == ("train", "view") and its_room in PAGES
             assert is_page or its_room in TRAIN_MAY_IMPORT[other], name

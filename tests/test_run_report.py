@@ -16,8 +16,9 @@ from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
 from train.artifacts.run import RunConfig, write_run, write_summary
 from train.cli import main
-from train.monitoring.run_history import RunHistory
-from train.monitoring.run_report import page_of
+from train.monitoring.learning import Guesses, HeldOutRow, LearningLog
+
+pytest.importorskip("jinja2")
 
 LOOK = {"heldout/mlm_loss": 3.25, "heldout/mlm_accuracy": 0.31, "heldout/unigram_loss": 4.5}
 
@@ -79,35 +80,83 @@ def refused(*arguments: object) -> str:
     return result.stderr
 
 
-def captions(html: str) -> list[str]:
-    return re.findall("<figcaption>(.*?)</figcaption>", html)
+def curves(html: str) -> dict[str, Any]:
+    """The values that the page's script draws."""
+    page = html[html.index('<section id="curves">') :]
+    found = re.search(r'<script type="application/json" data-values>(.*?)</script>', page, re.S)
+    assert found
+    return dict(json.loads(found[1]))
 
 
-def test_the_page_is_in_the_run_and_has_a_chart_for_each_metric(run):
+def series(html: str) -> dict[str, Any]:
+    """Steps and values of each line of the only run."""
+    (run,) = curves(html)["runs"]
+    return dict(run["series"])
+
+
+def figures(html: str) -> dict[str, str]:
+    """The key figures at the top."""
+    return dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
+
+
+def test_the_page_is_in_the_run_and_has_a_line_for_each_metric(run):
     assert report(run).stdout == f"{run / REPORT}\n"
-    assert captions((run / REPORT).read_text()) == [
-        *("masked-LM loss", "NSP loss", "masked-LM accuracy", "NSP accuracy"),
-        *("learning rate", "gradient norm", "tokens/s", "waiting for data"),
-    ]
+    found = series((run / REPORT).read_text())
+    assert found["mlm_loss"] == [[1, 10, 20, 30, 40, 50], [3.99, 3.9, 3.8, 3.7, 3.6, 3.5]]
+    assert found["heldout/mlm_loss"] == [[50], [3.25]]
+    assert found.keys() >= {"gradient_norm", "tokens_per_second", "data_wait", "nsp_accuracy"}
     assert not list(run.glob(".*"))
 
 
-def test_the_page_needs_and_runs_nothing_else(run):
+def test_the_page_is_the_one_of_view(run, tmp_path):
+    exported = tmp_path / "view.html"
+    done = CliRunner().invoke(main, ["view", str(run), "--export", str(exported)])
+    assert done.exit_code == 0
+    assert page(run) == exported.read_text()
+
+
+def test_the_page_needs_nothing_else_and_runs_only_its_own_script(run):
     html = page(run)
-    assert not re.search(r"<script|<link|<img|@import|https?://(?!www\.w3\.org)", html)
+    assert not re.search(r"<script[^>]* src|<img|@import|https?://(?!www\.w3\.org)", html)
+    assert re.findall('<link[^>]*href="(.*?)"', html) == ["data:,"]
+    (policy,) = re.findall('Content-Security-Policy" content="(.*?)"', html)
+    assert policy.startswith("default-src 'none'")
+    assert "connect-src" not in policy
+
+
+def test_the_held_out_rows_and_their_answers_are_on_the_page(run):
+    assert "No evaluation yet" in page(run)
+    tokens = small_tokenizer().tokens
+    cat, mat = tokens.index("cat"), tokens.index("mat")
+    row = HeldOutRow(
+        input_ids=[2, 4, 3], positions=[1], answers=[cat], length_a=3, next_sentence_label=-1
+    )
+    log = LearningLog(run, start_step=0)
+    for step, token, p in ((10, mat, 0.25), (50, cat, 0.75)):
+        guesses = Guesses(guesses=[[token]], probabilities=[[p]], of_answers=[[p]], label_1=[None])
+        log.write(step, [row], guesses)
+    html = page(run)
+    assert re.search('<span class="token masked right">cat <small class="guess">75% ✓', html)
+    learned = html[html.index('<section id="learning">') :]
+    values = re.findall(r'<script type="application/json" data-values>(.*?)</script>', learned)
+    steps = json.loads(values[0])["evaluations"]
+    assert [(found["step"], found["guesses"]) for found in steps] == [
+        (10, [["mat"]]),
+        (50, [["cat"]]),
+    ]
 
 
 def test_the_key_figures_are_those_of_the_run(run):
-    figures = dict(page_of([RunHistory.of(run, "one")]).figures)
-    assert figures["state"] == "complete"
-    assert figures["last logged step"] == "50 of 50"
-    assert figures["masked-LM loss, held out"] == "3.250"
-    assert figures["unigram loss, held out"] == "4.500"
-    assert figures["masked-LM accuracy, held out"] == "31.0%"
-    assert figures["masked-LM loss"] == "3.748"  # the mean of the six lines
-    assert figures["tokens/s, median"] == "1,000"
-    assert "MFU" not in figures  # it was not measured
-    assert figures["parameters"] == f"{count_parameters(TINY):,}"
+    found = figures(page(run))
+    assert found["state"] == "complete"
+    assert found["last logged step"] == "50 of 50"
+    assert found["masked-LM loss, held out"] == "3.250"
+    assert found["unigram loss, held out"] == "4.500"
+    assert found["masked-LM accuracy, held out"] == "31.0%"
+    assert found["masked-LM loss"] == "3.748"  # the mean of the six lines
+    assert found["tokens/s, median"] == "1,000"
+    assert "MFU" not in found  # it was not measured
+    assert found["parameters"] == f"{count_parameters(TINY):,}"
 
 
 def test_every_setting_is_on_the_page(run):
@@ -122,13 +171,15 @@ def test_the_same_run_gives_the_same_bytes(run):
 
 def test_mfu_is_drawn_if_it_was_measured(tmp_path):
     html = page(make_run(tmp_path / "gpu", [line(step, mfu=0.4) for step in (1, 2)]))
-    assert "MFU" in captions(html)
+    assert series(html)["mfu"] == [[1, 2], [0.4, 0.4]]
     assert "<dd>40.0%</dd>" in html
 
 
 def test_health_warnings_are_on_the_page(tmp_path):
     html = page(make_run(tmp_path / "sick", [line(1), line(2, gradient_norm=0.0)]))
-    assert "<td>2</td><td>the gradient norm is 0" in html
+    (warning,) = curves(html)["runs"][0]["warnings"]
+    assert warning["step"] == 2
+    assert warning["words"].startswith("the gradient norm is 0")
 
 
 def test_the_unigram_of_the_first_line_is_that_of_the_warnings(tmp_path):
@@ -146,7 +197,7 @@ def test_a_run_killed_after_a_few_lines_is_drawn_as_far_as_it_got(tmp_path, numb
         file.write('{"step": 60, "mlm_l')
     html = page(folder)
     assert "not complete" in html
-    assert len(captions(html)) == (8 if number else 0)
+    assert len(series(html)) == (8 if number else 0)
 
 
 def test_a_run_without_a_file_of_metrics_is_drawn_too(tmp_path):
@@ -158,12 +209,14 @@ def test_a_run_without_a_file_of_metrics_is_drawn_too(tmp_path):
 def test_a_value_that_is_not_finite_is_left_out(tmp_path):
     html = page(make_run(tmp_path / "nan", [*LINES, line(60, mlm_loss=float("nan"))]))
     assert "mlm_loss is nan" in html
-    assert "3.748" in html
+    assert figures(html)["masked-LM loss"] == "3.748"
 
 
 def test_thousands_of_lines_fit_on_a_page(tmp_path):
     html = page(make_run(tmp_path / "long", [line(step) for step in range(1, 3001)]))
-    assert "masked-LM loss, means of 15 logged steps" in captions(html)
+    steps, values = series(html)["mlm_loss"]
+    assert len(steps) == len(values) == 500
+    assert (steps[0], values[0]) == (3.5, 3.965)  # means of the first six
     assert len(html) < 300_000
 
 
@@ -171,7 +224,7 @@ def test_several_runs_are_plotted_together_on_the_page_of_the_first(run, tmp_pat
     other = make_run(tmp_path / "two", LINES[:3], learning_rate=0.25)
     assert report(run, other).stdout == f"{run / REPORT}\n"
     html = (run / REPORT).read_text()
-    assert "masked-LM loss, held out" in captions(html)
+    assert [found["name"] for found in curves(html)["runs"]] == ["one", "two"]
     assert "<td>training: learning_rate</td><td>0.001</td><td>0.25</td>" in html
     assert html.count("training: learning_rate") == 3  # the table of differences, and two configs
     assert "<td>last logged step</td><td>50</td><td>20</td>" in html
@@ -215,8 +268,13 @@ def test_a_name_is_text_and_not_markup(tmp_path):
 def test_what_a_user_can_fix_is_one_line(run, tmp_path):
     assert "give a data set, a run or a classifier." in refused(tmp_path)
     assert "does not exist; check the path." in refused(tmp_path / "nothing")
-    assert "give a run of `clozeline pretrain`." in refused(run, tmp_path)
-    assert "5 runs are too many for a page; give at most 4" in refused(*[run] * 5)
+    assert "give a data set, a run or a classifier." in refused(run, tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "manifest.json").write_text("{}")
+    for folders in ((run, tmp_path / "data"), (tmp_path / "data", run)):
+        message = "data is a data set of `clozeline shards`; give a run of `clozeline pretrain`."
+        assert message in refused(*folders)
+    assert "5 folders are a run; a page shows at most 4" in refused(*[run] * 5)
     assert "is a folder; give --out the name of a file" in refused(run, "--out", tmp_path)
     (run / "metrics.jsonl").write_text("{}\n{}\n")
     assert "line 1 of" in refused(run)

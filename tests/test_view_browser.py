@@ -8,8 +8,6 @@ import pytest
 
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
 from tests.support.local_page import running
-from tests.support.small_classifier import write_small_classifier
-from tests.support.small_training import STILL, train
 from train.artifacts.run import LEARNING
 from train.monitoring.metrics import METRICS, read_metrics
 from train.view.view import make_site
@@ -18,6 +16,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=INSTALL),
 ]
+pytest_plugins = ["tests.support.view_fixtures"]
 TAB, END, HOME, LEFT, RIGHT = "\ue004", "\ue010", "\ue011", "\ue012", "\ue014"  # WebDriver's keys
 PAGES = ("examples", "learning", "curves", "classifier", "try")
 #: Elements that are cut off or push the page wider than the window.
@@ -28,24 +27,6 @@ TOO_WIDE = "return document.documentElement.scrollWidth - document.documentEleme
 def browser(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("browser")) as browser:
         yield browser
-
-
-@pytest.fixture(scope="module")
-def run(small_folder, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "run"
-    train(small_folder, out, model=STILL, eval_every=4)
-    return out
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    return write_small_classifier(tmp_path_factory.mktemp("classifiers") / "<i>one")
-
-
-@pytest.fixture(scope="module")
-def server(small_folder, run, classifier):
-    with running(make_site([small_folder, run, classifier]).server()) as server:
-        yield server
 
 
 def first_title(browser):

@@ -115,30 +115,21 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     """Write an HTML report on a data set, a classifier or runs.
 
     For a data set: SHARDS/report.html, and a data set card for the Hugging Face Hub,
-    SHARDS/README.md. An edited card is kept. For a run: RUN/report.html. Up to four runs are
-    compared in the report of the first. For a classifier: CLASSIFIER/report.html.
+    SHARDS/README.md. An edited card is kept. For a run: RUN/report.html, the pages of
+    `clozeline view`. Up to four runs are compared in the report of the first. For a classifier:
+    CLASSIFIER/report.html.
     """
-    from pipeline.dataset.manifest import MANIFEST
     from pipeline.report.dataset_report import write_report
+    from train.view.view import export_report, kind_of_folder
 
-    # Checked before torch is imported: a pipeline host may have none.
-    is_run, is_dataset, is_classifier = (
-        (folders[0] / name).exists() for name in ("run.json", MANIFEST, "classifier.json")
-    )
-    if is_classifier and len(folders) == 1:
-        from train.finetuning.classifier_report import write_classifier_report
-
-        click.echo(write_classifier_report(local_copies(folders, writes=out is None)[0], out=out))
+    kinds = [kind_of_folder(folder) for folder in folders]
+    if kinds != ["data set"]:
+        for folder, kind in zip(folders, kinds, strict=True):
+            if kind != "run" and len(folders) > 1:
+                raise wrong_folder(folder, "a run of `clozeline pretrain`")
+        click.echo(export_report(local_copies(folders, writes=out is None), out=out))
         print_next_for(folders[0])
         return
-    if is_run or len(folders) > 1:
-        from train.monitoring.run_report import write_run_report
-
-        click.echo(write_run_report(local_copies(folders, writes=out is None), out=out))
-        print_next_for(folders[0])
-        return
-    if not is_dataset:
-        raise wrong_folder(folders[0], "a data set, a run or a classifier")
     written = write_report(folders[0], out=out)
     if out is None and written.card is None:
         click.echo(f"warning: {folders[0] / 'README.md'} was edited and is kept", err=True)

@@ -32,7 +32,7 @@ class Folder(PathOrUrl):
             return _copy(str(value), writes=self.writes)
 
 
-def local_copies(folders: Sequence[AnyPath], *, writes: bool) -> list[Path]:
+def local_copies(folders: Sequence[AnyPath], *, writes: bool = False) -> list[Path]:
     """The folders, each by its local copy where it is in a store; the first one may be written."""
     return [
         folder

@@ -30,6 +30,7 @@ class Tab:
     values: Callable[[Values], dict[str, Any]]
     #: From the query to plain values, for PATH.json.
     data: Callable[[Values], Any]
+    scripts: Sequence[str] = ()  # assets
     needs_server: bool = False  # not part of an exported page
 
 
@@ -40,7 +41,11 @@ class Site:
     title: str
     tabs: Sequence[Tab]
     actions: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
-    scripts: Sequence[str] = ()  # assets
+
+    @property
+    def scripts(self) -> list[str]:
+        """Those of all tabs, each once."""
+        return list(dict.fromkeys(script for tab in self.tabs for script in tab.scripts))
 
     def routes(self) -> dict[str, Route]:
         """What a server answers, by method and path."""
@@ -68,14 +73,14 @@ class Site:
         Raises InputError if a library is missing or `path` cannot be a file.
         """
         check_report(path, LIBRARIES)
-        script = self._script()
+        site = replace(self, tabs=[tab for tab in self.tabs if not tab.needs_server])
+        script = site._script()
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        tabs = [tab for tab in self.tabs if not tab.needs_server]
         html = fill_template(
             TEMPLATE,
             escape=True,
-            site=replace(self, tabs=tabs),
-            pages=[(tab, tab.values({})) for tab in tabs],
+            site=site,
+            pages=[(tab, tab.values({})) for tab in site.tabs],
             is_live=False,
             message="",
             style=self._style(),

@@ -1,7 +1,7 @@
-"""How a run is doing: metrics on disk, warnings in words, a page of curves.
+"""How a run is doing: metrics on disk, warnings in words.
 
     {"step": 100, "mlm_loss": 6.73, "tokens_per_second": 14210.0, ...}
-    ->  RUN/metrics.jsonl, TensorBoard events, RUN/report.html
+    ->  RUN/metrics.jsonl, TensorBoard events
 
     held-out rows and the answers of the model at an evaluation  ->  RUN/learning.jsonl
 

@@ -7,6 +7,7 @@ import click
 from pipeline.common.command import Command, grouped_option
 from pipeline.common.config_options import PathOrUrl
 from pipeline.common.paths import AnyPath
+from train.folder_option import local_copies
 
 
 @click.command(cls=Command, example="clozeline view work/shards work/run")
@@ -34,9 +35,14 @@ def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
     while it trains; and forms to fill masks and classify texts. The page is only for this machine
     (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
     """
-    from train.view.view import make_site
+    from train.view.view import kind_of_folder, make_site
 
-    site = make_site(folders)
+    site = make_site(
+        [
+            folder if kind_of_folder(folder) == "data set" else local_copies([folder])[0]
+            for folder in folders
+        ]
+    )
     if file:
         site.export(file)
         click.echo(file)

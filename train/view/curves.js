@@ -199,6 +199,7 @@ const drawChart = (chart, data, weight, fromZero, cursors) => {
   drawLines(svg, lines, scales);
   drawWarnings(svg, data, scales);
   figure.append(element("figcaption", {}, chart.label), legendOf(lines), svg);
+  if (chart.note) figure.append(element("p", { class: "note" }, chart.note));
   addCursor(figure, svg, chart, lines, scales, cursors);
   return figure;
 };
@@ -219,10 +220,8 @@ const startCurves = (root) => {
       element("li", {}, `⚠ ${several ? `${run.name}, ` : ""}step ${warning.step.toLocaleString("en")}: ${warning.words}`))));
     find("state").textContent = data.runs.map((run) =>
       `${several ? `${run.name}: ` : ""}step ${run.step.toLocaleString("en")}, ${run.complete ? "complete" : "not complete"}`).join("; ");
-    for (const [name, value] of data.figures) {
-      const term = [...find("figures").querySelectorAll("dt")].find((dt) => dt.textContent === name);
-      if (term) term.nextElementSibling.textContent = value;
-    }
+    find("figures").firstElementChild.replaceChildren(...data.figures.map(([name, value]) => element(
+      "div", value.length > 40 ? { class: "long" } : {}, element("dt", {}, name), element("dd", {}, value))));
   };
   find("smoothing").addEventListener("input", draw);
   find("from-zero").addEventListener("change", draw);

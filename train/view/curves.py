@@ -1,23 +1,72 @@
 """The Curves page: metrics of up to four runs, read again while they train."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from pipeline.report.html import make_sections
 from pipeline.view.server import Values
 from pipeline.view.site import Tab
 from train.artifacts.run import SUMMARY
 from train.monitoring.metrics import METRICS
-from train.monitoring.run_history import RunHistory
-from train.monitoring.run_report import key_figures, read_histories
-from train.monitoring.run_sections import CHARTS, TEXT_SECTIONS, thinned
+from train.monitoring.run_history import UNIGRAM, Points, RunHistory
+from train.view.run_results import SECTIONS, key_figures, read_histories
 
-POINTS = 500  # of a line
+POINTS = 500  # of a line; longer histories are averaged
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricChart:
+    """A chart of one metric: over steps, in training and held out."""
+
+    name: str
+    label: str
+    note: str = ""
+    is_percent: bool = False
+    unigram: str = ""  # a third line to compare with
+    is_noisy: bool = True  # may be smoothed
+
+    def lines(self, *, is_alone: bool) -> dict[str, str]:
+        """Metric names by kind of line; the unigram's only where a run is alone in the chart."""
+        kinds = {"training": self.name, "held out": f"heldout/{self.name}"}
+        return kinds | ({"unigram": self.unigram} if self.unigram and is_alone else {})
+
+
+#: In the order of the page.
+CHARTS: Final = (
+    MetricChart(
+        name="mlm_loss",
+        label="masked-LM loss",
+        note="In nats. The unigram loss is that of a model that knows only how frequent each token "
+        "is, on the same held-out masks.",
+        unigram=UNIGRAM,
+    ),
+    MetricChart(name="nsp_loss", label="NSP loss", note="In nats."),
+    MetricChart(name="mlm_accuracy", label="masked-LM accuracy", is_percent=True),
+    MetricChart(name="nsp_accuracy", label="NSP accuracy", note="Chance is 50%.", is_percent=True),
+    MetricChart(name="learning_rate", label="learning rate", is_noisy=False),
+    MetricChart(name="gradient_norm", label="gradient norm", note="Before clipping."),
+    MetricChart(name="tokens_per_second", label="tokens/s", note="Without padding."),
+    MetricChart(
+        name="data_wait",
+        label="waiting for data",
+        note="Fraction of the time.",
+        is_percent=True,
+    ),
+    MetricChart(
+        name="mfu",
+        label="MFU",
+        note="Fraction of the device's peak FLOPs that the model used.",
+        is_percent=True,
+    ),
+)
 
 
 class CurvePages:
-    """The curves of some runs. Raises InputError if a folder is not a run, or for more than 4."""
+    """The curves of some runs. Raises InputError if a folder is not a run."""
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = runs
@@ -25,18 +74,22 @@ class CurvePages:
 
     def tab(self) -> Tab:
         """The page."""
-        template = "train.view/curves.html.jinja"
         return Tab(
-            name="Curves", path="/curves", template=template, values=self.values, data=self.data
+            name="Curves",
+            path="/curves",
+            template="train.view/curves.html.jinja",
+            scripts=("train.view/page.js", "train.view/curves.js"),
+            values=self.values,
+            data=self.data,
         )
 
     def values(self, _: Values) -> dict[str, Any]:
-        """What the template shows: the page's data for its script, and the report's tables."""
+        """What the template shows: the data for its script, and tables."""
         histories = read_histories(self._runs)
         return {
             "data": self.data({}),
             "figures": key_figures(histories),
-            "sections": make_sections(TEXT_SECTIONS, histories),
+            "sections": make_sections(SECTIONS, histories),
         }
 
     def data(self, query: Values) -> Any:
@@ -52,6 +105,7 @@ class CurvePages:
                 {
                     "name": chart.name,
                     "label": chart.label,
+                    "note": chart.note,
                     "percent": chart.is_percent,
                     "noisy": chart.is_noisy,
                     "lines": list(chart.lines(is_alone=len(histories) == 1).items()),
@@ -66,7 +120,7 @@ def _run(history: RunHistory) -> dict[str, Any]:
     names = {name for chart in CHARTS for name in chart.lines(is_alone=True).values()}
     series = {}
     for name in sorted(names):
-        steps, values = thinned(history.points(name), POINTS)
+        steps, values = _thinned(history.points(name))
         if len(steps):
             series[name] = [
                 [round(step, 1) for step in steps.tolist()],
@@ -79,6 +133,16 @@ def _run(history: RunHistory) -> dict[str, Any]:
         "series": series,
         "warnings": [{"step": w.step, "words": w.words} for w in history.warnings],
     }
+
+
+def _thinned(points: Points) -> Points:
+    """At most POINTS points, means of neighbours, so that a long run fits on a page."""
+    steps, values = points
+    if len(steps) <= POINTS:
+        return points
+    starts = np.arange(0, len(steps), -(-len(steps) // POINTS))
+    counts = np.diff(np.append(starts, len(steps)))
+    return np.add.reduceat(steps, starts) / counts, np.add.reduceat(values, starts) / counts
 
 
 def _version(run: Path) -> str:

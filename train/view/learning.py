@@ -29,9 +29,13 @@ class LearningPages:
 
     def tab(self) -> Tab:
         """The page."""
-        template = "train.view/learning.html.jinja"
         return Tab(
-            name="Learning", path="/learning", template=template, values=self.values, data=self.data
+            name="Learning",
+            path="/learning",
+            template="train.view/learning.html.jinja",
+            scripts=("train.view/page.js", "train.view/learning.js"),
+            values=self.values,
+            data=self.data,
         )
 
     def values(self, query: Values) -> dict[str, Any]:

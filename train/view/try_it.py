@@ -15,9 +15,9 @@ from pipeline.view.site import Tab
 from train.artifacts.classifier_folder import read_metadata, read_report
 from train.finetuning.classifier import Classifier, load_classifier
 from train.finetuning.report import FinetuneReport
-from train.finetuning.sections import SECTIONS, ClassifierSummary, results
 from train.finetuning.word_effects import word_effects
 from train.labelled.rows import Texts
+from train.view.classifier_sections import SECTIONS, ClassifierSummary, results
 from train.view.run_model import RunModel
 
 GUESSES = 5  # for each mask
@@ -97,6 +97,7 @@ class TryPages:
             name="Try it",
             path="/try",
             template="train.view/try.html.jinja",
+            scripts=("train.view/page.js", "train.view/try.js"),
             values=lambda _: values,
             data=lambda _: values,
             needs_server=True,

@@ -1,17 +1,19 @@
-"""The site of `clozeline view` for the folders that are given: which pages it has.
+"""The site of `clozeline view` for the folders that are given, and as the file of a report.
 
-a data set   Examples               a run        Learning, Curves, Try it
+a data set   Examples               a run        Curves, Learning, Try it
 a classifier Classifier, Try it     a data set and a run: Examples, most wrong first
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.common.errors import InputError
 from pipeline.common.folder_kind import wrong_folder
-from pipeline.common.paths import AnyPath, is_local
+from pipeline.common.given_paths import as_given
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.manifest import MANIFEST
-from pipeline.report.html import check_report
+from pipeline.report.html import REPORT, check_report
 from pipeline.view.examples import ExamplePages
 from pipeline.view.site import LIBRARIES, Site, Tab
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 #: Names that only a folder of this kind has.
 KINDS = {"run": "run.json", "classifier": "classifier.json", "data set": MANIFEST}
-SCRIPTS = tuple(f"train.view/{name}.js" for name in ("page", "learning", "curves", "try"))
 
 
 def make_site(folders: Sequence[AnyPath]) -> Site:
@@ -39,7 +40,7 @@ def make_site(folders: Sequence[AnyPath]) -> Site:
                 f"{len(of_kind[kind])} folders are a {kind}; a page shows at most {most}."
             )
     runs, data_sets, classifiers = of_kind["run"], of_kind["data set"], of_kind["classifier"]
-    title = ", ".join(str(folder) for folder in folders)
+    title = ", ".join(map(as_given, folders))
     if not runs and not classifiers:
         return Site(title=title, tabs=[ExamplePages(data_sets[0]).tab()])
     return _site_with_models(title, data_sets, runs, classifiers)
@@ -57,14 +58,14 @@ def _site_with_models(
     classifier = ClassifierPages(classifiers[0]) if classifiers else None
     tabs: list[Tab] = [_examples(folder, models).tab() for folder in data_sets]
     if runs:
-        tabs += [LearningPages(runs).tab(), CurvePages(runs).tab()]
+        tabs += [CurvePages(runs).tab(), LearningPages(runs).tab()]
     if classifier:
         tabs.append(classifier.tab())
     forms = TryPages(models, classifier)
     actions = {"/fill": forms.fill} if runs else {}
     if classifier:
         actions["/classify"] = classifier.classify
-    return Site(title=title, tabs=[*tabs, forms.tab()], actions=actions, scripts=SCRIPTS)
+    return Site(title=title, tabs=[*tabs, forms.tab()], actions=actions)
 
 
 def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
@@ -81,6 +82,14 @@ def kind_of_folder(folder: AnyPath) -> str:
     kind = next((kind for kind, name in KINDS.items() if (folder / name).exists()), None)
     if kind is None:
         raise wrong_folder(folder, "a data set, a run or a classifier")
-    if kind != "data set" and not is_local(folder):
-        raise InputError(f"{folder} is a {kind} in a store; copy it to this machine first.")
     return kind
+
+
+def export_report(folders: Sequence[Path], *, out: Path | None) -> Path:
+    """Write the site as one static page to `out`, or into the first folder; return its path.
+
+    Raises InputError as `make_site`, and where `out` cannot be a file.
+    """
+    path = out or folders[0] / REPORT
+    make_site(folders).export(path)
+    return path
