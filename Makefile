@@ -208,6 +208,8 @@ test-minima: $(MINIMA)/ready  ## run the tests with the oldest dependencies that
 lint: $(READY)  ## check the code style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/shellcheck deploy/*.sh .ci/run
+	$(BIN)/hadolint deploy/*.Dockerfile
 
 types: $(READY)  ## check the types
 	$(BIN)/mypy

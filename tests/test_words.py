@@ -68,7 +68,7 @@ FILES = [
     for path in sorted(ROOT.glob(pattern))
     if not path.relative_to(ROOT).as_posix().startswith(PROSE)
 ] + [ROOT / name for name in ("README.md", "Makefile", "pyproject.toml")]
-FILES += sorted(ROOT.glob("docs/manual/*.md"))
+FILES += sorted(ROOT.glob("docs/manual/*.md")) + sorted(ROOT.glob("deploy/*"))
 
 
 @pytest.mark.parametrize("pattern", PLAIN)

@@ -1,0 +1,33 @@
+# Text to shards, training, fine-tuning and serving without a GPU. From the root of a checkout:
+#
+#     docker build -f deploy/cpu.Dockerfile -t clozeline:cpu .
+#     docker run --rm clozeline:cpu clozeline --help
+#
+# Versions are those of requirements.lock. STORES are packages for URLs such as s3://.
+FROM python:3.11.14-slim-bookworm AS build
+ARG STORES="s3fs==2026.9.0"
+RUN python -m venv /opt/clozeline
+WORKDIR /src
+COPY . .
+# shellcheck disable=SC2086
+RUN --mount=type=cache,target=/root/.cache/pip \
+    /opt/clozeline/bin/pip install --extra-index-url https://download.pytorch.org/whl/cpu \
+        -c requirements.lock ".[pipeline,baseline,onnx]" ${STORES} \
+    && mv deploy /opt/clozeline/deploy
+
+FROM python:3.11.14-slim-bookworm
+LABEL org.opencontainers.image.source="https://github.com/clozeline/clozeline" \
+      org.opencontainers.image.licenses="Apache-2.0"
+# tini passes SIGTERM on, and is there to be the first process, whose signals the kernel drops.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends tini=0.19.* \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --uid 1000 --no-create-home clozeline \
+    && install --directory --owner=1000 /work
+COPY --from=build /opt/clozeline /opt/clozeline
+# A home that is writable where nothing else is (--read-only --tmpfs /tmp).
+ENV PATH=/opt/clozeline/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1
+USER 1000:1000
+WORKDIR /work
+ENTRYPOINT ["tini", "--"]
+CMD ["clozeline", "--help"]

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# One machine's part of a pretraining run. The same line on each machine:
+#
+#     HOST=10.0.0.1 NODES=2 deploy/pretrain.sh s3://bucket/shards --out s3://bucket/run --preset bert-large
+#
+# HOST      ADDRESS of one of the machines, where they meet; default: this machine
+# NODES     number of machines; default 1
+# ADDRESS   name or address of this machine for the others; default: its first IP address
+# PORT      port on HOST; default 29500. Training itself takes free ports.
+# GPUS      processes on this machine; default: its number of GPUs
+# RESTARTS  how often the processes of this machine may fail and be started again; default 3
+#
+# --out must be a URL or a folder that all machines share. Exit codes are those of `clozeline`: 75 is
+# "stopped, the same line continues", 2 "wrong usage".
+set -euo pipefail
+
+if [ -z "${ADDRESS:-}" ]; then
+    ADDRESS=$(hostname -I | cut -d ' ' -f 1)
+fi
+HOST=${HOST:-$ADDRESS}
+
+# Otherwise training would meet at the port of a machine that may be replaced by another.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+# Seconds that a process has to save a checkpoint after SIGTERM.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-240}
+
+# A machine waits a quarter of an hour for HOST, and an hour for the others: images are large.
+is_host=$([ "$ADDRESS" = "$HOST" ] && echo 1 || echo 0)
+exec python "$(dirname "$0")/launch.py" \
+    --nnodes "${NODES:-1}" --nproc-per-node "${GPUS:-gpu}" --max-restarts "${RESTARTS:-3}" \
+    --rdzv-id clozeline --rdzv-backend c10d --rdzv-endpoint "$HOST:${PORT:-29500}" \
+    --rdzv-conf "is_host=$is_host,read_timeout=900,join_timeout=3600" --local-addr "$ADDRESS" \
+    --no-python clozeline pretrain "$@" --resume

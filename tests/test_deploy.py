@@ -1,0 +1,357 @@
+"""The recipes in deploy/: their command lines are taken, exit codes mean the same everywhere."""
+
+import json
+import os
+import re
+import runpy
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from torch.distributed.run import parse_args
+
+from pipeline.common.errors import STOPPED, InputError
+from tests.support.small_data import write_data_set
+from tests.test_docs import parse as parse_line
+from train.monitoring.metrics import read_metrics
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+LAUNCH, PRETRAIN, SLURM = (DEPLOY / name for name in ("launch.py", "pretrain.sh", "slurm.sh"))
+DOCKERFILES = sorted(DEPLOY.glob("*.Dockerfile"))
+SERVICE, TRAINING = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
+(SHARDS,) = yaml.safe_load_all((DEPLOY / "kubernetes-shards.yaml").read_text())
+JOBS = [TRAINING, SHARDS]
+TAGS = re.compile(r"registry/clozeline-(\w+):([\d.]+)")
+
+
+def parse(*words):
+    """The context of a command line; URLs become paths, since the store is not there."""
+    return parse_line(shlex.join(words).replace("s3://", ""))
+
+
+def pod(job):
+    """The pod of a Job, and its only container."""
+    spec = job["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    return spec, container
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A folder for PATH, whose `python` writes down its arguments and exits with $CODE."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    add(folder, "python", f"printf '%s\\0' \"$@\" > {folder}/arguments; exit ${{CODE:-0}}")
+    return folder
+
+
+def add(folder, name, code):
+    path = folder / name
+    path.write_text(f"#!/usr/bin/env bash\n{code}\n")
+    path.chmod(0o755)
+
+
+def run(programs, *words, **variables):
+    """Run a script with these programs and variables alone."""
+    path = f"{programs}:/usr/bin:/bin"
+    return subprocess.run(
+        [*map(str, words)],
+        cwd=ROOT,
+        env={"PATH": path, **variables},
+        capture_output=True,
+        text=True,
+    )
+
+
+def launched(programs):
+    """What launch.py was called with, as torchrun reads it; clozeline takes its part."""
+    launch, *words = (programs / "arguments").read_text().split("\0")[:-1]
+    assert Path(ROOT, launch) == LAUNCH
+    arguments = parse_args(words)
+    assert arguments.no_python
+    context = parse(arguments.training_script, *arguments.training_script_args)
+    assert context.params["resume"]
+    return arguments, context.params
+
+
+# --- launch.py ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def launch():
+    """Its main; handlers of signals are as before after it."""
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {kind: signal.getsignal(kind) for kind in kinds}
+    yield runpy.run_path(str(LAUNCH))["main"]
+    for kind, handler in before.items():
+        signal.signal(kind, handler)
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("exit 0", 0),
+        (f"exit {STOPPED}", STOPPED),
+        ("exit 2", 2),
+        ("kill -9 $$$$", 137),  # torchrun makes one $ of two
+        ("kill -TERM $PPID; exec sleep 60", STOPPED),  # to torchrun, which stops the process
+    ],
+)
+def test_the_launcher_has_the_exit_code_of_its_processes(launch, command, code, capfd):
+    line = ["--standalone", "--nproc-per-node=1", "--no-python", "sh", "-c", command]
+    assert launch(line) == code
+
+
+def test_one_code_for_several_processes():
+    script = runpy.run_path(str(LAUNCH))
+    assert (script["STOPPED"], script["USAGE"]) == (STOPPED, InputError.exit_code)
+    codes = {(1,): 1, (-9, 1): 137, (1, 2): 2, (-15, 75): 75, (75, 75): 75, (75, 2): 2}
+    assert {found: script["exit_code"](found) for found in codes} == codes
+
+
+@pytest.mark.slow
+def test_the_launcher_stops_while_it_waits_for_other_machines(tmp_path):
+    line = ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--rdzv-id=a"]
+    waiting = subprocess.Popen(
+        [sys.executable, LAUNCH, *line, "--rdzv-conf=is_host=1", "--no-python", "true"],
+        env={**os.environ, "LOGLEVEL": "INFO"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with waiting:
+        assert waiting.stderr
+        for said in waiting.stderr:
+            if "Rendezvous'ing worker group" in said:
+                break
+        waiting.terminate()
+        assert waiting.wait(60) == STOPPED
+
+
+# --- scripts --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.2"])
+def test_two_machines_meet_at_one_of_them(programs, address):
+    words = ("s3://bucket/shards", "--out", "s3://bucket/run", "--preset", "bert-large")
+    variables = {"HOST": "10.0.0.1", "NODES": "2", "ADDRESS": address, "CODE": "75"}
+    assert run(programs, PRETRAIN, *words, **variables).returncode == 75
+    arguments, given = launched(programs)
+    assert arguments.rdzv_endpoint == "10.0.0.1:29500"
+    assert (arguments.nnodes, arguments.nproc_per_node, arguments.max_restarts) == ("2", "gpu", 3)
+    assert arguments.local_addr == address
+    assert f"is_host={int(address == '10.0.0.1')}," in arguments.rdzv_conf
+    assert (str(given["out"]), given["preset"]) == ("bucket/run", "bert-large")
+
+
+def test_a_single_machine_meets_itself(programs):
+    add(programs, "hostname", "echo 10.0.0.7 fd00::7")
+    assert run(programs, PRETRAIN, "work/shards", "--out", "work/a run").returncode == 0
+    arguments, given = launched(programs)
+    assert (arguments.rdzv_endpoint, arguments.nnodes) == ("10.0.0.7:29500", "1")
+    assert "is_host=1," in arguments.rdzv_conf
+    assert str(given["out"]) == "work/a run"
+
+
+@pytest.mark.parametrize(("code", "requeued"), [(0, False), (1, False), (2, False), (75, True)])
+def test_slurm_requeues_a_job_that_was_stopped(programs, code, requeued):
+    scontrol = programs / "scontrol.log"
+    add(programs, "scontrol", f'echo "$@" >> {scontrol}; echo node3; echo node4')
+    add(programs, "srun", 'shift; SLURMD_NODENAME=node4 "$@"')
+    job = {"SLURM_NNODES": "2", "SLURM_JOB_ID": "70123", "SLURM_JOB_NODELIST": "node[3-4]"}
+    words = ("work/shards", "--out", "work/run", "--preset", "bert-large")
+    assert run(programs, SLURM, *words, **job, CODE=str(code)).returncode == code
+    assert ("requeue 70123" in scontrol.read_text()) is requeued
+    arguments, given = launched(programs)
+    assert (arguments.rdzv_endpoint, arguments.local_addr) == ("node3:29623", "node4")
+    assert (arguments.nnodes, given["preset"]) == ("2", "bert-large")
+
+
+@pytest.mark.parametrize("path", [PRETRAIN, SLURM, LAUNCH], ids=lambda path: path.name)
+def test_a_script_is_executable_and_its_example_is_one_that_is_taken(path):
+    assert os.access(path, os.X_OK)
+    (example,) = re.findall(rf"^[# ]+.*deploy/{path.name} (.+)$", path.read_text(), re.M)
+    _, _, words = example.rpartition("clozeline pretrain ")
+    parse("clozeline", "pretrain", *shlex.split(words))
+
+
+@pytest.fixture
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def start_machine(address, port, shards, out):
+    line = [PRETRAIN, shards, "--out", out, "--preset", "bert-tiny", "--batch-size", "8"]
+    python = Path(sys.executable).parent
+    variables = {
+        "PATH": f"{python}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "HOST": "127.0.0.1",
+        "ADDRESS": address,
+        "PORT": str(port),
+        "NODES": "2",
+        "GPUS": "1",
+        "RESTARTS": "0",
+    }
+    return subprocess.Popen(
+        [*map(str, line), "--max-steps", "300"],
+        env={**os.environ, **variables, "CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_two_machines_stop_together_and_continue(tmp_path, free_port):
+    """Two launchers on two addresses of this machine; one gets SIGTERM."""
+    shards = write_data_set(tmp_path / "shards", train=(20, 12))
+    run_folder = tmp_path / "run"
+    machines = ("127.0.0.1", "127.0.0.2")
+    first, second = (start_machine(each, free_port, shards, run_folder) for each in machines)
+    with first, second:
+        while first.poll() is None and not read_metrics(run_folder):
+            time.sleep(0.01)
+        second.terminate()
+        said = first.communicate(timeout=200)[0]
+        assert (first.returncode, second.wait(200)) == (STOPPED, STOPPED), said
+    assert "Stopped at step" in said
+    stopped_at = read_metrics(run_folder)[-1]["step"]
+    assert 1 <= stopped_at < 300
+    again = [start_machine(each, free_port, shards, run_folder) for each in machines]
+    outputs = [machine.communicate(timeout=200)[0] for machine in again]
+    assert [machine.returncode for machine in again] == [0, 0], outputs
+    steps = [line["step"] for line in read_metrics(run_folder)]
+    assert steps == sorted(steps)
+    assert steps[-1] == 300
+
+
+# --- Kubernetes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_each_pod_joins_the_others(programs, index):
+    spec, container = pod(TRAINING)
+    job = TRAINING["spec"]
+    variables = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    # What Kubernetes puts for $(INDEX).
+    variables = {name: value.replace("$(INDEX)", str(index)) for name, value in variables.items()}
+    tini, separator, script = container["command"]
+    assert (tini, separator, script) == ("tini", "--", "/opt/clozeline/deploy/pretrain.sh")
+    assert run(programs, PRETRAIN, *container["args"], **variables).returncode == 0
+    arguments, given = launched(programs)
+    assert int(arguments.nnodes) == job["completions"] == job["parallelism"] > index
+    assert f"is_host={int(index == 0)}," in arguments.rdzv_conf
+    name, service = TRAINING["metadata"]["name"], SERVICE["metadata"]["name"]
+    assert spec["subdomain"] == service
+    assert arguments.local_addr == f"{name}-{index}.{service}"
+    assert arguments.rdzv_endpoint == f"{name}-0.{service}:29500"
+    assert SERVICE["spec"]["selector"] == {"batch.kubernetes.io/job-name": name}
+    assert SERVICE["spec"]["clusterIP"] == "None"
+    written = (variables["CLOZELINE_CACHE"], str(given["shard_cache"]), "/tmp")
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert all(any(path.startswith(mount) for mount in mounts) for path in written)
+
+
+def test_the_grace_period_is_enough_for_a_checkpoint():
+    spec, container = pod(TRAINING)
+    (seconds,) = (
+        int(each["value"])
+        for each in container["env"]
+        if each["name"] == "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+    )
+    assert 120 <= seconds <= spec["terminationGracePeriodSeconds"] - 30
+
+
+def test_the_shards_job_is_a_command_that_is_taken():
+    _, container = pod(SHARDS)
+    assert "command" not in container, "the entry point of the image passes signals on"
+    parse(*container["args"])
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job["metadata"]["name"])
+def test_exit_codes_mean_to_kubernetes_what_they_mean_here(job):
+    spec, container = pod(job)
+    assert spec["restartPolicy"] == "Never", "a podFailurePolicy needs it"
+    actions = {}
+    for rule in job["spec"]["podFailurePolicy"]["rules"]:
+        if "onExitCodes" in rule:
+            codes = rule["onExitCodes"]
+            assert (codes["containerName"], codes["operator"]) == (container["name"], "In")
+            actions |= dict.fromkeys(codes["values"], rule["action"])
+    stopped = {STOPPED: "Ignore"} if job is TRAINING else {}  # only training stops and continues
+    assert actions == {InputError.exit_code: "FailJob", **stopped}
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job["metadata"]["name"])
+def test_a_pod_has_the_least_privileges(job):
+    spec, container = pod(job)
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
+    assert container["resources"]["limits"]["memory"]
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def test_images_have_the_version_of_the_project():
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    files = [*DEPLOY.glob("*.yaml"), *DOCKERFILES, *(ROOT / "docs/manual").glob("*.md")]
+    found = [match for path in files for match in TAGS.findall(path.read_text())]
+    assert {name for name, _ in found} == {path.stem for path in DOCKERFILES}
+    assert version
+    assert {number for _, number in found} == {version[1]}
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
+def test_an_image_has_pinned_versions(path):
+    text = path.read_text()
+    bases = re.findall(r"^FROM (\S+)", text, re.M)
+    assert bases
+    assert all(re.fullmatch(r"[\w/.]+:\d+\.\d+\.\d+[\w.-]*", base) for base in bases)
+    assert "-c requirements.lock" in text
+    lock = (ROOT / "requirements.lock").read_text()
+    (fsspec,) = re.findall(r"^fsspec==(.+)$", lock, re.M)
+    assert f's3fs=={fsspec}"' in text, "s3fs needs the fsspec of its own version"
+    (beam,) = re.findall(r"^apache-beam==(.+)$", lock, re.M)
+    assert path.stem != "beam" or f"sdk:{beam}\n" in text
+    project = (ROOT / "pyproject.toml").read_text()
+    extras = set(re.findall(r"\w+", re.search(r'"\.\[(.+)\]"', text)[1]))
+    assert all(f"\n{extra} = [" in project for extra in extras)
+
+
+@pytest.mark.parametrize("path", [path for path in DOCKERFILES if path.stem != "beam"])
+def test_an_image_runs_as_a_user_and_passes_signals_on(path):
+    text = path.read_text()
+    assert re.findall(r"^USER (.+)$", text, re.M) == ["1000:1000"]
+    assert re.findall(r"^ENTRYPOINT (.+)$", text, re.M) == ['["tini", "--"]']
+    (command,) = re.findall(r"^CMD (.+)$", text, re.M)
+    assert json.loads(command) == ["clozeline", "--help"]
+
+
+def test_an_image_is_built_from_what_the_build_needs():
+    """.dockerignore excludes everything and takes back what is copied."""
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert "*" in lines
+    taken = {line[1:] for line in lines if line.startswith("!")}
+    assert all((ROOT / name).exists() for name in taken)
+    project = (ROOT / "pyproject.toml").read_text()
+    packages = set(re.findall(r'"(\w+)\*"', project))
+    read = {"LICENSE", "README.md", "pyproject.toml", "requirements.lock"}
+    assert len(packages) == 4
+    assert taken == packages | read | {"deploy/launch.py", "deploy/pretrain.sh"}
