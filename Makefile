@@ -195,7 +195,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types docs check gpu bench torture kills fuzz clean distclean
+.PHONY: test test-all test-minima lint types docs check gpu bench torture kills fuzz soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -236,6 +236,8 @@ TRIALS    ?= 10000
 ROUNDS    ?= 100
 FUZZ_RUNS ?= 1000000
 TARGETS   ?= $$(PYTHONPATH=. $(BIN)/python -m tests.fuzz)
+SOAK_SIZE ?= 10GB
+SOAK_TIME ?= 2h
 
 torture: $(READY)  ## damage files of every kind at random; every command must notice, or answer as before
 	PYTHONPATH=. $(BIN)/python -m tests.faults.torture --trials $(TRIALS) --seed $(SEED) --out $(WORK)/torture
@@ -247,6 +249,16 @@ fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Li
 	$(BIN)/$(INSTALL) atheris==3.0.0
 	@for target in $(TARGETS); do echo "== $$target"; \
 	    PYTHONPATH=. FUZZ_FOLDER=$(WORK)/fuzz $(BIN)/python -m tests.fuzz $$target -runs=$(FUZZ_RUNS) || exit 1; done
+
+# Each command goes on in the background while it is watched; `wait` gives its exit code.
+SOAK  = PYTHONPATH=. $(BIN)/python -m tests.faults.soak $$! $(WORK)/soak
+soak: $(READY)  ## build SOAK_SIZE of shards, train for SOAK_TIME: memory, files, threads and disk over the time
+	test -e $(WORK)/soak/tokenizer || $(BIN)/clozeline tokenizer "sample:articles?size=20MB" \
+	    --vocab-size 8192 --out $(WORK)/soak/tokenizer
+	$(BIN)/clozeline shards "sample:articles?size=$(SOAK_SIZE)" --tokenizer $(WORK)/soak/tokenizer \
+	    --num-shards 40 --out $(WORK)/soak/shards & $(SOAK)/shards; wait $$!
+	$(BIN)/clozeline pretrain $(WORK)/soak/shards --out $(WORK)/soak/run --preset nano \
+	    --for $(SOAK_TIME) --resume & $(SOAK)/run; wait $$!
 
 clean:  ## remove caches; shards, runs and models stay
 	rm -rf build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
