@@ -250,7 +250,7 @@ fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Li
 	@for target in $(TARGETS); do echo "== $$target"; \
 	    PYTHONPATH=. FUZZ_FOLDER=$(WORK)/fuzz $(BIN)/python -m tests.fuzz $$target -runs=$(FUZZ_RUNS) || exit 1; done
 
-# Each command goes on in the background while it is watched; `wait` gives its exit code.
+# Each command runs in the background while it is watched; `wait` gives its exit code.
 SOAK  = PYTHONPATH=. $(BIN)/python -m tests.faults.soak $$! $(WORK)/soak
 soak: $(READY)  ## build SOAK_SIZE of shards, train for SOAK_TIME: memory, files, threads and disk over the time
 	test -e $(WORK)/soak/tokenizer || $(BIN)/clozeline tokenizer "sample:articles?size=20MB" \

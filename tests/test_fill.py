@@ -60,7 +60,7 @@ def test_other_special_tokens_remain_text() -> None:
 
 
 def test_guesses_come_best_first_with_their_probabilities(run: Path) -> None:
-    filled = fill(run, "The [MASK] sat. The [MASK]!", top=3)
+    (filled,) = fill(run, ["The [MASK] sat. The [MASK]!"], top=3)
     assert filled.text == "The cat sat. The cat!"
     assert len(filled.guesses) == 2
     for guesses in filled.guesses:
@@ -71,7 +71,8 @@ def test_guesses_come_best_first_with_their_probabilities(run: Path) -> None:
 
 
 def test_probabilities_sum_to_one_over_the_vocabulary(run: Path) -> None:
-    (guesses,) = fill(run, "[MASK]", top=TOKENIZER.vocab_size).guesses
+    (filled,) = fill(run, ["[MASK]"], top=TOKENIZER.vocab_size)
+    (guesses,) = filled.guesses
     assert math.fsum(guess.probability for guess in guesses) == pytest.approx(1)
     assert Guess("the", guesses[-1].probability) in guesses
 
@@ -105,13 +106,13 @@ def test_tokens_are_filled_into_the_text() -> None:
 )
 def test_bad_input_is_one_clear_error(run: Path, text: str, top: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        fill(run, text, top=top)
+        fill(run, [text], top=top)
 
 
 def test_a_folder_without_a_model_is_an_error(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give a run"):
-        fill(tmp_path, "[MASK]")
+        fill(tmp_path, ["[MASK]"])
     shutil.copytree(run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
     with pytest.raises(InputError, match="no checkpoint"):
-        fill(tmp_path / "run", "[MASK]")
+        fill(tmp_path / "run", ["[MASK]"])

@@ -94,6 +94,16 @@ def test_of_large_sets_a_fixed_rate_needs_no_search() -> None:
     assert plan == Plan(learning_rate=5e-4, schedule_epochs=4, epochs=4)
 
 
+def test_rows_are_not_held_out_for_a_result_that_nobody_needs() -> None:
+    learner = Learner(TWO_CLASSES, rate=1e-3, epoch=1)
+    config = FinetuneConfig(learning_rate=5e-4, epochs=6)
+    found = select_plan(learner, TWO_CLASSES, config, RATES, seed=0, needs_held_out=False)
+    assert learner.asked == []
+    assert found.line() == "learning rate 0.0005, 6 of 6 epochs"
+    select_plan(learner, TWO_CLASSES, config, RATES, seed=0)
+    assert learner.asked == [found.plan]
+
+
 def test_large_sets_keep_the_rate_of_the_search_and_have_a_schedule_of_their_own() -> None:
     config = FinetuneConfig()
     plan = Plan(learning_rate=1e-3, schedule_epochs=4, epochs=3)

@@ -186,7 +186,7 @@ def test_runs_are_drawn_over_each_other(run, tmp_path):
 def test_masks_are_filled_as_by_the_command(server, run):
     text = "the [MASK] sat on the [MASK]"
     found = post(server, "/fill", {"text": text, "run": 0}).json
-    filled = fill(run, text, top=5)
+    (filled,) = fill(run, [text], top=5)
     assert found["text"] == filled.text
     for ours, theirs in zip(found["guesses"], filled.guesses, strict=True):
         assert [guess["token"] for guess in ours] == [guess.token for guess in theirs]
@@ -223,7 +223,7 @@ def test_a_run_that_goes_on_training_answers_with_its_newest_checkpoint(run, sha
     early = model.fill("the [MASK]", top=3)
     shutil.copytree(run / "checkpoints" / "step-00000012", copy / "checkpoints" / "step-00000012")
     late = model.fill("the [MASK]", top=3)
-    assert late == fill(run, "the [MASK]", top=3)
+    assert [late] == fill(run, ["the [MASK]"], top=3)
     assert late != early
 
 

@@ -234,19 +234,19 @@ def serve(
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
-@click.argument("text")
+@click.argument("texts", metavar="TEXT...", nargs=-1, required=True)
 @grouped_option(
     "--top", default=5, show_default=True, help="Number of guesses per mask.", group="Output"
 )
-def fill(run: Path, text: str, top: int) -> None:
-    """Fill in each [MASK] of a text."""
+def fill(run: Path, texts: tuple[str, ...], top: int) -> None:
+    """Fill in each [MASK] of the texts."""
     from train.fill import fill as run_fill
 
-    filled = run_fill(run, text, top=top)
-    click.echo(filled.text)
-    for number, guesses in enumerate(filled.guesses, start=1):
-        shown = "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses)
-        click.echo(f"  {number}  {shown}")
+    for filled in run_fill(run, texts, top=top):
+        click.echo(filled.text)
+        for number, guesses in enumerate(filled.guesses, start=1):
+            shown = "   ".join(f"{guess.token} {guess.probability:.1%}" for guess in guesses)
+            click.echo(f"  {number}  {shown}")
     print_next_for(run)
 
 

@@ -65,7 +65,6 @@ def main(folder: Path, seed: str = "0") -> None:
         "--max-steps", "2200", "--batch-size", "32", "--learning-rate", "2e-3",
         "--seed", seed, "--resume",
     )  # fmt: skip
-    command("evaluate", run, shards)
     command(
         "finetune", run, TRAIN, "--test", PLAIN, "--also-test", TURNING,
         "--text", "title", "--text-pair", "content", "--from-scratch", "--seeds", "3",
@@ -73,7 +72,7 @@ def main(folder: Path, seed: str = "0") -> None:
         "--out", classifier,
     )  # fmt: skip
     answers = command("predict", classifier, *REVIEWS).splitlines()
-    filled = [command("fill", run, text, "--top", "3").splitlines() for text in MASKED]
+    filled = command("fill", run, *MASKED, "--top", "3").splitlines()
     print("\n".join(table(run, classifier, filled, answers)))
     print(f"\n{time.time() - started:.0f} seconds; everything is in {folder}")
 
@@ -91,7 +90,7 @@ def command(*words: object) -> str:
     return process.stdout
 
 
-def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[str]) -> list[str]:
+def table(run: Path, classifier: Path, filled: list[str], answers: list[str]) -> list[str]:
     """The results, each number next to its baseline."""
     first = next(line["mlm_loss"] for line in read_metrics(run) if "mlm_loss" in line)
     heldout = json.loads((run / "summary.json").read_text())["heldout"]
@@ -111,9 +110,8 @@ def table(run: Path, classifier: Path, filled: list[list[str]], answers: list[st
         *sentiment_table(report),
         "",
     ]
-    lines += [
-        f"{text}   {guesses.split('   ')[0].split(maxsplit=1)[1]}" for text, guesses in filled
-    ]
+    for text, guesses in zip(filled[::2], filled[1::2], strict=True):
+        lines.append(f"{text}   {guesses.split('   ')[0].split(maxsplit=1)[1]}")
     lines.append("")
     for answer in answers:
         label, probability, title, review = answer.split("\t")

@@ -7,6 +7,7 @@ tokenizer deliberately treats "[MASK]" as ordinary text; here the user means the
 the text is split at it before tokenization.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,23 +41,24 @@ class Filled:
     guesses: list[list[Guess]]
 
 
-def fill(run: Path, text: str, *, top: int = 5) -> Filled:
-    """Fill the masks of a text with the latest weights of a run or a Hugging Face folder.
+def fill(run: Path, texts: Iterable[str], *, top: int = 5) -> list[Filled]:
+    """Fill the masks of each text with the latest weights of a run or a Hugging Face folder.
 
-    Raises InputError if the folder is neither or has no masked-LM head, if the text has no mask or
+    Raises InputError if the folder is neither or has no masked-LM head, if a text has no mask or
     exceeds the model's maximum length, and if `top` is not between 1 and the vocabulary size.
     """
     pretrained = load_pretrained(run)
     with join_world() as world:
         model = BertForPretraining(pretrained.model)
         model.load_state_dict(pretrained.weights)
-        return fill_with(pretrained, model.to(world.device), text, top=top, name=run)
+        model.to(world.device)
+        return [fill_with(pretrained, model, text, top=top, name=run) for text in texts]
 
 
 def fill_with(
     pretrained: Pretrained, model: BertForPretraining, text: str, *, top: int, name: Path
 ) -> Filled:
-    """As `fill`, with a model that is loaded; `name` is its folder, for messages."""
+    """As `fill` for one text, with a model that is loaded; `name` is its folder, for messages."""
     if "mlm_head" in pretrained.absent:
         raise InputError(
             f"{name} has no masked-LM head, so it cannot fill {MASK}; use a model that has one."

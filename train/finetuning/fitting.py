@@ -71,14 +71,18 @@ class Fitter:
     ) -> Fitted:
         """Train on all rows; `title` is that of the progress bar.
 
-        With `chosen`, the selection of another seed, no learning rate is searched. Its held-out
-        results are then measured for this seed too, unless `needs_held_out` is False.
+        With `chosen`, the selection of another seed, no learning rate is searched. Where nothing
+        is searched, results on held-out rows are measured only if `needs_held_out`.
         """
         with _progress(f"{title}, search") as progress:
             held_out_logits = partial(self._held_out_logits, rows, labels, seed, progress)
             if chosen is None:
                 rates = candidate_rates(self.start.model)
-                chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
+                chosen = select_plan(
+                    *(held_out_logits, labels, self.config, rates),
+                    seed=seed,
+                    needs_held_out=needs_held_out,
+                )
             elif needs_held_out and len(labels) <= SEARCH_ROWS:
                 plan = chosen.plan
                 by_stop = held_out_results(held_out_logits, labels, plan, [plan.epochs], seed=seed)

@@ -74,7 +74,7 @@ class HeldOut:
         )
 
 
-NOT_HELD_OUT = HeldOut(rows=0, accuracy=0.0, loss=math.inf, temperature=1.0)
+NOT_HELD_OUT = HeldOut(rows=0, accuracy=0.0, loss=0.0, temperature=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +88,12 @@ class Selection:
     def line(self) -> str:
         """The chosen values as text."""
         plan, held_out = self.plan, self.held_out
-        return (
-            f"learning rate {plan.learning_rate:g}, "
-            f"{plan.epochs} of {plan.schedule_epochs} epochs, "
-            f"{held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
+        chosen = (
+            f"learning rate {plan.learning_rate:g}, {plan.epochs} of {plan.schedule_epochs} epochs"
         )
+        if not held_out.rows:
+            return chosen
+        return f"{chosen}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -139,20 +140,23 @@ def select_plan(
     rates: Sequence[float],
     *,
     seed: int,
+    needs_held_out: bool = True,
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
-    The number of epochs is one of the quarters of the schedule. What the config fixes is kept.
+    The number of epochs is one of the quarters of the schedule. What the config fixes is kept;
+    where that is both, rows are held out only for a result that `needs_held_out`.
     """
-    if config.learning_rate != "auto":
-        rates = [config.learning_rate]
     is_sampled = len(labels) > SEARCH_ROWS
     schedule = scheduled_epochs(len(labels), config)
     if is_sampled and config.epochs == "auto":
         schedule = SEARCH_EPOCHS
-    if is_sampled and config.learning_rate != "auto":  # the final training finds the rest
-        plan = Plan(learning_rate=config.learning_rate, schedule_epochs=schedule, epochs=schedule)
-        return Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
+    if config.learning_rate != "auto":
+        rates = [config.learning_rate]
+        is_fixed = config.epochs != "auto" and not needs_held_out
+        if is_sampled or is_fixed:  # the final training finds the rest
+            plan = Plan(learning_rate=rates[0], schedule_epochs=schedule, epochs=schedule)
+            return Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
     stops = [schedule]
     if config.epochs == "auto":
         stops = sorted({-(-schedule * quarter // 4) for quarter in range(1, 5)})
