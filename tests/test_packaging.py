@@ -15,6 +15,10 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("clozeline", "pipeline", "model", "train")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+#: No network, and the setuptools that are installed.
+OFFLINE = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +36,7 @@ def source(tmp_path_factory):
 @pytest.fixture(scope="module")
 def wheel(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", str(out), str(source)], check=True)
+    subprocess.run([*PIP, "wheel", *OFFLINE, "--wheel-dir", out, source], check=True)
     (built,) = out.glob("*.whl")
     return built
 
@@ -63,36 +66,51 @@ def test_an_installed_clozeline_needs_no_checkout(wheel, tmp_path):
     assert len((tmp_path / "tokenizer" / "vocab.txt").read_text().splitlines()) == 300
 
 
+def install(wheel, folder):
+    """A function that runs the wheel's `clozeline` in an environment that has nothing else."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    subprocess.run([*PIP, "--python", folder, "install", *OFFLINE, wheel], check=True)
+    libraries = sysconfig.get_path("purelib")  # the dependencies, which are not installed again
+
+    def run(*words):
+        return subprocess.run(
+            [folder / "bin" / "clozeline", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": libraries},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    where = "import train, sys; print(train.__file__.startswith(sys.prefix))"
+    python = folder / "bin" / "python"
+    found = subprocess.run([python, "-c", where], capture_output=True, cwd=folder, env=alone)
+    assert found.stdout == b"True\n"
+    return run
+
+
+def test_the_installed_wheel_has_its_command(wheel, tmp_path):
+    clozeline = install(wheel, tmp_path / "venv")
+    assert "pretrain    Pretrain a model on shards" in clozeline("--help")
+    assert PROJECT["version"] in clozeline("--version")
+
+
 @pytest.mark.slow
 def test_sdist_and_wheel_install_into_an_empty_environment(source, wheel, tmp_path):
-    """From the sdist a wheel with the same files; the installed command generates text."""
+    """From the sdist a wheel with the same files; the installed commands use their package data."""
     build = "from setuptools.build_meta import build_sdist as b; import sys; print(b(sys.argv[1]))"
     command = [sys.executable, "-c", build, str(tmp_path)]
     made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
     sdist = tmp_path / made.stdout.splitlines()[-1]
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    offline = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation")
-    subprocess.run([*pip, "wheel", *offline, "--wheel-dir", tmp_path / "w", sdist], check=True)
+    subprocess.run([*PIP, "wheel", *OFFLINE, "--wheel-dir", tmp_path / "w", sdist], check=True)
     (again,) = (tmp_path / "w").glob("*.whl")
     assert sorted(ZipFile(again).namelist()) == sorted(ZipFile(wheel).namelist())
 
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    subprocess.run([*pip, "--python", venv, "install", *offline, again], check=True)
-    libraries = sysconfig.get_path("purelib")  # the dependencies, which are not installed again
-    line = ["tokenizer", "sample:articles?size=20KB", "--vocab-size", "300", "--out", "tokenizer"]
-    subprocess.run(
-        [venv / "bin" / "clozeline", *line],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": libraries},
-        check=True,
-    )
-    assert (tmp_path / "tokenizer" / "vocab.txt").exists()
-    where = "import train, sys; print(train.__file__.startswith(sys.prefix))"
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    python = venv / "bin" / "python"
-    found = subprocess.run([python, "-c", where], capture_output=True, cwd=tmp_path, env=alone)
-    assert found.stdout == b"True\n"
+    clozeline, source = install(again, tmp_path / "venv"), "sample:articles?size=20KB"
+    clozeline("tokenizer", source, "--vocab-size", "300", "--out", "tokenizer")
+    clozeline("shards", source, "--tokenizer", "tokenizer", "--out", "shards", "--workers", "1")
+    assert "report.html" in clozeline("report", "shards")  # from templates and style sheets
 
 
 def test_every_package_is_typed(wheel):
@@ -101,21 +119,56 @@ def test_every_package_is_typed(wheel):
 
 
 def test_the_citation_has_the_version_and_the_licence_of_the_project():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert (citation["version"], citation["license"]) == (project["version"], project["license"])
-    assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert (citation["version"], citation["license"]) == (PROJECT["version"], PROJECT["license"])
+    assert f"## {PROJECT['version']}" in (ROOT / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda p: p.stem)
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
 def test_a_form_for_issues_is_one_that_github_reads(path):
     form = yaml.safe_load(path.read_text())
     if path.stem == "config":
-        assert form == {"blank_issues_enabled": True}
+        assert form["blank_issues_enabled"] is True
+        assert all(set(link) == {"name", "url", "about"} for link in form["contact_links"])
         return
     assert {"name", "description", "body"} <= set(form)
     assert {field["type"] for field in form["body"]} <= {"textarea", "input"}
     assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_every_link_to_the_repository_leads_to_what_is_there():
+    urls = PROJECT["urls"]
+    home = urls["Homepage"]
+    assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["repository-code"] == home
+    files = [ROOT / name for name in ("pyproject.toml", "SECURITY.md", "docs/mkdocs.yml")]
+    files += [*FORMS, *(ROOT / "deploy").glob("*.Dockerfile")]
+    text = "\n".join(path.read_text() for path in files)
+    links = re.findall(r"https://github\.com/[^\s\")]+", text)
+    assert len(links) >= 10
+    for link in links:
+        assert link.startswith(home)
+        kind, _, path = link.removeprefix(home).strip("/").partition("/")
+        assert kind in ("", "blob", "issues", "security")
+        assert kind != "blob" or (ROOT / path.removeprefix("main/")).is_file()
+
+
+def test_ci_runs_what_make_check_runs_with_each_python_and_may_only_read():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    assert set(workflow[True]) == {"push", "pull_request"}, "YAML reads the key `on` as True"
+    (job,) = workflow["jobs"].values()
+    versions = job["strategy"]["matrix"]["python-version"]
+    named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
+    assert versions == named
+    assert PROJECT["requires-python"] == f">={versions[0]}"
+    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name) for name in used)
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
 def pins(lock: str) -> dict[str, str]:
@@ -135,8 +188,7 @@ def release(version: str) -> tuple[int, ...]:
 
 
 def test_the_oldest_versions_allowed_are_those_that_are_tested():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    groups = [PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()]
     floors = dict(line.split(">=") for group in groups for line in group if ">=" in line)
     tested, newest = pins("requirements-min.lock"), pins("requirements.lock")
     assert floors.pop("torch") == "2.11"  # tested elsewhere; the list has the newest
