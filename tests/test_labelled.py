@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import tokenizers
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -279,11 +280,20 @@ def test_rows_of_like_length_meet() -> None:
     assert np.mean(spans) < 4  # of 40 at random: 33
 
 
-@given(LENGTHS, st.integers(1, 9))
-def test_evaluation_batches_hold_every_row_once_by_length(lengths: np.ndarray, size: int) -> None:
-    rows = np.concatenate(evaluation_batches(lengths, batch_size=size))
-    assert sorted(rows.tolist()) == list(range(len(lengths)))
-    assert (np.diff(lengths[rows]) >= 0).all()
+@given(LENGTHS, st.sampled_from(["cpu", "meta"]))
+def test_evaluation_batches_hold_every_row_once_by_length(lengths: np.ndarray, to: str) -> None:
+    """On a CPU few rows in as many columns as they need; elsewhere one of four widths."""
+    texts = Texts(["a " * int(length) for length in lengths])
+    rows = Encoder(TOKENIZER, max_seq_length=30).encode(texts)
+    found = list(evaluation_batches(rows, torch.device(to)))
+    order = np.concatenate([batch for batch, _ in found])
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert (np.diff(rows.input_ids.lengths[order]) >= 0).all()
+    for batch, (input_ids, _, mask) in found:
+        assert len(batch) <= (16 if to == "cpu" else 128)
+        assert mask.sum(1).tolist() == rows.input_ids.lengths[batch].tolist()
+        assert input_ids.shape[1] in ((8, 16, 24, 30) if to == "cpu" else (8, 15, 23, 30))
+        assert to == "meta" or input_ids.shape[1] - mask.sum(1).max() < 8
 
 
 def test_the_order_of_an_epoch_is_frozen() -> None:

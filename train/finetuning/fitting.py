@@ -27,14 +27,13 @@ from train.finetuning.selection import (
     select_plan,
 )
 from train.finetuning.training import (
-    EVALUATION_BATCH,
     Labels,
     Logits,
     Plan,
     predict_logits,
     train_classifier,
 )
-from train.labelled.encoding import Encoded
+from train.labelled.encoding import EVALUATION_BATCH, Encoded
 from train.labelled.rows import Rows
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from pipeline.common.checksums import check_sums
 from pipeline.common.errors import InputError
@@ -29,8 +30,7 @@ class OnnxClassifier:
         """The probability of each class for each text, [N, C]."""
         rows = self._encoder.encode(texts)
         logits = np.empty((len(rows), len(self.names)), dtype=np.float32)
-        for batch in evaluation_batches(rows.input_ids.lengths, batch_size=len(rows)):
-            ids, types, mask = rows.inputs(batch)
+        for batch, (ids, types, mask) in evaluation_batches(rows, torch.device("cpu")):
             inputs = dict(zip(NAMES, (ids, mask.long(), types), strict=True))
             logits[batch] = self._graph.run(inputs)[0]
         return softmax(logits, 1.0)

@@ -5,7 +5,9 @@
 
 B batch, S sequence. A pair that is too long loses tokens at the end of its longer text, one at a
 time. Batches are padded to one of four fixed widths: short texts cost less, and there are still few
-shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU).
+shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU). Where a CPU only
+answers, rows are few and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
+(`tests/benchmarks/serve_speed.py`).
 """
 
 from collections.abc import Iterator
@@ -26,6 +28,8 @@ from train.labelled.rows import Rows, Texts
 TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 WIDTHS = 4
+CPU_WIDTH = 8  # S is a multiple of it where a CPU answers
+EVALUATION_BATCH, CPU_BATCH = 128, 16
 
 Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`
 
@@ -48,13 +52,16 @@ class Encoded:
             self.input_ids.take(rows), self.length_a[rows], self.max_seq_length, self.pad_id
         )
 
-    def inputs(self, rows: Rows) -> Inputs:
+    def inputs(self, rows: Rows, *, is_tight: bool = False) -> Inputs:
         """input_ids and token_type_ids, int64 [B, S], and attention_mask, bool [B, S].
 
-        S is the smallest of the widths that fits all of the rows.
+        S is the smallest of the widths that fits all of the rows; with `is_tight` that of the
+        longest row, rounded up to a multiple of 8.
         """
         lengths = self.input_ids.lengths[rows]
-        positions = np.arange(self._width(int(lengths.max())))
+        longest = int(lengths.max())
+        width = -(-longest // CPU_WIDTH) * CPU_WIDTH if is_tight else self._width(longest)
+        positions = np.arange(min(width, self.max_seq_length))
         is_token = positions < lengths[:, None]
         input_ids = np.full(is_token.shape, self.pad_id, dtype=np.int64)
         input_ids[is_token] = self.input_ids.take(rows).values
@@ -161,9 +168,12 @@ def training_batches(
     return [batches[index] for index in shuffled]
 
 
-def evaluation_batches(lengths: NDArray[np.int64], *, batch_size: int) -> list[Rows]:
-    """The rows of each batch of an evaluation: every row once, sorted by length."""
-    return _by_length(np.arange(len(lengths)), lengths, batch_size)
+def evaluation_batches(rows: Encoded, device: torch.device) -> Iterator[tuple[Rows, Inputs]]:
+    """The rows of each batch of an evaluation, and its inputs: every row once, sorted by length."""
+    is_cpu = device.type == "cpu"
+    size, lengths = CPU_BATCH if is_cpu else EVALUATION_BATCH, rows.input_ids.lengths
+    for batch in _by_length(np.arange(len(lengths)), lengths, size):
+        yield batch, rows.inputs(batch, is_tight=is_cpu)
 
 
 def _by_length(rows: Rows, lengths: NDArray[np.int64], batch_size: int) -> list[Rows]:
