@@ -17,6 +17,7 @@ from pipeline.common import store as store_module
 from pipeline.common.errors import InputError, JobFailedError, StoreError
 from pipeline.common.paths import path_of
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from train.artifacts import store_lease
 from train.artifacts.store_copy import StoreCopy, copy_path, store_copy
 from train.artifacts.store_lease import LEASE, Lease
 
@@ -196,7 +197,9 @@ def test_the_files_that_make_a_folder_count_go_last(tmp_path, monkeypatch):
     assert uploaded == []
 
 
-def test_a_second_writer_is_refused_by_name(tmp_path, other_machine):
+def test_a_second_writer_is_refused_by_name(tmp_path, other_machine, monkeypatch, capsys):
+    """On another machine once the first has renewed its lease, every two seconds here."""
+    monkeypatch.setattr(store_lease, "LEASE_SECONDS", 6.0)
     store = tmp_path / "store" / "run"
     with store_copy(url_of(store), writes=True):
         with pytest.raises(InputError, match="by another process of this machine"):
@@ -206,11 +209,13 @@ def test_a_second_writer_is_refused_by_name(tmp_path, other_machine):
         other_machine(tmp_path / "elsewhere")
         with pytest.raises(InputError, match=f"in use by process {os.getpid()} on .*, last seen"):
             store_copy(url_of(store), writes=True).__enter__()
+    assert "a moment ago; waiting for up to 6 s" in capsys.readouterr().err
 
 
-def test_the_lease_of_a_lost_machine_ends(tmp_path):
+@pytest.mark.parametrize("age", [59.5, 61])
+def test_the_lease_of_a_lost_machine_ends(tmp_path, age):
     store = tmp_path / "store" / "run"
-    lease = {"owner": "x", "pid": 1, "host": "gone", "renewed": time.time() - 61}
+    lease = {"owner": "x", "pid": 1, "host": "gone", "renewed": time.time() - age}
     write(store, {LEASE: json.dumps(lease)})
     with store_copy(url_of(store), writes=True) as folder:
         write(folder, FILES)

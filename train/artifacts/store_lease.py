@@ -2,10 +2,12 @@
 
     FOLDER/.lease    {"owner": "5f0c...", "pid": 123, "host": "a", "renewed": 1763.2}
 
-Its holder renews it three times in `LEASE_SECONDS`; another process is refused until it is given
-back, or that old. Stores have no common lock, so two processes that start within the same second
-may both be let in: the renewal of one of them finds the other and ends it. A process that was cut
-off for longer writes nothing until its renewal has found that it still holds the lease.
+Its holder renews it three times in `LEASE_SECONDS`. Another process waits for up to that long: it
+is refused once the holder renews the lease, and let in once it is given back or has not been
+renewed, as of a holder that was killed. Stores have no common lock, so two processes that start
+within the same second may both be let in: the renewal of one of them finds the other and ends it.
+A process that was cut off for longer writes nothing until its renewal has found that it still
+holds the lease.
 """
 
 import json
@@ -39,8 +41,8 @@ class Lease:
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
 
     def __enter__(self) -> Self:
-        """Raises InputError where another process holds it, and StoreError."""
-        self._check(self.holder())
+        """Raises InputError where another process holds and renews it, and StoreError."""
+        self._wait_for_a_killed_holder()
         patiently(self._renewed, self._folder)
         self._check(self.holder())
         self._thread.start()
@@ -70,9 +72,30 @@ class Lease:
             return {}
         return lease
 
-    def _check(self, lease: dict[str, Any]) -> None:
+    def _wait_for_a_killed_holder(self) -> None:
+        """Return once the lease is free, or was not renewed for as long as it lasts."""
+        first, start = self.holder(), time.monotonic()
+        if self._is_free(first):
+            return
+        print(
+            f"{self._folder} was in use by process {first['pid']} on {first['host']} a moment ago; "
+            f"waiting for up to {LEASE_SECONDS:.0f} s to see whether it still is",
+            file=sys.stderr,
+        )
+        lease = first
+        while not self._is_free(lease) and time.monotonic() - start < LEASE_SECONDS:
+            if lease["renewed"] != first["renewed"]:
+                self._check(lease)
+            self._end.wait(LEASE_SECONDS / 60)
+            lease = self.holder()
+
+    def _is_free(self, lease: dict[str, Any]) -> bool:
         age = time.time() - lease.get("renewed", 0.0)
-        if lease.get("owner") != self._owner and age < LEASE_SECONDS:
+        return lease.get("owner") == self._owner or age >= LEASE_SECONDS
+
+    def _check(self, lease: dict[str, Any]) -> None:
+        if not self._is_free(lease):
+            age = time.time() - lease["renewed"]
             raise InputError(
                 f"{self._folder} is in use by process {lease['pid']} on {lease['host']}, last seen "
                 f"{age:.0f} s ago; wait for its end, or give another folder."
