@@ -17,7 +17,9 @@ def clozeline(*words: object) -> None:
     subprocess.run([sys.executable, "-m", "clozeline", *map(str, words)], check=True)
 
 
-def main(documents: Path, labelled: Path, work: Path, hours: float, vocab_size: int) -> None:
+def main(
+    documents: Path, labelled: Path, work: Path, hours: float, vocab_size: int, preset: str
+) -> None:
     """Vocabulary, shards, pretraining, fine-tuning."""
     texts, tokenizer, shards, run = (
         documents / "*.txt", work / "tokenizer", work / "shards", work / "run"
@@ -25,8 +27,8 @@ def main(documents: Path, labelled: Path, work: Path, hours: float, vocab_size: 
     if not tokenizer.exists():
         clozeline("tokenizer", texts, "--vocab-size", vocab_size, "--out", tokenizer)
     clozeline("shards", texts, "--tokenizer", tokenizer, "--out", shards, "--validation", 0.05)
-    seconds = f"{round(hours * 3600)}s"
-    clozeline("pretrain", shards, "--out", run, "--for", seconds, "--resume")
+    how = ("--preset", preset, "--for", f"{round(hours * 3600)}s")
+    clozeline("pretrain", shards, "--out", run, *how, "--resume")
     # Compared with the same model from random weights: that is what the pretraining was worth.
     clozeline("finetune", run, labelled, "--out", work / "classifier", "--from-scratch")
 
@@ -38,4 +40,5 @@ if __name__ == "__main__":
     parser.add_argument("work", type=Path)
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--vocab-size", type=int, default=8192)
+    parser.add_argument("--preset", default="nano")
     main(**vars(parser.parse_args()))

@@ -11,8 +11,7 @@ from clozeline import fill
 
 def main(run: Path) -> None:
     """Print each line filled, then the guesses for its masks."""
-    for line in sys.stdin:
-        filled = fill(run, line.strip(), top=5)
+    for filled in fill(run, map(str.strip, sys.stdin), top=5):
         print(filled.text)
         for number, guesses in enumerate(filled.guesses, start=1):
             shown = (f"{guess.token} {guess.probability:.1%}" for guess in guesses)

@@ -60,9 +60,9 @@ def test_masks_are_filled_line_by_line(tmp_path, capsys, monkeypatch):
 def test_documents_become_a_classifier(tmp_path, monkeypatch):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("\n\n".join(articles(60)))
-    rows = "".join(f"{word} words of number {n},{word}\n" for n in range(30) for word in ("a", "b"))
+    rows = "".join(f"{word} words of number {n},{word}\n" for n in range(10) for word in ("a", "b"))
     (tmp_path / "labelled.csv").write_text("text,label\n" + rows)
     folders = (tmp_path / "texts", tmp_path / "labelled.csv", tmp_path / "work")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    main_of("documents_to_classifier.py")(*folders, 0.001, 300)
+    main_of("documents_to_classifier.py")(*folders, 0.001, 300, "bert-tiny")
     assert (tmp_path / "work" / "classifier" / "report.json").exists()
