@@ -6,13 +6,16 @@ process for its own part.
 """
 
 import shutil
+import socket
 from dataclasses import replace
+from datetime import timedelta
 from itertools import islice, permutations
 
 import pytest
 import torch
 
 from model.heads import BertForPretraining
+from pipeline.common.errors import LostProcessError
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
 from tests.support.two_processes import MODEL, run_jobs
@@ -24,6 +27,7 @@ from train.artifacts.checkpoint import (
     read_state,
 )
 from train.data.loader import Loader
+from train.engine import distributed
 from train.engine.distributed import (
     World,
     is_main_process,
@@ -82,6 +86,10 @@ def runs(folder, tmp_path_factory):
     jobs.append({"out": runs / "skips", "shards": runs / "shards-{rank}", "changes": skipping})
     endless = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
     jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
+    for rank in (0, 1):
+        (runs / f"disk-{rank}").mkdir()
+    on_one_disk = {"folder": runs / "disk-{rank}", "out": "run", "copy_of": runs / "fsdp"}
+    jobs.append({**on_one_disk, "step": 40, "changes": {**OPTIONS, "parallel": "fsdp"}})
     run_jobs([{"shards": folder, **job} for job in jobs], runs)
     for before in ("ddp", "fsdp"):
         run = go_back(shutil.copytree(runs / before, runs / f"{before}-one"), 40)
@@ -197,6 +205,12 @@ def test_each_goes_on_from_the_checkpoints_of_the_others(before, after, runs):
     assert_same_training(numbers(runs / f"{before}-{after}"), numbers(runs / "one"))
 
 
+def test_only_rank_0_needs_the_checkpoint(runs):
+    """The machine of rank 1 has no such folder."""
+    assert_same_training(numbers(runs / "disk-0" / "run"), numbers(runs / "one"))
+    assert not list((runs / "disk-1").iterdir())
+
+
 def test_without_the_moments_it_would_not_be_the_same(runs, folder, tmp_path):
     """So the test above can tell."""
     out = tmp_path / "other"
@@ -249,6 +263,19 @@ def test_alone_there_is_nobody_to_wait_for():
     assert world.broadcast_from_main(lambda: 7) == 7
     assert world.is_main
     world.wait()
+
+
+def test_processes_that_do_not_meet_end_in_one_line(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    moment = timedelta(seconds=1)
+    monkeypatch.setattr(distributed, "MEETING", moment)
+    expected = rf"the 2 processes did not meet at 127.0.0.1:{port} \(Timed out .* start all"
+    with pytest.raises(LostProcessError, match=expected), join_world(patience=moment):
+        pass
 
 
 def test_without_torchrun_the_world_is_one_process(monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from pipeline.common.errors import LostProcessError
 from train.engine.distributed import World
 from train.engine.lost_process import is_lost_process, lost_process_in_one_line
 
@@ -45,6 +46,18 @@ def test_the_missing_process_is_named_with_its_host(kind, patience):
     (line,) = said.splitlines()
     assert line.startswith(f"process 1 on {platform.node()} stopped answering (")
     assert line.endswith("with --resume continues from the newest checkpoint.")
+
+
+def test_a_process_that_was_cut_off_does_not_wait_for_the_store(monkeypatch):
+    """The store itself answers nothing for as long as TCP sends again."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    world = World(1, 2, None, dist.HashStore())  # type: ignore[arg-type]
+    expected = r"the rendezvous store, on the machine of process 0, stopped answering \(Timed out"
+    with pytest.raises(LostProcessError, match=expected), lost_process_in_one_line(world):
+        raise RuntimeError("Timed out waiting 20000ms for recv operation to complete")
 
 
 def test_other_errors_pass():

@@ -4,8 +4,8 @@
 
 A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
 `small_training.train`, `model` with changes of the model; with `copy_of` and `step` it resumes from
-that step of another run; `signal` is sent to rank 1 before its first restart. If rank r refuses,
-its message is in `OUT.refused.r`.
+that step of another run; `folder`, also with "{rank}", is where relative paths begin; `signal` is
+sent to rank 1 before its first restart. If rank r refuses, its message is in `OUT.refused.r`.
 """
 
 import json
@@ -47,6 +47,8 @@ def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
 def do(job: dict[str, Any]) -> None:
     """One job, this process's part."""
     rank, out = int(os.environ["RANK"]), Path(job["out"])
+    if "folder" in job:
+        os.chdir(job["folder"].format(rank=rank))
     if "copy_of" in job and rank == 0:  # the other process waits for the result
         go_back(shutil.copytree(job["copy_of"], out), job["step"])
     is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"

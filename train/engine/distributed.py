@@ -23,12 +23,14 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from model.heads import BertForPretraining
-from pipeline.common.errors import ClozelineError
+from pipeline.common.errors import ClozelineError, LostProcessError, one_line
 
 Found = TypeVar("Found")
 
 #: How long processes wait for each other: rank 0 may be reading a large checkpoint.
 PATIENCE = timedelta(minutes=30)
+#: How long they wait for the last one to start, at least: importing torch may take a while.
+MEETING = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
@@ -92,13 +94,37 @@ class World:
             sys.exit(found.exit_code)  # rank 0 prints the reason
         return found  # type: ignore[return-value]
 
+    def tensors_from_main(
+        self, find: Callable[[], dict[str, torch.Tensor]]
+    ) -> dict[str, torch.Tensor]:
+        """The tensors that `find` returns on rank 0, on every process and on the CPU.
+
+        So only rank 0's machine needs the files that they are read from. Where `find` raises, this
+        does what `broadcast_from_main` does.
+        """
+        if self.size == 1:
+            return find()
+        tensors: dict[str, torch.Tensor] = {}
+
+        def described() -> list[tuple[str, torch.Size, torch.dtype]]:
+            tensors.update(find())
+            return [(name, value.shape, value.dtype) for name, value in tensors.items()]
+
+        for name, shape, dtype in self.broadcast_from_main(described):
+            value = tensors[name] if self.is_main else torch.empty(shape, dtype=dtype)
+            sent = value.to(self.device).contiguous()  # NCCL sends what is on a GPU
+            dist.broadcast(sent, src=0)
+            tensors[name] = value if self.is_main else sent.cpu()
+        return tensors
+
 
 @contextmanager
 def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     """The world that torchrun's environment variables describe.
 
     A process group that this creates is destroyed at the end of the block; its processes wait for
-    each other for up to `patience`, and then fail (`lost_process.py`).
+    each other for up to `patience`, and then fail (`lost_process.py`). Raises LostProcessError
+    where they do not meet.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     device = _device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -108,21 +134,38 @@ def join_world(*, patience: timedelta = PATIENCE) -> Iterator[World]:
     if dist.is_initialized():
         yield World(dist.get_rank(), size, device)
         return
-    store, rank, size = next(rendezvous("env://", timeout=patience))
-    store.set(f"host/{rank}", platform.node())
-    is_cuda = device.type == "cuda"
-    dist.init_process_group(
-        "nccl" if is_cuda else "gloo",
-        store=store,
-        rank=rank,
-        world_size=size,
-        timeout=patience,
-        device_id=device if is_cuda else None,  # with it NCCL connects now, not in the first step
-    )
+    world = _meet(device, patience)
     try:
-        yield World(rank, size, device, store)
+        yield world
     finally:
         dist.destroy_process_group()
+
+
+def _meet(device: torch.device, patience: timedelta) -> World:
+    """Create the process group of all processes."""
+    is_cuda = device.type == "cuda"
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=max(patience, MEETING)))
+        store.set_timeout(patience)
+        store.set(f"host/{rank}", platform.node())
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=patience,
+            device_id=device if is_cuda else None,  # NCCL then connects now, not in the first step
+        )
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error).lower():
+            raise
+        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise LostProcessError(
+            f"the {os.environ['WORLD_SIZE']} processes did not meet at {place} "
+            f"({one_line(error)}). See the output of the others, and whether the machines reach "
+            "each other; then start all processes again."
+        ) from error
+    return World(rank, size, device, store)
 
 
 def is_main_process() -> bool:

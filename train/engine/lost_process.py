@@ -4,6 +4,8 @@ A failed collective only says that a connection was closed or that nothing came 
 processes that see this sign in at the rendezvous store, and those that are not there are missing.
 """
 
+import os
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ SIGNS = (
 )
 #: How long the others have to sign in: their own timeouts may end a little later.
 SIGN_IN = 5.0  # seconds
+NO_STORE = "the rendezvous store, on the machine of process 0, stopped answering"
 
 
 @contextmanager
@@ -45,6 +48,8 @@ def _missing(world: World) -> str:
     """Who has not signed in."""
     if world.store is None:
         return "another process stopped answering"
+    if not _reaches_store():
+        return NO_STORE
     others = [rank for rank in range(world.size) if rank != world.rank]
     keys = {rank: f"signed in/{rank}" for rank in others}
     try:
@@ -56,8 +61,18 @@ def _missing(world: World) -> str:
             time.sleep(0.1)
         hosts = {rank: world.store.get(f"host/{rank}").decode() for rank in lost}
     except RuntimeError:  # the store is gone, and with it the process or agent that keeps it
-        return "the rendezvous store, on the machine of process 0, stopped answering"
+        return NO_STORE
     if not hosts:
         return "the processes lost their connection to each other"
     names = " and ".join(f"process {rank} on {host}" for rank, host in hosts.items())
     return f"{names} stopped answering"
+
+
+def _reaches_store() -> bool:
+    """A process that was cut off would wait for the store's answers for a quarter of an hour."""
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        with socket.create_connection(address, timeout=SIGN_IN):
+            return True
+    except OSError:
+        return False

@@ -77,7 +77,7 @@ class Trainer:
         self.manifest, (self.loader, self.validation) = read_manifest(shards), data
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
-        self.model = _initialize_model(config, self.manifest, start)
+        self.model = _initialize_model(config, self.manifest, start, world)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.parallel_model = parallelize(
@@ -91,7 +91,7 @@ class Trainer:
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
         self.optimizer = build_optimizer(self.model, training)
         if start.checkpoint and start.has_moments:
-            moments = grown_moments(load_moments(start.checkpoint, is_checked=True), config.model)
+            moments = world.tensors_from_main(lambda: _moments(start, config))
             restore_moments(self.model, self.optimizer, moments)
         self.running = RunningMetrics(
             world,
@@ -305,20 +305,31 @@ def _metrics_log(
 
 
 def _initialize_model(
-    config: RunConfig, manifest: Manifest, start: ResumePoint
+    config: RunConfig, manifest: Manifest, start: ResumePoint, world: World
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU."""
     training = config.training
     model = BertForPretraining(config.model, seed=training.seed)
     if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(manifest.log_unigram))
-    if start.checkpoint:
-        found = load_weights(start.checkpoint, is_checked=True)
-        model.load_state_dict(grown_weights(found, config.model))
-    elif start.init:
-        load_initial(model, start.init)
+    if start.checkpoint or start.init:
+        model.load_state_dict(world.tensors_from_main(lambda: _weights(model, start, config)))
     if training.activation_checkpointing:
         model.encoder.checkpoint_activations()
     if training.bf16_residual:
         model.encoder.residual_dtype = torch.bfloat16
     return model
+
+
+def _weights(model: BertForPretraining, start: ResumePoint, config: RunConfig) -> dict[str, Tensor]:
+    """The weights that training starts from; `model` has those that a Hugging Face folder lacks."""
+    if start.checkpoint:
+        return grown_weights(load_weights(start.checkpoint, is_checked=True), config.model)
+    assert start.init
+    load_initial(model, start.init)
+    return model.state_dict()
+
+
+def _moments(start: ResumePoint, config: RunConfig) -> dict[str, Tensor]:
+    assert start.checkpoint
+    return grown_moments(load_moments(start.checkpoint, is_checked=True), config.model)
