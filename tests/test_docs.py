@@ -107,7 +107,7 @@ def test_every_make_target_explains_itself():
 
 
 def test_every_file_that_is_named_exists():
-    folders, endings = "tests|pipeline|model|train|deploy|examples", "py|sh|yaml|Dockerfile"
+    folders, endings = "tests|pipeline|model|train|deploy|examples", "py|sh|yaml|Dockerfile|ipynb"
     named = set(re.findall(rf"\b((?:{folders})/[\w/.-]+\.(?:{endings}))\b", TEXT))
     assert len(named) >= 8
     assert [name for name in named if not (ROOT / name).exists()] == []
