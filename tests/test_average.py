@@ -116,3 +116,8 @@ def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path) -> None:
     assert "its content has changed" in refused("average", damaged, "--last", 2, "--out", out)
     output_of("average", run, "--last", 1, "--out", out, code=2)
     assert not out.exists()
+    out.mkdir()
+    (out / ".notes").write_text("years of work")
+    said = refused("average", run, "--last", 2, "--out", out)
+    assert "not part of an average (.notes), and replacing it would" in said
+    assert (out / ".notes").exists()

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
-from pipeline.job.dry_run import dry_run, estimate
+from pipeline.job.dry_run import _sample, dry_run, estimate
 from pipeline.job.job import JobOptions, build_shards, job_context, plan_shards
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import load_tokenizer
@@ -60,6 +60,15 @@ def test_copies_make_as_many_times_the_examples(tokenizer: Path, tmp_path: Path)
 def by_name(lines: Sequence[str]) -> dict[str, str]:
     """The first word of each line, and the others."""
     return {line.split()[0]: line.split(maxsplit=1)[1] for line in lines}
+
+
+def test_each_of_a_few_blocks_is_sampled(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(name * 50)
+    blocks = list_blocks([str(tmp_path / "*.txt")])
+    for count in (1, 2, 3):
+        texts = [text for chunk in _sample(blocks[:count]) for text in chunk.texts]
+        assert texts == [name * 50 for name in "abc"[:count]]
 
 
 def test_finished_blocks_are_counted(tokenizer: Path, tmp_path: Path) -> None:

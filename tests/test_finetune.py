@@ -439,6 +439,13 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency: Path) 
         assert [scores["confusion"] for scores in cell["also"].values()] == [
             cell["scores"]["confusion"]
         ]
+    # Nothing was searched; only what may become the classifier has results of its own seed.
+    held_out = {
+        (cell["examples"], cell["start"]): cell["selection"]["held_out"]["rows"]
+        for cell in values["cells"]
+        if cell["selection"]
+    }
+    assert held_out == {key[:2]: 120 * (key[:2] == (120, "pretrained")) for key in neural}
     points = [(point["examples"], point["start"]) for point in values["label_efficiency"]]
     assert points[:3] == [(20, "pretrained"), (20, "from_scratch"), (20, "bag_of_words")]
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from pipeline.common.folder_lock import locked_folder
 from pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
-from pipeline.job.job import JobOptions, build_shards, local_runner, sources_digest
+from pipeline.job.job import (
+    JobOptions,
+    _error_of_a_worker,
+    build_shards,
+    local_runner,
+    sources_digest,
+)
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer
 from pipeline.tokenization.vocabulary import Normalization
@@ -144,6 +151,42 @@ def test_neither_their_order_nor_the_size_of_blocks_makes_other_sources(tmp_path
     assert sources_digest(list_blocks(files[::-1])) == digest
     assert sources_digest(list_blocks(files, block_bytes=1)) == digest
     assert sources_digest(list_blocks(files[:1])) != digest
+
+
+def test_two_parts_of_a_source_are_not_the_whole():
+    def digest(*sources):
+        return sources_digest(list_blocks(sources, block_bytes=1000))
+
+    whole, parts = (
+        "sample:reviews?rows=30",
+        ("sample:reviews?rows=10", "sample:reviews?rows=10&start=20"),
+    )
+    assert digest(*parts) == digest(*parts[::-1]) != digest(whole)
+    assert digest("sample:reviews?rows=10", "sample:reviews?rows=20&start=10") == digest(whole)
+
+
+def test_of_a_workers_error_its_own_message_is_shown_and_not_its_cause():
+    try:
+        try:
+            raise InputError("a.parquet is corrupt at its end")
+        except InputError as error:
+            raise InputError("a.parquet changed while it was read") from error
+    except InputError as error:
+        carried = RuntimeError("".join(traceback.format_exception(error)) + " [while running 'x']")
+    found = _error_of_a_worker(carried)
+    assert isinstance(found, InputError)
+    assert str(found) == "a.parquet changed while it was read"
+
+
+def test_the_cache_of_a_killed_job_goes_when_another_cache_finishes_it(tmp_path):
+    left = tmp_path / "out" / ".cache"
+    left.mkdir(parents=True)
+    (left / "00000.tokens.arrow").write_bytes(b"of a killed one")
+    shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
+    assert not left.exists()
+    assert list((tmp_path / "kept").iterdir())
+    shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
+    assert list((tmp_path / "kept").iterdir())
 
 
 def test_the_same_sources_in_other_blocks_are_the_same(finished):

@@ -109,6 +109,8 @@ def test_an_exported_classifier_predicts_the_same(classifier: Path, tmp_path: Pa
     assert "add `--engine onnx`" in output_of("predict", out, "the cat", code=2)
     assert "not part of an export (kept.txt)" in refused_with_a_file_more(classifier, out)
 
+    other = ("export", classifier.parent / "run", "--format", "onnx", "--out", out)
+    assert "holds a different export" in output_of(*other, code=2)
     (out / "kept.txt").unlink()
     graph = (out / "model.onnx").read_bytes()
     (out / "model.onnx").write_bytes(graph[:-1] + bytes([graph[-1] ^ 1]))

@@ -90,11 +90,14 @@ def test_what_is_not_put_in_place_is_removed(tmp_path):
 
 def test_leftovers_of_a_killed_process_are_removed_by_the_next_one(tmp_path):
     out = tmp_path / "a[b]"  # not a pattern
-    (tmp_path / ".a[b].0123.partial" / "deep").mkdir(parents=True)
-    (tmp_path / ".another.0123.partial").mkdir()
+    end = f"{'0123' * 8}.partial"
+    (tmp_path / f".a[b].{end}" / "deep").mkdir(parents=True)
+    others = [f".a[b].5.{end}", f".another.{end}"]  # being filled, perhaps
+    for name in others:
+        (tmp_path / name).mkdir()
     with partial_folder(out) as partial:
         replace_folder(partial, out)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".another.0123.partial", "a[b]"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*others, "a[b]"]
 
 
 #: A classifier and an export are replaced by processes that are killed at each rename of theirs.

@@ -1,5 +1,6 @@
 """Learning rate and epochs are chosen by held-out rows; folds are disjoint and stratified."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from train.finetuning.config import FinetuneConfig
 from train.finetuning.selection import (
     FEW_ROWS,
     SEARCH_ROWS,
+    HeldOut,
     Selection,
     candidate_rates,
     final_plan,
@@ -123,6 +125,10 @@ def test_wider_models_get_lower_rates() -> None:
 def test_a_selection_survives_json() -> None:
     found = search(1e-3)
     assert Selection.from_dict(found.to_dict()) == found
+    worst = HeldOut.of(np.array([[np.nan, 0]], np.float32), np.array([1]))
+    diverged = replace(found, tried=(*found.tried, (found.plan, worst)))
+    text = json.dumps(diverged.to_dict(), allow_nan=False)
+    assert Selection.from_dict(json.loads(text)) == diverged
 
 
 # The rows

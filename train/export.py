@@ -298,10 +298,13 @@ def _heldout(run: Path, step: int) -> dict[str, float] | None:
 def _check_folder(out: Path, *, overwrite: bool) -> None:
     """Raise InputError if writing `out` would delete files that are not part of an export."""
     restore_folder(out)
-    is_export = any((out / name).exists() for name in (CONFIG, METADATA))
-    check_kind(out, "an export", is_own=is_export)
-    if overwrite or not is_export:
+    check_kind(out, "an export", is_own=_is_export(out))
+    if overwrite or not _is_export(out):
         check_replaceable(out, "an export", own=FILES)
+
+
+def _is_export(out: Path) -> bool:
+    return any((out / name).exists() for name in (CONFIG, METADATA))
 
 
 def _is_same(partial: Path, out: Path) -> bool:
@@ -317,7 +320,7 @@ def _is_same(partial: Path, out: Path) -> bool:
 
 
 def _check_overwrite(out: Path, *, overwrite: bool) -> None:
-    if (out / CONFIG).exists() and not overwrite:
+    if _is_export(out) and not overwrite:
         raise InputError(
             f"{out} holds a different export; choose another --out, or add --overwrite."
         )

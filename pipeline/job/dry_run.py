@@ -91,8 +91,9 @@ def dry_run(
 
 def _sample(blocks: Sequence[Block]) -> Iterator[Documents]:
     """The beginnings of some blocks; more of each if there are only few blocks."""
-    chosen = [blocks[i * len(blocks) // SAMPLES] for i in range(min(SAMPLES, len(blocks)))]
-    for block in dict.fromkeys(chosen):
+    count = min(SAMPLES, len(blocks))
+    chosen = [blocks[i * len(blocks) // count] for i in range(count)]
+    for block in chosen:
         size = 0
         for chunk in read_block(block, chunk_bytes=SAMPLE_BYTES):
             yield chunk

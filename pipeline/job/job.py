@@ -31,6 +31,7 @@ from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, Manifest, read_manifest
 from pipeline.job.job_log import LOG, log_file, logging_to
 from pipeline.job.out_folder import (
+    CACHE,
     check_folder,
     finished_dataset,
     prepare_folders,
@@ -41,8 +42,6 @@ from pipeline.job.steps import JobContext
 from pipeline.sources.block import Block
 from pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-
-CACHE = ".cache"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,10 +184,20 @@ def sources_digest(blocks: Sequence[Block]) -> str:
 
 
 def _extent(blocks: Sequence[Block]) -> list[int]:
-    """How much of a file was read, in numbers that do not depend on the size of blocks."""
-    start, stop = min(block.start for block in blocks), max(block.stop for block in blocks)
-    limited = any(block.documents is not None for block in blocks)
-    return [start, sum(block.text_bytes for block in blocks)] if limited else [start, stop]
+    """How much of a file was read, in numbers that do not depend on the size of blocks.
+
+    [0, 5), [5, 9), [12, 20)  ->  0, 9, 12, 20
+    """
+    if any(block.documents is not None for block in blocks):
+        return [min(block.start for block in blocks), sum(block.text_bytes for block in blocks)]
+    ranges: list[list[int]] = []
+    for start, stop in sorted((block.start, block.stop) for block in blocks):
+        joined = next((known for known in ranges if known[1] == start), None)
+        if joined:
+            joined[1] = stop
+        else:
+            ranges.append([start, stop])
+    return [bound for known in sorted(ranges) for bound in known]
 
 
 def _portable_name(path: str) -> str:
@@ -253,11 +262,12 @@ def _error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
     """Our own error that a runner carried here, often as the text of a traceback."""
     names = "|".join(("InputError", "CorruptDataError", "StoreError", "JobFailedError"))
     text = "".join(traceback.format_exception(error))
-    found = re.search(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
+    found = re.findall(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
     if not found:
         return None
-    error_class: type[errors.ClozelineError] = getattr(errors, found[1])
-    return error_class(found[2])
+    name, message = found[-1]  # a traceback has the causes first
+    error_class: type[errors.ClozelineError] = getattr(errors, name)
+    return error_class(message)
 
 
 def _last_line(text: str) -> str:

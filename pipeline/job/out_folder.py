@@ -77,10 +77,14 @@ def prepare_folders(context: JobContext, tokenizer: Tokenizer) -> None:
     tokenizer.save(folder, max_seq_length=context.config.max_seq_length)
 
 
+CACHE = ".cache"  #: the token cache of a job without --token-cache
+
+
 def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     """Remove what a finished data set does not need, also from a job that was killed."""
-    if not keep_cache:
-        clear_cache(context.cache_dir)
+    own_cache = context.out_dir / CACHE
+    if not keep_cache or own_cache != context.cache_dir:  # of a call without --token-cache
+        clear_cache(own_cache)
     for name in names_in(context.out_dir):
         if PARTIAL.fullmatch(name):
             (context.out_dir / name).unlink(missing_ok=True)

@@ -7,8 +7,8 @@ A process that is killed between the two renames leaves no DIR/out; `restore_fol
 reader and writer calls, brings the old one back.
 """
 
-import glob
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -52,8 +52,10 @@ def replace_folder(partial: Path, out: Path) -> None:
     partial.rename(out)
     _sync(out.parent)
     shutil.rmtree(aside, ignore_errors=True)
-    for left in out.parent.glob(f".{glob.escape(out.name)}.*.partial"):  # of killed processes
-        shutil.rmtree(left, ignore_errors=True)
+    of_killed_processes = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{32}}\.partial")
+    for left in out.parent.iterdir():
+        if of_killed_processes.fullmatch(left.name):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def restore_folder(out: Path) -> None:

@@ -17,6 +17,7 @@ from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.pretrained import Pretrained
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.selection import (
+    NOT_HELD_OUT,
     SEARCH_ROWS,
     HeldOut,
     Selection,
@@ -86,6 +87,8 @@ class Fitter:
                 plan = chosen.plan
                 by_stop = held_out_results(held_out_logits, labels, plan, [plan.epochs], seed=seed)
                 chosen = replace(chosen, held_out=by_stop[plan.epochs])
+            else:
+                chosen = replace(chosen, held_out=NOT_HELD_OUT)
         plan = final_plan(chosen.plan, len(labels), self.config)
         with _progress(title) as progress:
             return self._train_finally(rows, labels, replace(chosen, plan=plan), seed, progress)

@@ -73,6 +73,15 @@ class HeldOut:
             temperature=temperature,
         )
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; an infinite loss, which JSON does not have, is None."""
+        return asdict(self) | ({} if math.isfinite(self.loss) else {"loss": None})
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(**values) if values["loss"] is not None else cls(**values | {"loss": math.inf})
+
 
 NOT_HELD_OUT = HeldOut(rows=0, accuracy=0.0, loss=0.0, temperature=1.0)
 
@@ -99,8 +108,8 @@ class Selection:
         """Plain values."""
         return {
             "plan": asdict(self.plan),
-            "held_out": asdict(self.held_out),
-            "tried": [[asdict(plan), asdict(held_out)] for plan, held_out in self.tried],
+            "held_out": self.held_out.to_dict(),
+            "tried": [[asdict(plan), held_out.to_dict()] for plan, held_out in self.tried],
         }
 
     @classmethod
@@ -108,8 +117,8 @@ class Selection:
         """The inverse of `to_dict`."""
         return cls(
             plan=Plan(**values["plan"]),
-            held_out=HeldOut(**values["held_out"]),
-            tried=tuple((Plan(**plan), HeldOut(**held)) for plan, held in values["tried"]),
+            held_out=HeldOut.from_dict(values["held_out"]),
+            tried=tuple((Plan(**plan), HeldOut.from_dict(held)) for plan, held in values["tried"]),
         )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import locked_folder
+from pipeline.common.folder_owner import check_replaceable
 from train.artifacts.checkpoint import (
     TrainState,
     list_checkpoints,
@@ -72,6 +73,7 @@ def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> A
         if read_run(out) != config:
             raise InputError(f"{out} holds another run; choose another --out.")
         return Averaged(steps=steps, is_new=False, heldout=None)
+    check_replaceable(out, "an average", own=())
     with locked_folder(out), partial_folder(out) as partial:
         write_run(partial, config, tokenizer)
         weights = mean_of(folders)
