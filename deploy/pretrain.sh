@@ -10,12 +10,14 @@
 # GPUS      processes on this machine; default: its number of GPUs
 # RESTARTS  how often the processes of this machine may fail and be started again; default 3
 #
-# --out must be a URL or a folder that all machines share. Exit codes are those of `clozeline`: 75 is
+# --out must be a URL or a folder that all machines share. SIGTERM on one machine saves a checkpoint and
+# ends its part; the others wait for it to come back. SIGTERM on each stops the run. Exit codes are those of `clozeline`: 75 is
 # "stopped, the same line continues", 2 "wrong usage".
 set -euo pipefail
 
 if [ -z "${ADDRESS:-}" ]; then
     ADDRESS=$(hostname -I | cut -d ' ' -f 1)
+    ADDRESS=${ADDRESS:-127.0.0.1} # a machine without a network
 fi
 HOST=${HOST:-$ADDRESS}
 
@@ -25,9 +27,10 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-240}
 
 # A machine waits a quarter of an hour for HOST, and an hour for the others: images are large.
+run_id=$(cksum <<< "$*" | cut -d ' ' -f 1) # no machine joins another run
 is_host=$([ "$ADDRESS" = "$HOST" ] && echo 1 || echo 0)
 exec python "$(dirname "$0")/launch.py" \
     --nnodes "${NODES:-1}" --nproc-per-node "${GPUS:-gpu}" --max-restarts "${RESTARTS:-3}" \
-    --rdzv-id clozeline --rdzv-backend c10d --rdzv-endpoint "$HOST:${PORT:-29500}" \
+    --rdzv-id "$run_id" --rdzv-backend c10d --rdzv-endpoint "$HOST:${PORT:-29500}" \
     --rdzv-conf "is_host=$is_host,read_timeout=900,join_timeout=3600" --local-addr "$ADDRESS" \
     --no-python clozeline pretrain "$@" --resume

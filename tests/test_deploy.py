@@ -159,6 +159,14 @@ def test_a_single_machine_meets_itself(programs):
     assert str(given["out"]) == "work/a run"
 
 
+def test_only_machines_with_the_same_arguments_meet(programs):
+    ids = set()
+    for out in ("work/a", "work/b", "work/a"):
+        run(programs, PRETRAIN, "work/shards", "--out", out, ADDRESS="10.0.0.1")
+        ids.add(launched(programs)[0].rdzv_id)
+    assert len(ids) == 2
+
+
 @pytest.mark.parametrize(("code", "requeued"), [(0, False), (1, False), (2, False), (75, True)])
 def test_slurm_requeues_a_job_that_was_stopped(programs, code, requeued):
     scontrol = programs / "scontrol.log"
@@ -187,50 +195,77 @@ def free_port():
         return server.getsockname()[1]
 
 
-def start_machine(address, port, shards, out):
-    line = [PRETRAIN, shards, "--out", out, "--preset", "bert-tiny", "--batch-size", "8"]
-    python = Path(sys.executable).parent
-    variables = {
-        "PATH": f"{python}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "HOST": "127.0.0.1",
-        "ADDRESS": address,
-        "PORT": str(port),
-        "NODES": "2",
-        "GPUS": "1",
-        "RESTARTS": "0",
-    }
-    return subprocess.Popen(
-        [*map(str, line), "--max-steps", "300"],
-        env={**os.environ, **variables, "CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-@pytest.mark.slow
-def test_two_machines_stop_together_and_continue(tmp_path, free_port):
-    """Two launchers on two addresses of this machine; one gets SIGTERM."""
+@pytest.fixture
+def start_machine(tmp_path, free_port):
+    """A function that starts the part of one of two machines; 300 steps take some seconds."""
     shards = write_data_set(tmp_path / "shards", train=(20, 12))
-    run_folder = tmp_path / "run"
-    machines = ("127.0.0.1", "127.0.0.2")
-    first, second = (start_machine(each, free_port, shards, run_folder) for each in machines)
-    with first, second:
-        while first.poll() is None and not read_metrics(run_folder):
-            time.sleep(0.01)
-        second.terminate()
-        said = first.communicate(timeout=200)[0]
-        assert (first.returncode, second.wait(200)) == (STOPPED, STOPPED), said
-    assert "Stopped at step" in said
-    stopped_at = read_metrics(run_folder)[-1]["step"]
-    assert 1 <= stopped_at < 300
-    again = [start_machine(each, free_port, shards, run_folder) for each in machines]
-    outputs = [machine.communicate(timeout=200)[0] for machine in again]
-    assert [machine.returncode for machine in again] == [0, 0], outputs
+    started = []
+
+    def start(address, restarts):
+        line = [PRETRAIN, shards, "--out", tmp_path / "run", "--preset", "bert-tiny"]
+        variables = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "CUDA_VISIBLE_DEVICES": "",
+            "HOST": "127.0.0.1",
+            "ADDRESS": address,
+            "PORT": str(free_port),
+            "NODES": "2",
+            "GPUS": "1",
+            "RESTARTS": str(restarts),
+        }
+        machine = subprocess.Popen(
+            [*map(str, line), "--batch-size", "8", "--max-steps", "300"],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(machine)
+        return machine
+
+    yield start
+    for machine in started:
+        machine.terminate()  # its processes, too
+        machine.communicate()
+
+
+def wait_for_steps(run_folder, machine):
+    while machine.poll() is None and not read_metrics(run_folder):
+        time.sleep(0.01)
+    assert read_metrics(run_folder)[-1]["step"] < 300
+
+
+def assert_finished(run_folder, *machines):
+    outputs = [machine.communicate(timeout=300)[0] for machine in machines]
+    assert [machine.returncode for machine in machines] == [0, 0], outputs
     steps = [line["step"] for line in read_metrics(run_folder)]
     assert steps == sorted(steps)
     assert steps[-1] == 300
+
+
+MACHINES = ("127.0.0.1", "127.0.0.2")
+
+
+@pytest.mark.slow
+def test_two_machines_stop_together_and_continue(tmp_path, start_machine):
+    """Two launchers on two addresses of this machine; one gets SIGTERM."""
+    first, second = (start_machine(address, 0) for address in MACHINES)
+    wait_for_steps(tmp_path / "run", first)
+    second.terminate()
+    said = first.communicate(timeout=300)[0]
+    assert (first.returncode, second.wait(300)) == (STOPPED, STOPPED), said
+    assert "Stopped at step" in said
+    assert_finished(tmp_path / "run", *(start_machine(address, 0) for address in MACHINES))
+
+
+@pytest.mark.slow
+def test_a_machine_waits_for_the_replacement_of_another(tmp_path, start_machine):
+    first, second = (start_machine(address, 1) for address in MACHINES)
+    wait_for_steps(tmp_path / "run", first)
+    second.terminate()
+    assert second.wait(300) == STOPPED
+    assert_finished(tmp_path / "run", first, start_machine(MACHINES[1], 1))
 
 
 # --- Kubernetes -----------------------------------------------------------------------------------
