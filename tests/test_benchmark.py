@@ -16,7 +16,8 @@ from train.benchmark.tasks import read_tasks
 from train.cli import main
 from train.finetuning.classifier import load_classifier
 from train.finetuning.config import FinetuneConfig
-from train.finetuning.regression import read_measured
+from train.finetuning.finetune import load_start
+from train.finetuning.regression import Regression, read_measured
 
 WORDS = [f"w{i}" for i in range(30)]
 LEVELS = ["none", "few", "some", "many"]
@@ -153,3 +154,13 @@ def test_targets_must_be_finite_numbers(tmp_path):
         (tmp_path / "rows.csv").write_text(f"text,label\na,1\nb,{value}\n")
         with pytest.raises(InputError, match=message):
             read_measured(str(tmp_path / "rows.csv"), text="text", text_pair=None, label="label")
+
+
+def test_texts_without_words_are_one_line(run, tmp_path):
+    pytest.importorskip("sklearn")
+    source = tmp_path / "rows.csv"
+    source.write_text("text,label\na,1\n!,2\n")
+    rows = read_measured(str(source), text="text", text_pair=None, label="label")
+    regression = Regression(load_start(run, CONFIG), rows, {}, CONFIG, torch.device("cpu"))
+    with pytest.raises(InputError, match=r"rows\.csv: no row has a word of two letters or more"):
+        regression.bag_of_words()

@@ -1,5 +1,6 @@
 """From a pretrained run and labelled texts to a classifier's folder, and what it answers."""
 
+import gzip
 import io
 import json
 import shutil
@@ -627,6 +628,26 @@ def test_files_are_read_by_column_or_by_line(
     assert labels_of(predict(classifier, files=[str(tmp_path / "x.csv")], text="review")) == ["0"]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\nbad")))
     assert labels_of(predict(classifier, files=["-"])) == ["1", "0"]
+
+
+def test_files_to_predict_are_recognized_as_sources_are(
+    classifier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "packed.txt").write_bytes(gzip.compress(b"good\nbad\n"))
+    (tmp_path / "mark.txt").write_bytes(b"\xef\xbb\xbfgood\n")
+    (tmp_path / "x.csv").write_text("text\ngood\nbad\n")
+    files = [str(tmp_path / name) for name in ("packed.txt", "mark.txt", "x.csv?limit=1")]
+    found = list(predict(classifier, files=files))
+    assert [p.text for p in found] == ["good", "bad", "good", "good"]
+    utf16 = "good\n".encode("utf-16")
+    (tmp_path / "wide.txt").write_bytes(utf16)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(utf16)))
+    for file in (str(tmp_path / "wide.txt"), "-"):
+        with pytest.raises(InputError, match="is UTF-16; convert it: iconv"):
+            list(predict(classifier, files=[file]))
+    (tmp_path / "binary.txt").write_bytes(bytes(100))
+    with pytest.raises(InputError, match="or binary data, not text in UTF-8"):
+        list(predict(classifier, files=[str(tmp_path / "binary.txt")]))
 
 
 def test_a_tab_parts_a_pair(pairs: Path, tmp_path: Path) -> None:

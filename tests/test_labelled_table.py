@@ -98,6 +98,11 @@ def test_invalid_utf8_is_fixed(name: str, tmp_path: Path) -> None:
     table.validate(full=True)
 
 
+def test_a_compressed_table_is_recognized_by_its_first_bytes(tmp_path: Path) -> None:
+    data = gzip.compress(b"label,text\n1,a\n", mtime=0)
+    assert len(read_table(write(tmp_path / "y.csv", data), ["label", "text"])) == 1
+
+
 def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
     for name in ("a.csv", "a.jsonl"):
         path = tmp_path / name
@@ -123,6 +128,7 @@ def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": 0}', "a.jsonl: row 2 has no 'text'"),
         ("a.jsonl", '{"label": 1, "text": "a"}\n\n{"label"', "a.jsonl:3: not JSON: "),
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": "x", "text": "a"}', "more than one type"),
+        ("a.jsonl", '{"label": 1, "text": ["\\ud800"]}', "column 'text' holds lists or objects"),
         ("a.jsonl", "", "has no column 'label'; its columns are none"),
         ("a.parquet", "PAR1", "a.parquet is not a readable Parquet file"),
         ("a.csv.gz", gzip.compress(b"label,text\n1,a\n", mtime=0)[:-12], "truncated or corrupt gz"),

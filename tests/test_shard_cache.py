@@ -102,6 +102,23 @@ def test_a_full_disk_is_a_warning_and_reading_continues(store, tmp_path, monkeyp
     )
 
 
+def test_a_lock_that_cannot_be_opened_is_a_warning_and_reading_continues(store, tmp_path, capsys):
+    cache = ShardCache(tmp_path / "cache", limit=10**9)
+    for path in store.glob("train-*.arrow"):
+        lock = module.LOCK.format(sha256(path.read_bytes()).hexdigest())
+        (tmp_path / "cache" / lock).mkdir()
+    assert batches(store, cache) == batches(store)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written (Is a directory), so shards are fetched again each time" in line
+
+
+def test_a_shard_that_cannot_be_removed_is_a_warning_and_reading_continues(store, tmp_path, capsys):
+    cache = ShardCache(tmp_path / "cache", limit=1)
+    (tmp_path / "cache" / f"{'0' * 64}.arrow").mkdir()
+    assert batches(store, cache) == batches(store)
+    assert "so shards are fetched again each time" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot create the folder"):

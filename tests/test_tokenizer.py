@@ -205,7 +205,9 @@ def test_files_that_are_not_a_vocabulary_are_refused(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_bytes(b"[PAD]\n\xff\n")
     with pytest.raises(InputError, match="not UTF-8"):
         adopt_vocabulary(tmp_path / "v.txt", cased=False, punkt=None)
-    for text, found in {"{": "not JSON", "[1]": "a JSON list", "[" * 100_000: "not JSON"}.items():
+    digits = '{"a": ' + "9" * 5000 + "}"
+    texts = {"{": "not JSON", "[1]": "a JSON list", "[" * 100_000: "not JSON", digits: "not JSON"}
+    for text, found in texts.items():
         (tmp_path / "tokenizer.json").write_text(text)
         with pytest.raises(InputError, match=found):
             adopt_vocabulary(tmp_path / "tokenizer.json", cased=False, punkt=None)
@@ -274,3 +276,7 @@ def test_a_folder_without_a_tokenizer_is_refused(saved: Path) -> None:
     (saved / "SHA256SUMS").unlink()
     with pytest.raises(InputError, match=r"punkt\.json is not JSON"):
         load_tokenizer(saved)
+    for number in ("NaN", "1e999"):
+        (saved / "punkt.json").write_text(f'{{"language": {number}}}')
+        with pytest.raises(InputError, match=r"punkt\.json cannot be read \(Out of range float"):
+            load_tokenizer(saved)

@@ -258,6 +258,22 @@ def test_text_never_becomes_a_special_token_whatever_the_file_says(
     assert not found.is_special[ids].any()
 
 
+@pytest.mark.parametrize("added", [None, []])
+def test_special_tokens_may_be_in_the_vocabulary_alone(
+    added: list[Any] | None, modern_json: Path, tmp_path: Path
+) -> None:
+    spec = json.loads(modern_json.read_text())
+    spec["model"]["vocab"] |= {token["content"]: token["id"] for token in spec["added_tokens"]}
+    spec["added_tokens"] = added
+    if added is None:
+        del spec["added_tokens"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
+    found, usual = adopted(tmp_path / "tokenizer.json"), adopted(modern_json)
+    assert found.tokens == usual.tokens
+    assert found.encode_batch([TEXT]) == usual.encode_batch([TEXT])
+    assert not found.is_special[found.encode_batch(["It was [MASK]."])[0]].any()
+
+
 def test_options_of_wordpiece_do_not_apply(modern_json: Path) -> None:
     for options in ({"cased": True}, {"cased": False, "strip_accents": True}):
         with pytest.raises(InputError, match="has its own normalizer; drop --cased"):

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.common.errors import InputError
+from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.punkt import PunktData
 from pipeline.tokenization.sentences import SentenceSplitter
 from pipeline.tokenization.tokenizer import load_tokenizer
-from pipeline.tokenization.train_tokenizer import make_tokenizer
+from pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.small import small_tokenizer
 from tests.test_steps import TEXT
@@ -91,6 +92,15 @@ def test_at_most_max_megabytes_are_read(tmp_path, punkt_of_nltk):
     sources = [tmp_path / f"{i}.txt" for i in range(4)]
     tokenizer, *_ = make(tmp_path / "out", *sources, vocab_size=100, max_megabytes=1)
     assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
+
+
+@pytest.mark.parametrize(("character", "files"), [("a", 3), ("é", 2), ("字", 1)])
+def test_text_is_limited_in_bytes(character, files, tmp_path):
+    for i in range(4):
+        (tmp_path / f"{i}.txt").write_text(character * 400)
+    corpus = Corpus(list_blocks([str(tmp_path / "*.txt")]), allow_truncated=False)
+    texts = list(corpus.texts(1100, reading_for="a test"))
+    assert texts == [character * 400] * files
 
 
 def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):

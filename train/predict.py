@@ -16,8 +16,17 @@ import torch
 
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import fix_unicode
-from pipeline.sources.files import bare_name, compression_by_name, damage, find_files, open_unpacked
+from pipeline.sources.files import (
+    bare_name,
+    check_utf8,
+    damage,
+    find_files,
+    open_unpacked,
+    unpacked_head,
+)
 from pipeline.sources.formats import has_scheme
+from pipeline.sources.source_query import split_options
+from pipeline.sources.text_files import BYTE_ORDER_MARK
 from train.artifacts.onnx_folder import METADATA
 from train.artifacts.pretrained import kind_of
 from train.engine.distributed import join_world
@@ -133,21 +142,29 @@ def _batches_of_lines(lines: Iterable[str], is_pair: bool, batch_size: int) -> I
 
 
 def _is_table(source: str) -> bool:
-    extension = bare_name(source).rpartition(".")[2].lower()
-    return has_scheme(source) is not None or extension in TABLES
+    is_url = has_scheme(source) is not None
+    name, _ = split_options(source, is_url=is_url)
+    return is_url or bare_name(name).rpartition(".")[2].lower() in TABLES
 
 
 def _lines(source: str) -> Iterator[str]:
     """Lines of a file or of standard input, as valid Unicode without line endings."""
     if source == STANDARD_INPUT:
-        yield from map(_line, sys.stdin.buffer)
+        yield from _decoded(source, sys.stdin.buffer)
         return
     for file in find_files([source]):
-        with open_unpacked(file.path, compression_by_name(file.path)) as stream:
-            yield from map(_line, stream)
+        head, compression = unpacked_head(file.path)
+        check_utf8(file.path, head)
+        with open_unpacked(file.path, compression) as stream:
+            yield from _decoded(file.path, stream)
             if reason := damage(stream):
                 raise InputError(f"{file.path}: {reason}; download it again.")
 
 
-def _line(raw: bytes) -> str:
-    return raw.rstrip(b"\r\n").decode("utf-8", "replace")
+def _decoded(path: str, lines: Iterable[bytes]) -> Iterator[str]:
+    """Raises InputError where the first line shows that it is no text in UTF-8."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            check_utf8(path, line)
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        yield line.rstrip(b"\r\n").decode("utf-8", "replace")

@@ -28,6 +28,7 @@ from pipeline.common.store import version_of
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
+HEAD_BYTES = 1 << 16  #: read to recognize what a file holds
 
 MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gz", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "zst"}
 COMPRESSIONS = tuple(MAGIC.values())
@@ -205,6 +206,19 @@ def read_head(path: str, size: int) -> bytes:
     """The first bytes of a file, at most `size`. Raises InputError where they cannot be read."""
     with open_ranges(path) as file:
         return file.read(size) or b""
+
+
+def unpacked_head(path: str) -> tuple[bytes, str | None]:
+    """The first unpacked bytes, and the compression: by the file's first bytes, else by its name.
+
+    Raises InputError where they cannot be read.
+    """
+    head = read_head(path, HEAD_BYTES)
+    compression = compression_by_magic(head) or compression_by_name(path)
+    if compression:
+        with open_unpacked(path, compression) as stream:
+            head = stream.read(HEAD_BYTES)
+    return head, compression
 
 
 class Unpacked(io.RawIOBase):

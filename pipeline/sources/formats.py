@@ -26,11 +26,8 @@ from pipeline.sources.files import (
     File,
     bare_name,
     check_utf8,
-    compression_by_magic,
-    compression_by_name,
     find_files,
-    open_unpacked,
-    read_head,
+    unpacked_head,
 )
 from pipeline.sources.mediawiki import source as mediawiki
 from pipeline.sources.sample import source as sample
@@ -38,7 +35,6 @@ from pipeline.sources.source_query import SourceOptions, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text that is handed out at once, roughly
-HEAD_BYTES = 1 << 16  #: read to recognize a file that its name does not identify
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,11 +266,7 @@ def recognize(file: File) -> tuple[Format, str | None]:
     Raises InputError for an unknown format, and for text that is not UTF-8 or only named so.
     """
     name = bare_name(file.path)
-    head = read_head(file.path, HEAD_BYTES)
-    compression = compression_by_magic(head) or compression_by_name(file.path)
-    if compression:
-        with open_unpacked(file.path, compression) as stream:
-            head = stream.read(HEAD_BYTES)
+    head, compression = unpacked_head(file.path)
     for format in FORMATS:
         if format.file_name and re.search(format.file_name, name, re.IGNORECASE):
             if format.is_utf8:

@@ -20,11 +20,11 @@ from pipeline.sources.files import (
     File,
     bare_name,
     check_utf8,
-    compression_by_name,
     find_files,
     read_unpacked,
+    unpacked_head,
 )
-from pipeline.sources.formats import BY_NAME, HEAD_BYTES, find_sources, has_scheme, whole_file
+from pipeline.sources.formats import BY_NAME, find_sources, has_scheme, whole_file
 from pipeline.sources.source_query import SourceOptions, split_options
 from pipeline.sources.text_columns import check_columns, is_string, strings
 
@@ -76,8 +76,9 @@ def _read(whole: Block, columns: Sequence[str]) -> pa.Table:
 
 
 def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Table:
-    data = read_unpacked(path, compression_by_name(path))
-    check_utf8(path, data[:HEAD_BYTES])
+    head, compression = unpacked_head(path)
+    check_utf8(path, head)
+    data = read_unpacked(path, compression)
     if not data.strip():
         raise InputError(f"{path} has no rows")
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)

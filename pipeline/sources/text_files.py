@@ -253,5 +253,7 @@ def _json_column(path: str, name: str, rows: Sequence[dict[str, Any]]) -> pa.Arr
         return pa.array(
             [fix_unicode(value) if isinstance(value, str) else value for value in values]
         )
+    except UnicodeEncodeError as error:
+        raise InputError(f"{path}: column '{name}' holds lists or objects, not text") from error
     except (pa.ArrowException, OverflowError) as error:
         raise InputError(f"{path}: column '{name}' has values of more than one type") from error

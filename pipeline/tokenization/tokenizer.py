@@ -241,8 +241,17 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     check_sums(folder)
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
-    parameters = read_json_object(punkt) if punkt.exists() else None
+    parameters = _read_punkt(punkt) if punkt.exists() else None
     return named_tokenizer(folder, tokens, normalization, parameters)
+
+
+def _read_punkt(path: AnyPath) -> PunktJson:
+    parameters = read_json_object(path)
+    try:
+        canonical_json(parameters)
+    except ValueError as error:  # NaN, or a number that is too large for a float
+        raise InputError(f"{path} cannot be read ({error}); replace it.") from error
+    return parameters
 
 
 def adopt_vocabulary(

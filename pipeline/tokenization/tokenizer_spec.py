@@ -65,7 +65,7 @@ def read_spec(
     Raises InputError where the library cannot read it or draws at random, where an id is missing,
     and where pairs are not [CLS] A [SEP] B [SEP].
     """
-    added = values.get("added_tokens")
+    added = values.get("added_tokens") or []
     if isinstance(added, list):
         added = [_as_special(token, special_tokens) for token in added]
     values = {**values, "added_tokens": added, "padding": None, "truncation": None}
@@ -76,7 +76,7 @@ def read_spec(
         library = spec.library()
     vocabulary = library.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    ids = {token["content"]: token["id"] for token in added or []}
+    ids = {token["content"]: token["id"] for token in added}
     stored = vocabulary | ids  # the library gives an added token another id where it must
     if [stored[token] for token in tokens] != list(range(len(tokens))):
         raise InputError(f"the ids of its {len(tokens):,} tokens are not 0 to {len(tokens) - 1:,}.")

@@ -43,7 +43,7 @@ SAMPLE_BYTES = 2_000_000  # to choose by the text whether accents are letters, a
 MIN_ALPHABET = 1000
 ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
-LONG_TEXT = 1 << 20  # characters; what follows the reading of less takes no time
+LONG_TEXT = 1 << 20  # bytes; what follows the reading of less takes no time
 
 
 class Made(NamedTuple):
@@ -63,7 +63,7 @@ class Corpus:
     allow_truncated: bool
 
     def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
-        """The documents, up to about `limit` characters; shows how far it is, then what follows.
+        """The documents, up to about `limit` bytes; shows how far it is, then what follows.
 
         Raises JobFailedError for a source that ends early, unless that is allowed.
         """
@@ -72,7 +72,7 @@ class Corpus:
         with ProgressBar(desc=label, total=total, unit="B", unit_scale=True) as bar:
             for texts in self._chunks():
                 yield from texts
-                read += sum(map(len, texts))
+                read += sum(len(text.encode()) for text in texts)
                 bar.update(min(read, total) - bar.n)  # sizes of blocks are estimates
                 if read >= limit:
                     break

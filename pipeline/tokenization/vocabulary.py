@@ -139,9 +139,10 @@ def _read_text(path: AnyPath) -> str:
 
 
 def read_json_object(path: AnyPath) -> dict[str, Any]:
+    text = _read_text(path)
     try:
-        value = json.loads(_read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also for a number of 5,000 digits
         raise InputError(f"{path} is not JSON ({error}); replace it.") from error
     if not isinstance(value, dict):
         raise InputError(f"{path} holds a JSON {type(value).__name__}, not an object; replace it.")

@@ -43,18 +43,18 @@ class ShardCache:
         Raises StoreError where the store cannot be read.
         """
         local = self.folder / f"{sha256}{path.suffix}"
-        with _locked(self.folder / LOCK.format(sha256)):
-            with suppress(FileNotFoundError):
-                os.utime(local)  # it is the most recently read
-                return local
-            data = read_from_store(path, pauses=pauses)
-            self._make_room(len(data))
-            try:
+        try:
+            with _locked(self.folder / LOCK.format(sha256)):
+                with suppress(FileNotFoundError):
+                    os.utime(local)  # it is the most recently read
+                    return local
+                data = read_from_store(path, pauses=pauses)
+                self._make_room(len(data))
                 with whole_file(local) as file:
                     file.write(data)
-            except OSError as error:
-                self._complain(error)
-                return path
+        except OSError as error:
+            self._complain(error)
+            return path
         return local
 
     def _make_room(self, size: int) -> None:

@@ -23,7 +23,7 @@ from train.artifacts.pretrained import Pretrained
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.fitting import Fitter
 from train.finetuning.training import predict_logits
-from train.labelled.baseline import vectorizer
+from train.labelled.baseline import count_words
 from train.labelled.correlations import Correlations
 from train.labelled.encoding import Encoder
 from train.labelled.rows import Rows, Texts, read_texts
@@ -35,14 +35,15 @@ Targets = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Measured:
-    """N texts, or pairs of texts, and the number that belongs to each."""
+    """N texts, or pairs, and the number of each; `source` is their path, for messages."""
 
     texts: Texts
     targets: Targets  # [N]
+    source: str
 
     def take(self, rows: Rows) -> "Measured":
         """The given rows, in the given order."""
-        return Measured(self.texts.take(rows), self.targets[rows])
+        return Measured(self.texts.take(rows), self.targets[rows], self.source)
 
     def digest(self) -> str:
         """sha256, hex, of texts and targets in order."""
@@ -65,7 +66,7 @@ def read_measured(source: str, *, text: str, text_pair: str | None, label: str) 
     if not np.isfinite(targets).all():
         row = int(np.argmin(np.isfinite(targets))) + 1
         raise InputError(f"{source}: '{label}' of row {row} is not a finite number.")
-    return Measured(read_texts(source, text=text, text_pair=text_pair), targets)
+    return Measured(read_texts(source, text=text, text_pair=text_pair), targets, source)
 
 
 class Regression:
@@ -114,9 +115,9 @@ class Regression:
         """Ridge regression on the same part of each text; its scores on each test set."""
         from sklearn.linear_model import Ridge
 
-        features = vectorizer()
         texts = self._encoder.truncate(self._train.texts).joined()
-        model = Ridge(alpha=RIDGE).fit(features.fit_transform(texts), self._train.targets)
+        features, counts = count_words(texts, source=self._train.source)
+        model = Ridge(alpha=RIDGE).fit(counts, self._train.targets)
         return {
             name: Correlations.of(
                 test.targets,

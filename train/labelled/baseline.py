@@ -67,17 +67,13 @@ def fit_bag_of_words(
     `is_balanced` gives every class the same total weight. Raises InputError if scikit-learn is not
     installed, if no training row has a word, or if all training rows have one class.
     """
-    features = vectorizer()
-    from sklearn.linear_model import LogisticRegression
-
     if len(np.unique(labels)) < 2:
         raise InputError(
             f"the {len(labels)} sampled training rows all have the same class; sample more."
         )
-    try:
-        counts = features.fit_transform(texts)
-    except ValueError as error:  # scikit-learn found an empty vocabulary
-        raise InputError(f"{source}: no row has a word of two letters or more.") from error
+    features, counts = count_words(texts, source=source)
+    from sklearn.linear_model import LogisticRegression
+
     weights = "balanced" if is_balanced else None
     model = LogisticRegression(C=5, max_iter=1000, class_weight=weights).fit(counts, labels)
 
@@ -88,8 +84,11 @@ def fit_bag_of_words(
     return predict
 
 
-def vectorizer() -> Any:
-    """TF-IDF of words and word pairs, not trained. Raises InputError without scikit-learn."""
+def count_words(texts: Sequence[str], *, source: str) -> tuple[Any, Any]:
+    """TF-IDF of words and word pairs, trained on the texts; and the features of these texts.
+
+    Raises InputError without scikit-learn, and if no text of the source has a word.
+    """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ImportError as error:
@@ -97,7 +96,11 @@ def vectorizer() -> Any:
             "bag-of-words needs scikit-learn, which is not installed; "
             "`pip install 'clozeline[baseline]'`."
         ) from error
-    return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+    try:
+        return features, features.fit_transform(texts)
+    except ValueError as error:  # scikit-learn found an empty vocabulary
+        raise InputError(f"{source}: no row has a word of two letters or more.") from error
 
 
 def has_sklearn() -> bool:
