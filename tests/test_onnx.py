@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from model.heads import BertForPretraining
 from pipeline.common.checksums import check_sums
+from pipeline.common.paths import path_of
 from pipeline.config import DataConfig
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
@@ -21,6 +23,7 @@ from tests.support.small_models import VOCAB, narrow, shaken
 from tests.support.small_runs import write_small_run
 from train.artifacts.onnx_folder import write_run_graphs
 from train.cli import main
+from train.int8_cost import read_test_rows
 
 TOKENIZER = small_tokenizer()
 #: Every way in which presets differ that is in a graph: positions, windows, segments, heads.
@@ -197,8 +200,25 @@ def test_int8_needs_rows_that_fit(classifier: Path, tmp_path: Path) -> None:
         assert message in output_of("export", classifier, *words, code=2)
     run = classifier.parent / "run"
     shards = write_data_set(tmp_path / "shards", train=(20,))
-    for folder, message in ((rows, "rows.csv"), (shards, "no held-out examples")):
+    remote = path_of("memory://onnx-shards")
+    remote.fs.put(str(shards), "/onnx-shards", recursive=True)
+    config = DataConfig(max_seq_length=12, num_shards=1, pairs="packed")
+    packed = write_data_set(tmp_path / "packed", train=(5,), validation=(5,), config=config)
+    for folder, message in (
+        (rows, "rows.csv"),
+        (shards, "no held-out examples"),
+        ("memory://onnx-shards", "no held-out examples"),
+        (packed, "has packed rows, whose pieces an ONNX graph cannot keep apart"),
+    ):
         said = output_of("export", run, *to, "--format", "onnx", "--test", folder, code=2)
         assert message in said
         assert said.count("\n") == 1
     assert not out.exists()
+
+
+def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("review,more,label\na b,c,yes\n")
+    columns: dict[str, Any] = {"text": "first", "text_pair": "second", "label": "label"}
+    for query, second in (("text=review", None), ("text=review&text_pair=more", ["c"])):
+        found = read_test_rows(f"{tmp_path}/rows.csv?{query}", names=("no", "yes"), **columns)
+        assert (found.texts.first, found.texts.second) == (["a b"], second)

@@ -11,10 +11,12 @@ from itertools import combinations
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from pipeline.common.given_paths import note_given
 from pipeline.common.sealed import sealed
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
@@ -121,7 +123,20 @@ def test_the_page_has_each_evaluation_and_draws_the_last_one(server, run):
 def test_only_new_evaluations_are_sent(server):
     steps = [e["step"] for e in request(server, "/learning.json?after=4").json["evaluations"]]
     assert steps == [8, 12]
-    assert request(server, "/learning?run=1").status == 400
+    for wrong in ("run=1", f"run={'9' * 5000}", "after=x"):
+        assert request(server, f"/learning?{wrong}").status == 400
+
+
+def test_runs_of_a_store_are_named_as_they_were_given(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    with click.Context(click.Command("view")):
+        note_given(copy, "s3://bucket/run")
+        site = make_site([run, copy])
+    with running(site.server()) as server:  # whose threads have no context of a command
+        for path in ("learning", "try"):
+            html = request(server, f"/{path}").text
+            assert "s3://bucket/run</option>" in html
+            assert str(copy) not in html
 
 
 def test_a_run_without_evaluations_has_a_page(run, tmp_path):
@@ -331,7 +346,7 @@ def test_what_a_user_can_fix_is_one_line(shards, run, classifier, tmp_path):
     assert "2 folders are a classifier" in refused(classifier, run, classifier)
     assert "is a folder; give" in refused(shards, "--export", tmp_path)
     short = write_data_set(tmp_path / "long", train=(3,), config=_longer())
-    assert "reads 16 at most; view them one at a time" in refused(short, run)
+    assert "reads 16 at most; give shorter ones" in refused(short, run)
     copy = shutil.copytree(run, tmp_path / "run")
     config = json.loads((copy / "run.json").read_text())
     other = sealed(config | {"tokenizer_digest": "0" * 64})

@@ -200,12 +200,26 @@ def test_a_search_stops_after_so_many_rows_and_continues_on_the_next_page(small_
     assert Query(text="f" * 16).address((1, 0)) == found["after"]
 
 
+def test_a_search_backwards_continues_on_the_page_before_down_to_the_first_row(small_folder):
+    pages = ExamplePages(small_folder)
+    last = len(pages.shards) - 1
+    pages.shards[:] = [replace(shard, rows=MOST_ROWS) for shard in pages.shards]
+    query = Query(text="f" * 16)
+    for shard in range(last, 0, -1):
+        found = pages.data({"text": query.text, "shard": shard, "row": 0, "back": 1})
+        assert found["before"] == (query.address((shard - 1, 0), back=True) if shard > 1 else None)
+    assert found["note"] == "No row before this one matches."
+    found = pages.data({"text": query.text, "shard": last, "row": 0, "back": 1})
+    assert found["note"] == "Searched 1,000,000 rows; the page before continues."
+
+
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("row=x", "row is &#39;x&#39;; it must be a number from 0."),
+        ("row=x", "row is &#39;x&#39;; it must be a number from 0, of 18 digits at most."),
         ("row=-1", "row is &#39;-1&#39;"),
-        ("row=%C2%B2", "it must be a number from 0."),
+        ("row=%C2%B2", "it must be a number from 0,"),
+        pytest.param(f"row={'9' * 5000}", "it must be a number from 0,", id="long"),
         ("shard=99", "there is no shard 99; the last is 6."),
         ("only=strange", "there is no filter &#39;strange&#39;."),
         ("text=zebra", "the vocabulary does not have &#39;zebra&#39;"),
@@ -267,6 +281,21 @@ def test_the_most_wrong_rows_come_first(small_folder):
         assert "No row of this shard matches." in empty
     with running(site_of(ExamplePages(small_folder)).server()) as server:
         assert request(server, "/examples?only=wrong").status == 400  # no model was given
+
+
+def test_the_most_wrong_rows_are_those_of_the_newest_checkpoint(small_folder):
+    sign, checkpoint = 1.0, "step-1"
+
+    def guess(examples):
+        none = [[] for _ in range(len(examples))]
+        return none, (sign * np.arange(len(examples))).tolist()
+
+    pages = ExamplePages(small_folder, guess=guess, checkpoint=lambda: checkpoint)
+    first = pages.data({"only": "wrong"})["rows"][0]["row"]
+    sign = -1.0
+    assert pages.data({"only": "wrong"})["rows"][0]["row"] == first  # the same weights
+    checkpoint = "step-2"
+    assert pages.data({"only": "wrong"})["rows"][0]["row"] == 0 != first
 
 
 def test_every_format_can_be_browsed(tmp_path):

@@ -29,6 +29,7 @@ from pipeline.common.checksums import SUMS, write_sums
 from pipeline.common.errors import InputError
 from pipeline.common.folder_lock import LOCK, locked_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
+from pipeline.common.paths import AnyPath, path_of
 from pipeline.common.sealed import unsealed
 from pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from train.artifacts.checkpoint import latest_checkpoint, read_state
@@ -115,7 +116,7 @@ def export(
     found = read(source, folder=out.name)
     if form != "onnx":
         _check_expressible(source, found, form)
-    tested_on = None if int8_test is None else _test_of(found, int8_test)
+    tested_on = None if int8_test is None else _test_of(source, found, int8_test)
     with locked_folder(out), partial_folder(out) as partial:
         Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
             partial,
@@ -245,7 +246,7 @@ def _write_onnx(found: _Source, partial: Path) -> str:
     )
 
 
-def _test_of(found: _Source, test: str) -> Labelled | Path:
+def _test_of(source: Path, found: _Source, test: str) -> Labelled | AnyPath:
     """What int8 is measured on, checked before the work."""
     if isinstance(found.model, Classifier):
         model = found.model
@@ -256,23 +257,27 @@ def _test_of(found: _Source, test: str) -> Labelled | Path:
             text_pair=model.text_pair,
             label=found.label,
         )
-    positions = found.config.max_position_embeddings
-    check_test_shards(Path(test), found.tokenizer, positions=positions)
-    return Path(test)
+    shards = path_of(test)
+    check_test_shards(
+        *(shards, source),
+        tokenizer_digest=found.tokenizer.digest,
+        positions=found.config.max_position_embeddings,
+    )
+    return shards
 
 
-def _quantize(found: _Source, partial: Path, tested_on: Labelled | Path) -> str:
+def _quantize(found: _Source, partial: Path, tested_on: Labelled | AnyPath) -> str:
     """Give the graphs int8 weights and record what that costs; a description of it."""
     model, bytes_before = partial / MODEL, (partial / MODEL).stat().st_size
-    if isinstance(tested_on, Path):
+    if isinstance(tested_on, Labelled):
+        float32 = load_onnx_classifier(partial)
+        quantize_graph(model)
+        cost = classifier_cost(float32, load_onnx_classifier(partial), tested_on)
+    else:
         before = OnnxGraph(model)
         quantize_graph(partial / ENCODER)
         quantize_graph(model)
         cost = masked_lm_cost(before, OnnxGraph(model), tested_on)
-    else:
-        float32 = load_onnx_classifier(partial)
-        quantize_graph(model)
-        cost = classifier_cost(float32, load_onnx_classifier(partial), tested_on)
     write_onnx_metadata(partial, read_onnx_metadata(partial) | {"int8": cost.to_dict()})
     smaller = bytes_before / model.stat().st_size
     speed = tokens_per_second(OnnxGraph(model), found.config)

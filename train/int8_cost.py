@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.manifest import read_manifest
-from pipeline.tokenization.tokenizer import Tokenizer
 from train.artifacts.onnx_folder import NAMES, OnnxGraph
+from train.artifacts.run import check_fits
 from train.data.batch import Batch
 from train.data.loader import evaluation_batches
 from train.finetuning.onnx_classifier import OnnxClassifier
-from train.labelled.rows import Labelled, class_ids, read_labelled, split_columns
+from train.labelled.rows import Labelled, class_ids, read_named
 
 ROWS_AT_ONCE = 32
 EXAMPLES, EXAMPLES_AT_ONCE = 256, 4  # the logits of a batch have a number per token and vocabulary
@@ -57,28 +58,21 @@ def read_test_rows(
 ) -> Labelled:
     """The labelled rows of `FILE` or `FILE?text=A&text_pair=B&label=C`.
 
-    Raises InputError for a source that cannot be read, and for a class that is not in `names`.
+    Raises InputError as `read_named` does, and for a class that is not in `names`.
     """
-    source, columns = split_columns(test)
-    labelled = read_labelled(
-        source,
-        text=columns.get("text", text),
-        text_pair=columns.get("text_pair", text_pair),
-        label=columns.get("label", label),
-    )
+    labelled = read_named(test, text=text, text_pair=text_pair, label=label)
     class_ids(labelled, names)
     return labelled
 
 
-def check_test_shards(shards: Path, tokenizer: Tokenizer, *, positions: int) -> None:
-    """Raises InputError for shards without held-out examples, or for another model."""
+def check_test_shards(shards: AnyPath, run: Path, *, tokenizer_digest: str, positions: int) -> None:
+    """Raises InputError for shards of packed or no held-out examples, or for another model."""
     manifest = read_manifest(shards)
-    if manifest.tokenizer_digest != tokenizer.digest:
-        raise InputError(f"{shards} was made with another tokenizer; give shards of the run's.")
-    if manifest.config.max_seq_length > positions:
+    check_fits(shards, manifest, run, tokenizer_digest=tokenizer_digest, positions=positions)
+    if manifest.config.is_packed:  # a graph has one attention mask for the whole row
         raise InputError(
-            f"{shards} has examples of {manifest.config.max_seq_length} tokens, the model reads "
-            f"{positions} at most; give shorter ones."
+            f"{shards} has packed rows, whose pieces an ONNX graph cannot keep apart; give shards "
+            "of another --pairs."
         )
     if not manifest.num_examples("validation"):
         raise InputError(f"{shards} has no held-out examples (--validation) to measure int8 on.")
@@ -100,7 +94,7 @@ def classifier_cost(before: OnnxClassifier, after: OnnxClassifier, rows: Labelle
     )
 
 
-def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: Path) -> Int8Cost:
+def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: AnyPath) -> Int8Cost:
     """The masked tokens of the first held-out examples, float32 against int8."""
     sums = torch.zeros(6, dtype=torch.float64)
     for batch in _held_out(shards):
@@ -121,7 +115,7 @@ def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: Path) -> Int8Cos
     )
 
 
-def _held_out(shards: Path) -> Iterator[Batch]:
+def _held_out(shards: AnyPath) -> Iterator[Batch]:
     for loaded in evaluation_batches(shards, batch_size=EXAMPLES_AT_ONCE, limit=EXAMPLES):
         yield loaded.batch
 
@@ -131,7 +125,7 @@ def _masked_logits(graph: OnnxGraph, batch: Batch) -> Tensor:
     inputs: dict[str, Any] = dict(
         zip(
             NAMES,
-            (batch.input_ids, (batch.attention_mask > 0).long(), batch.token_type_ids),
+            (batch.input_ids, batch.attention_mask.long(), batch.token_type_ids),
             strict=True,
         )
     )

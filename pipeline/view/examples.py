@@ -19,7 +19,7 @@ from pipeline.dataset.shards import read_shard
 from pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
 from pipeline.tokenization.tokenizer import load_tokenizer
 from pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
-from pipeline.view.server import Values
+from pipeline.view.server import Values, number_of
 from pipeline.view.site import Tab
 
 PAGE = 10  # rows
@@ -44,13 +44,8 @@ class Query:
 
     @classmethod
     def of(cls, values: Values) -> "Query":
-        """From the address; numbers may have separators. Raises InputError for other text."""
-        numbers: dict[str, int] = {}
-        for name in ("shard", "row", "back"):
-            text = str(values.get(name, 0)).replace(",", "").strip()
-            if not text.isascii() or not text.isdecimal():
-                raise InputError(f"{name} is {text!r}; it must be a number from 0.")
-            numbers[name] = int(text)
+        """From the address. Raises InputError for what is not a number."""
+        numbers = {name: number_of(values, name) for name in ("shard", "row", "back")}
         return cls(**numbers, text=str(values.get("text", "")), only=str(values.get("only", ALL)))
 
     def address(self, place: Place, *, back: bool = False) -> str:
@@ -73,12 +68,18 @@ class Found:
 class ExamplePages:
     """The rows of one data set.
 
-    `guess` runs a model on rows, for the filter "most wrong". Raises InputError if the folder is
-    not a finished data set.
+    `guess` runs a model on rows, for the filter "most wrong"; `checkpoint` says which weights it
+    has now. Raises InputError if the folder is not a finished data set.
     """
 
-    def __init__(self, folder: AnyPath, *, guess: GuessRows | None = None) -> None:
-        self.folder, self._guess = folder, guess
+    def __init__(
+        self,
+        folder: AnyPath,
+        *,
+        guess: GuessRows | None = None,
+        checkpoint: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.folder, self._guess, self._checkpoint = folder, guess, checkpoint
         self.manifest = read_manifest(folder)
         self.tokenizer = load_tokenizer(folder / TOKENIZER)
         self.shards: list[ShardEntry] = self.manifest.shards
@@ -196,21 +197,26 @@ class ExamplePages:
     def _backward(self, query: Query, search: RowSearch) -> Found:
         """The last rows that match before a place, as a page that continues to it."""
         places: list[Place] = []
-        end, searched = query.row, 0
+        after, end, searched = (query.shard, query.row), query.row, 0
         for shard in range(query.shard, -1, -1):
             matches = self._matches(shard, search)
             matches = matches[: np.searchsorted(matches, end)] if shard == query.shard else matches
             rows = matches[len(matches) - min(len(matches), PAGE - len(places)) :]
             places = [(shard, row) for row in rows.tolist()] + places
-            searched += self.shards[shard].rows
-            if len(places) == PAGE or searched >= MOST_ROWS:
-                break
+            count = self.shards[shard].rows
+            searched += min(end, count) if shard == query.shard else count
+            if len(places) == PAGE:
+                return self._bounded(query, places, after=after, note="")
+            if searched >= MOST_ROWS and shard > 0:
+                note = f"Searched {searched:,} rows; the page before continues."
+                return Found(places=places, before=(shard, 0), after=after, note=note)
         note = "" if places else "No row before this one matches."
-        return self._bounded(query, places, after=(query.shard, query.row), note=note)
+        return Found(places=places, after=after, note=note)
 
     def _most_wrong(self, query: Query) -> tuple[Found, list[ShownExample]]:
         """Rows of one shard by the model's loss; `row` counts the ranks."""
-        rows, guesses, losses = self._ranked(query.shard, self._search(query))
+        search = self._search(query)
+        rows, guesses, losses = self._ranked(query.shard, search, self._checkpoint())
         ranks = np.argsort(-losses, kind="stable")
         start = max(query.row - PAGE, 0) if query.back else query.row
         shown = ranks[start : start + PAGE]
@@ -233,7 +239,8 @@ class ExamplePages:
         )
         return found, examples
 
-    def _rank(self, shard: int, search: RowSearch) -> Any:
+    def _rank(self, shard: int, search: RowSearch, _: object) -> Any:
+        """With the checkpoint, so that a cached ranking is that of the newest one."""
         assert self._guess
         rows = self._matches(shard, search)[:RANKED_ROWS]
         guesses, losses = self._guess(self._read(shard).take(rows)) if len(rows) else ([], [])

@@ -9,6 +9,7 @@ Text reaches the browser escaped, and the policy of every answer allows only thi
 """
 
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -53,6 +54,19 @@ class Reply:
 
 Values = Mapping[str, Any]  # of the query, or of the JSON that was posted
 Route = Callable[[Values], Reply]
+
+
+def number_of(values: Values, name: str) -> int:
+    """A number of the address, 0 by default; it may have separators.
+
+    Raises InputError for other text, and for a number of more than 18 digits.
+    """
+    text = str(values.get(name, 0)).replace(",", "").strip()
+    if not re.fullmatch("[0-9]{1,18}", text):
+        raise InputError(
+            f"{name} is {text[:20]!r}; it must be a number from 0, of 18 digits at most."
+        )
+    return int(text)
 
 
 class LocalServer(ThreadingHTTPServer):

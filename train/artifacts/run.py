@@ -13,7 +13,7 @@ from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.folder_owner import check_kind, remove_files
-from pipeline.common.paths import whole_file
+from pipeline.common.paths import AnyPath, whole_file
 from pipeline.common.sealed import sealed, unsealed
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import Manifest
@@ -186,6 +186,22 @@ def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
             f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that one."
         )
     return config, tokenizer, load_weights(folder)
+
+
+def check_fits(
+    shards: AnyPath, manifest: Manifest, model: Path, *, tokenizer_digest: str, positions: int
+) -> None:
+    """Raises InputError where a model with this tokenizer cannot read the rows of a data set."""
+    if manifest.tokenizer_digest != tokenizer_digest:
+        raise InputError(
+            f"{shards} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
+            f"{model} ({tokenizer_digest[:12]}); give shards of the same one."
+        )
+    if manifest.config.max_seq_length > positions:
+        raise InputError(
+            f"{shards} has examples of {manifest.config.max_seq_length} tokens, the model of "
+            f"{model} reads {positions} at most; give shorter ones."
+        )
 
 
 def write_summary(run: Path, step: int, heldout: dict[str, float] | None) -> None:

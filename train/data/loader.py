@@ -31,6 +31,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.schema import Examples
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
@@ -235,7 +236,7 @@ def _check_version(what: str, found: object, known: tuple[int, ...]) -> None:
 
 
 def evaluation_batches(
-    folder: Path | str | ShardSet,
+    folder: AnyPath | str | ShardSet,
     *,
     split: str = "validation",
     batch_size: int,

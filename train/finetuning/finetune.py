@@ -34,12 +34,13 @@ from train.finetuning.config import FinetuneConfig
 from train.finetuning.report import FinetuneReport, summarize
 from train.labelled.baseline import has_sklearn
 from train.labelled.rows import (
+    COLUMNS,
     Labelled,
     class_names,
     hold_out,
     read_labelled,
+    read_named,
     sample,
-    split_columns,
 )
 
 #: A process that has nothing left to train waits for the others.
@@ -102,7 +103,8 @@ def _finetune_into(
 ) -> FinetuneReport:
     start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
-    tests = {TEST: test, **{source: read_other(source, config) for source in also_test}}
+    columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
+    tests = {TEST: test, **{source: read_named(source, **columns) for source in also_test}}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
     if not overwrite and world.broadcast_from_main(lambda: is_classifier(out)):
@@ -166,18 +168,6 @@ def read_rows(
     if config.max_examples is not None:
         train = sample(train, config.max_examples, seed=config.seed)
     return train, test
-
-
-def read_other(source: str, config: FinetuneConfig) -> Labelled:
-    """Rows to test on besides; `FILE?text=A&text_pair=B&label=C` names other columns."""
-    path, columns = split_columns(source)
-    pair = None if "text" in columns else config.text_pair  # a named text has no pair by default
-    return read_labelled(
-        path,
-        text=columns.get("text", config.text),
-        text_pair=columns.get("text_pair", pair),
-        label=columns.get("label", config.label),
-    )
 
 
 def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, ...]:

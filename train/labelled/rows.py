@@ -100,6 +100,21 @@ def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
     return _read(source, text, text_pair, extra=[])[0]
 
 
+def read_named(source: str, *, text: str, text_pair: str | None, label: str) -> Labelled:
+    """As `read_labelled`; `FILE?text=A&text_pair=B&label=C` names columns other than these.
+
+    A named text has no pair unless that is named as well.
+    """
+    path, columns = split_columns(source)
+    pair = None if "text" in columns else text_pair
+    return read_labelled(
+        path,
+        text=columns.get("text", text),
+        text_pair=columns.get("text_pair", pair),
+        label=columns.get("label", label),
+    )
+
+
 def split_columns(source: str) -> tuple[str, dict[str, str]]:
     """A source and the columns that it names.
 

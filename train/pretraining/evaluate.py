@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from pipeline.common.errors import InputError
 from pipeline.dataset.manifest import read_manifest
-from train.artifacts.run import load_run
+from train.artifacts.run import check_fits, load_run
 from train.data.batch import Batch, LoadedBatch
 from train.data.loader import evaluation_batches
 from train.engine.distributed import World, join_world
@@ -123,16 +122,11 @@ def evaluate_run(
     """
     config, tokenizer, weights = load_run(run)
     manifest = read_manifest(shards)
-    if manifest.tokenizer_digest != tokenizer.digest:
-        raise InputError(
-            f"{shards} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
-            f"{run} ({tokenizer.digest[:12]}); give shards of the same one."
-        )
-    if manifest.config.max_seq_length > config.model.max_position_embeddings:
-        raise InputError(
-            f"{shards} has examples of {manifest.config.max_seq_length} tokens, the model of {run} "
-            f"reads {config.model.max_position_embeddings} at most; give shorter ones."
-        )
+    check_fits(
+        *(shards, manifest, run),
+        tokenizer_digest=tokenizer.digest,
+        positions=config.model.max_position_embeddings,
+    )
     with join_world() as world:
         model = BertForPretraining(config.model)
         model.load_state_dict(weights)

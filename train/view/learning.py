@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from pipeline.common.errors import InputError
+from pipeline.common.given_paths import as_given
 from pipeline.common.ragged import Ragged
 from pipeline.dataset.schema import Examples
 from pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.view.server import Values
+from pipeline.view.server import Values, number_of
 from pipeline.view.site import Tab
 from train.artifacts.run import TOKENIZER, read_run
 from train.monitoring.learning import Guesses, HeldOutRow, Learning
@@ -24,6 +25,7 @@ class LearningPages:
 
     def __init__(self, runs: Sequence[Path]) -> None:
         self._runs = runs
+        self._names = [as_given(run) for run in runs]  # requests come without the command's context
         self._negatives = [read_run(run).data.negative_pairs for run in runs]
         self._tokenizers = [load_tokenizer(run / TOKENIZER) for run in runs]
 
@@ -48,7 +50,7 @@ class LearningPages:
             examples = list(shown_rows(learning, tokenizer, negative_pairs=negative))
         return {
             "number": number,
-            "names": [str(run) for run in self._runs],
+            "names": self._names,
             "examples": examples,
             "data": self.data(query),
         }
@@ -57,8 +59,8 @@ class LearningPages:
         """Rows and evaluations after step `after` as plain values, tokens as text."""
         number = self._number(query)
         learning = Learning.of(self._runs[number])
-        after = str(query.get("after", -1))
-        least = int(after) if after.isdecimal() else -1
+        is_first = str(query.get("after", -1)) == "-1"
+        least = -1 if is_first else number_of(query, "after")
         tokens = self._tokenizers[number].shown_tokens
         guesses = learning.guesses if learning else {}
         steps = _spread([step for step in guesses if step > least])
@@ -71,10 +73,10 @@ class LearningPages:
         }
 
     def _number(self, query: Values) -> int:
-        text = str(query.get("run", 0))
-        if not text.isdecimal() or int(text) >= len(self._runs):
-            raise InputError(f"there is no run {text!r}; there are {len(self._runs)}.")
-        return int(text)
+        number = number_of(query, "run")
+        if number >= len(self._runs):
+            raise InputError(f"there is no run {number}; there are {len(self._runs)}.")
+        return number
 
 
 def shown_rows(

@@ -7,14 +7,14 @@ from threading import Lock
 import numpy as np
 
 from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
+from pipeline.common.paths import AnyPath
 from pipeline.dataset.manifest import Manifest
 from pipeline.dataset.schema import Examples
 from pipeline.report.shown_example import ShownGuess
 from pipeline.tokenization.tokenizer import Tokenizer
 from train.artifacts.checkpoint import latest_checkpoint
 from train.artifacts.pretrained import Pretrained, load_pretrained
-from train.artifacts.run import read_run
+from train.artifacts.run import check_fits, read_run
 from train.data.batch import collate
 from train.fill import Filled, fill_with
 from train.pretraining.guesses import guess
@@ -40,6 +40,10 @@ class RunModel:
         with self._lock:
             pretrained, model = self._newest()
             return fill_with(pretrained, model, text, top=top, name=self.run)
+
+    def newest_checkpoint(self) -> Path | None:
+        """The one that answers now."""
+        return latest_checkpoint(self.run)
 
     def guess_rows(self, examples: Examples) -> tuple[list[list[ShownGuess]], list[float]]:
         """The guesses for the masks of each row, and the mean masked-LM loss of each, in nats."""
@@ -76,20 +80,14 @@ class RunModel:
         with self._lock:
             return self._newest()[0].tokenizer
 
-    def check_fits(self, folder: object, manifest: Manifest) -> None:
+    def check_fits(self, folder: AnyPath, manifest: Manifest) -> None:
         """Raises InputError where the run cannot read the rows of a data set."""
         config = read_run(self.run)
-        if config.tokenizer_digest != manifest.tokenizer_digest:
-            raise InputError(
-                f"{folder} was made with another tokenizer ({manifest.tokenizer_digest[:12]}) than "
-                f"{self.run} ({config.tokenizer_digest[:12]}); view them one at a time."
-            )
-        longest = config.model.max_position_embeddings
-        if manifest.config.max_seq_length > longest:
-            raise InputError(
-                f"{folder} has examples of {manifest.config.max_seq_length} tokens, the model of "
-                f"{self.run} reads {longest} at most; view them one at a time."
-            )
+        check_fits(
+            *(folder, manifest, self.run),
+            tokenizer_digest=config.tokenizer_digest,
+            positions=config.model.max_position_embeddings,
+        )
 
     def _newest(self) -> tuple[Pretrained, BertForPretraining]:
         newest = latest_checkpoint(self.run)

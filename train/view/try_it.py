@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 
 from pipeline.common.errors import InputError
+from pipeline.common.given_paths import as_given
 from pipeline.report.html import check_report, make_sections
 from pipeline.sources.documents import fix_unicode
 from pipeline.view.server import Values
@@ -89,7 +90,7 @@ class TryPages:
         """The page, which needs the server."""
         metadata = self._classifier.metadata if self._classifier else {}
         values = {
-            "runs": [str(model.run) for model in self._runs],
+            "runs": [as_given(model.run) for model in self._runs],
             "classes": metadata.get("names", []),
             "is_pair": metadata.get("text_pair") is not None,
         }

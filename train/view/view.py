@@ -72,8 +72,9 @@ def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
     """With the guesses of the first run, if there is one."""
     if not models:
         return ExamplePages(folder)
-    pages = ExamplePages(folder, guess=models[0].guess_rows)
-    models[0].check_fits(folder, pages.manifest)
+    model = models[0]
+    pages = ExamplePages(folder, guess=model.guess_rows, checkpoint=model.newest_checkpoint)
+    model.check_fits(folder, pages.manifest)
     return pages
 
 
