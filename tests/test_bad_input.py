@@ -443,7 +443,8 @@ def test_verify_names_the_shard_that_is_not_what_it_was(
     harm(out / "train-00001-of-00002.arrow")
     result = run("verify", out)
     assert result.exit_code == 1
-    *findings, last = result.stderr.splitlines()
+    progress, *findings, last = result.stderr.splitlines()
+    assert progress.startswith("verifying: 100% ")
     assert all(line.startswith("train-00001-of-00002.arrow: ") for line in findings)
     assert any(fault in line for line in findings)
     assert last.startswith(f"Error: {len(findings)} problem")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.schema import Examples
-from train.data.batch import batch_digest, collate, concatenate, digest_text, split
+from tests.support.batches import batch_digest
+from train.data.batch import collate, concatenate, digest_text, split
 
 S, P, PAD = 9, 3, 5
 

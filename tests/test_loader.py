@@ -20,9 +20,10 @@ from pipeline.dataset.shards import read_shard
 from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from tests.support.batches import batch_digest
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from train.data.batch import Batch, batch_digest, collate, concatenate, digest_text, split
+from train.data.batch import Batch, collate, concatenate, digest_text, split
 from train.data.batch_reader import SLAB_ROWS, RankSlice
 from train.data.loader import Loader, evaluation_batches
 from train.data.order import Order

@@ -12,12 +12,13 @@ from pipeline.common.errors import InputError
 from pipeline.common.paths import path_of
 from pipeline.dataset.manifest import read_manifest, write_manifest
 from pipeline.dataset.shards import checksum
+from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import GLOBAL, ORDER, N, counts, joined, load, originals
 from train.data.batch import digest_text
 from train.data.length_bins import assign_bins
 from train.data.loader import Loader
-from train.data.unpadded import concatenate_unpadded, split_unpadded, with_dummy_row
+from train.data.unpadded import split_unpadded, with_dummy_row
 
 BINS = 4
 

@@ -141,7 +141,10 @@ def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
     (tmp_path / "train-00000-of-00002.arrow").touch()
     with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*again to continue"):
         read_manifest(tmp_path)
-    (tmp_path / "train-00000-of-00002.arrow").rename(tmp_path / "train-00000-of-00002.parquet")
+    (tmp_path / "train-00000-of-00002.arrow").rename(tmp_path / "train-00000-of-100000.arrow")
+    with pytest.raises(InputError, match=r"its shards are not finished"):
+        read_manifest(tmp_path)
+    (tmp_path / "train-00000-of-100000.arrow").rename(tmp_path / "train-00000-of-00002.parquet")
     with pytest.raises(InputError, match=rf"{tmp_path} is a folder of Parquet files; give a data"):
         read_manifest(tmp_path)
     (tmp_path / "run.json").touch()

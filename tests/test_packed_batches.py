@@ -14,6 +14,7 @@ from pipeline.common.ragged import Ragged
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
+from tests.support.batches import concatenate_unpadded
 from tests.support.small import small_tokenizer
 from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_models import narrow, shaken
@@ -21,7 +22,6 @@ from tests.support.small_training import STILL, train
 from train.data.batch import Batch, digest_text
 from train.data.loader import Loader
 from train.data.loader_check import check_loader
-from train.data.unpadded import concatenate_unpadded
 from train.monitoring.metrics import read_metrics
 from train.pretraining.evaluate import evaluate_run
 from train.pretraining.guesses import held_out_rows

@@ -105,7 +105,7 @@ def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
         {"pairs": "packed", "dupe_factor": 2, "masking": "whole-words", "format": "webdataset"},
     ],
 )
-def test_a_sound_data_set_has_no_findings(tmp_path, change):
+def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     manifest = build(*work(tmp_path, replace(CONFIG, **change)))
     assert list(verify(tmp_path / "out")) == []
     assert summary(manifest) == (
@@ -115,6 +115,9 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change):
     )
     source = str(tmp_path / "corpus.txt")
     assert list(verify(tmp_path / "out", [source])) == []
+    tokenizing, verifying = capsys.readouterr().err.splitlines()[-2:]  # in a log there is no bar
+    assert tokenizing.startswith("tokenizing: 100% ")
+    assert verifying.startswith("verifying: 100% 4/4 ")
     assert f"; rebuilt from {source}; " in summary(manifest, [source])
 
 

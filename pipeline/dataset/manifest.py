@@ -28,7 +28,7 @@ MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 REJECTED = "rejected.jsonl"
 JOB = "job.json"
-SHARD = r"(train|validation)-\d{5}-of-\d{5}\.(arrow|tar)"
+SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
 LENGTH_BIN = 16  #: tokens, of the length histograms
 
 
@@ -124,7 +124,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
 def not_a_data_set(folder: AnyPath) -> InputError:
     """The error for a folder without a manifest, which may hold a job that is not finished."""
     names = names_in(folder) if folder.is_dir() else set()
-    if JOB in names or any(re.fullmatch(SHARD, name) for name in names):
+    if JOB in names or any(map(SHARD_NAME.fullmatch, names)):
         return InputError(
             f"{folder} has no {MANIFEST}: its shards are not finished. Run the same "
             f"`clozeline shards ... --out {folder}` again to continue."

@@ -9,7 +9,6 @@ Only files that the manifest or job.json lists are ever removed.
 """
 
 import json
-import re
 from importlib.metadata import version
 from typing import Any
 
@@ -17,14 +16,19 @@ from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind, remove_files
 from pipeline.common.paths import PARTIAL, make_folder, names_in, whole_file
-from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, Manifest, read_manifest
+from pipeline.dataset.manifest import (
+    JOB,
+    MANIFEST,
+    REJECTED,
+    SHARD_NAME,
+    TOKENIZER,
+    Manifest,
+    read_manifest,
+)
 from pipeline.job.job_log import LOG
 from pipeline.job.steps import JobContext
 from pipeline.job.token_cache import clear_cache
 from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
-
-# The names of shards; nothing else that a manifest lists is removed.
-SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
 
 
 def check_folder(context: JobContext) -> None:
@@ -107,7 +111,7 @@ def _has_tokenizer(context: JobContext) -> bool:
 
 
 def _owned_shards(context: JobContext) -> set[str]:
-    """The names of the shards that the manifest and job.json list."""
+    """The names of the shards that the manifest and job.json list, and of nothing else there."""
     shards = _read_json(context, MANIFEST).get("shards")
     files = _read_json(context, JOB).get("files")
     names = [shard.get("name") for shard in _as_list(shards) if isinstance(shard, dict)]

@@ -14,9 +14,9 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from pipeline.common.counter_rng import UInt64Array
+from pipeline.common.progress_bar import ProgressBar
 from pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from pipeline.dataset.manifest import Manifest
 from pipeline.dataset.schema import NO_PAIR, Examples
@@ -142,7 +142,7 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
     with scratch_steps(tokenizer, config, buckets) as steps:
         slices = defaultdict(list)
         size = sum(block.text_bytes for block in blocks)
-        with tqdm(desc="tokenizing", total=size, unit="B", unit_scale=True, disable=None) as bar:
+        with ProgressBar(desc="tokenizing", total=size, unit="B", unit_scale=True) as bar:
             for block in blocks:
                 for bucket, part in steps.tokenize_block(block):
                     slices[bucket].append(part)

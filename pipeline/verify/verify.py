@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from pipeline.common.checksums import file_sha256
 from pipeline.common.errors import CorruptDataError, InputError
 from pipeline.common.paths import AnyPath
+from pipeline.common.progress_bar import ProgressBar
 from pipeline.dataset.buckets import TRAIN, VALIDATION
 from pipeline.dataset.manifest import (
     LENGTH_BIN,
@@ -70,8 +70,8 @@ class _Verification:
         """Problems of all shards, then of the manifest."""
         token_counts: NDArray[np.int64] | None = np.zeros(self.tokenizer.vocab_size, np.int64)
         numbered = list(enumerate(_numbered(self.manifest)))
-        shards = tqdm(numbered, desc="verifying", unit="shard", disable=None)
-        for bucket, (number, entry) in shards:
+        bar = {"desc": "verifying", "total": len(numbered), "unit": "shard"}
+        for bucket, (number, entry) in ProgressBar(iterable=numbered, **bar):
             findings = Findings()
             examples = self._sound_rows(number, entry, findings)
             if examples is None:

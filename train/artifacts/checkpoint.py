@@ -12,7 +12,6 @@ and the order of the data is a function of the position. Nor does it matter how 
 it, and which part of the model each of them had (see `snapshot.py`).
 """
 
-import hashlib
 import json
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pipeline.common.checksums import file_sha256
 from pipeline.common.errors import DivergedError, InputError, advice
 from pipeline.common.sealed import SHA256, check_seal, sealed
 from train.artifacts.partial_folder import partial_folder, replace_folder
@@ -57,7 +57,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
         try:
             save_file(snapshot.weights, partial / MODEL)
             save_file(snapshot.moments, partial / OPTIMIZER)
-            sums = {name: _sha256(partial / name) for name in (MODEL, OPTIMIZER)}
+            sums = {name: file_sha256(partial / name) for name in (MODEL, OPTIMIZER)}
             values = sealed({**asdict(state), "files": sums})
             (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
             replace_folder(partial, folder)
@@ -195,7 +195,7 @@ def _load(folder: Path, name: str, *, is_checked: bool) -> dict[str, Tensor]:
 
 def _check(folder: Path, name: str, sums: dict[str, str]) -> None:
     try:
-        if _sha256(folder / name) == sums[name]:
+        if file_sha256(folder / name) == sums[name]:
             return
     except OSError as error:
         raise _damage(folder, name, error) from error
@@ -217,8 +217,3 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
     loader = {"version": 1, "order_version": 1, "pool_rows": 65_536, "split": "train"}
     loader |= {"length_bins": 0, "batch_size": None} | {name: values.pop(name) for name in names}
     return {**values, "loader": loader}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

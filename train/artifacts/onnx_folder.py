@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from model.config import BertConfig
 from model.heads import BertForClassification, BertForPretraining
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, one_line
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -57,8 +57,9 @@ class OnnxGraph:
                 path, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # its exceptions have no common base
-            reason = str(error).partition("\n")[0]
-            raise InputError(f"{path} cannot be read ({reason}); export it again.") from error
+            raise InputError(
+                f"{path} cannot be read ({one_line(error)}); export it again."
+            ) from error
         self.inputs = [node.name for node in self._session.get_inputs()]
 
     def run(self, batch: dict[str, Tensor]) -> Arrays:

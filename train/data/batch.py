@@ -218,12 +218,6 @@ def final_hashes(sums: UInt64Array, rest: UInt64Array, positions: NDArray[np.int
     return mix64(mix64(positions) + sums + short + GOLDEN)
 
 
-def batch_digest(batch: Batch, start: int) -> int:
-    """The digest of rows at positions start, start + 1, ...; a signed 64-bit number."""
-    hashes = example_hashes(batch, start + np.arange(len(batch)))
-    return int(hashes.sum().view(np.int64))
-
-
 def digest_text(*terms: int) -> str:
     """The data digest of a global batch: the sum of its parts' digests modulo 2**64, in hex.
 

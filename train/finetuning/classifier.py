@@ -13,7 +13,7 @@ from model.config import BertConfig
 from model.heads import BertForClassification
 from model.huggingface.config import CLASSIFICATION
 from pipeline.common.checksums import check_sums, write_sums
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, one_line
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from train.artifacts.classifier_folder import (
     CLASSIFIER,
@@ -121,7 +121,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         model.load_state_dict(load_file(folder / MODEL))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"{folder / MODEL} cannot be read ({_first_line(error)}); rerun `clozeline finetune` "
+            f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
             "with --overwrite."
         ) from error
     return Classifier(
@@ -159,7 +159,3 @@ def load_huggingface_classifier(
         text_pair=text_pair,
         max_seq_length=longest_text(folder, config.model),
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
