@@ -162,7 +162,7 @@ def _lines(source: str) -> Iterator[str]:
 
 
 def _decoded(path: str, lines: Iterable[bytes]) -> Iterator[str]:
-    """Raises InputError where the first line shows that it is no text in UTF-8."""
+    """Raises InputError where the first line shows that it is not text in UTF-8."""
     for number, line in enumerate(lines):
         if number == 0:
             check_utf8(path, line)
