@@ -81,6 +81,7 @@ FORM = 'the body is not JSON of the form {"texts": ["...", ...]}'
         ("/classify", b"[" * 1000, {}, 400, FORM),
         ("/classify", {"texts": ["a"] * 5}, {}, 413, "5 texts; at most 4 in a request"),
         ("/classify", {"texts": ["a" * 2000]}, {}, 413, "2015 bytes; at most 2000"),
+        ("/classify", {}, {"Content-Length": "9" * 5000}, 413, "999"),
         ("/classify", {}, {"Content-Type": "text/plain"}, 415, "Content-Type is not app"),
         ("/other", {"texts": []}, {}, 404, "POST /classify, GET /health or /metrics"),
         ("/classify", None, {}, 404, "POST /classify, GET /health or /metrics"),
@@ -139,12 +140,53 @@ def test_a_request_under_way_is_answered_when_the_server_stops():
 
 def test_too_slow_and_too_many_are_told_apart():
     slow = Slow()
-    with serving(slow, replace(LIMITS, max_seconds=0.05, max_waiting=1)) as server:
-        late = ask_once(server.url, "/classify", {"texts": ["a"]})
-        assert (late.status, late.json["error"]) == (504, "not done in 0.05 s")
-        full = ask_once(server.url, "/classify", {"texts": ["a", "b"]})
+    with serving(slow, replace(LIMITS, max_seconds=0.05, max_waiting=4)) as server:
+        for texts in (["a"], ["a"] * 4):  # the first is computed, the others wait
+            late = ask_once(server.url, "/classify", {"texts": texts})
+            assert (late.status, late.json["error"]) == (504, "not done in 0.05 s")
+        full = ask_once(server.url, "/classify", {"texts": ["a"]})
         assert (full.status, full.json["error"][:8]) == (503, "too many")
         slow.gate.set()
+
+
+def test_a_request_that_could_never_wait_is_refused_at_the_start():
+    with pytest.raises(ValueError, match="max_waiting is 3; it must be 4 to"):
+        replace(LIMITS, max_waiting=3)
+
+
+@pytest.mark.parametrize("sent", [b"POST /classify HTTP/1.1\r\n", b"\r\n"])
+def test_a_request_that_arrives_byte_by_byte_has_no_more_time(sent):
+    head = b"POST /classify HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 900\r\n"
+    head = sent if sent.startswith(b"POST") else head + sent
+    with serving(Slow(), replace(LIMITS, max_seconds=0.2)) as server:
+        with socket.create_connection(("127.0.0.1", server.server_port)) as client:
+            client.sendall(head)
+            client.settimeout(0.05)
+            is_open, count = True, 0
+            while is_open:
+                count += 1
+                try:
+                    client.sendall(b"a")
+                    is_open = bool(client.recv(1))
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    is_open = False
+        assert count < 100
+
+
+class Pairs(Slow):
+    text_pair = "second"
+
+
+@pytest.mark.parametrize("text", ["ab", {"a": 1, "b": 2}, ["a"], ["a", 5]])
+def test_a_pair_is_a_list_of_two_texts(text):
+    with serving(Pairs()) as server:
+        answer = ask_once(server.url, "/classify", {"texts": [text]})
+    assert (answer.status, answer.json["error"][-27:]) == (
+        400,
+        '{"texts": [["...", "..."], ...]}'[-27:],
+    )
 
 
 def test_a_port_that_is_taken_is_one_line(server):

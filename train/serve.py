@@ -15,6 +15,7 @@ processor time of a request to a bert-mini (`tests/benchmarks/serve_speed.py`, o
 EPYC): a faster library would be one more dependency for a twentieth.
 """
 
+import io
 import json
 import signal
 import socket
@@ -118,12 +119,14 @@ class ClassifierServer(ThreadingHTTPServer):
         wanted = '{"texts": [["...", "..."], ...]}' if self.is_pair else '{"texts": ["...", ...]}'
         try:
             texts = json.loads(body)["texts"]
-            rows = [tuple(text) if self.is_pair else (text,) for text in texts]
+            rows = [tuple(text) if isinstance(text, list) else (text,) for text in texts]
         except (ValueError, LookupError, TypeError, RecursionError):
             texts, rows = None, []
         is_right = isinstance(texts, list) and all(
-            len(row) == 1 + self.is_pair and all(isinstance(part, str) for part in row)
-            for row in rows
+            isinstance(text, list) == self.is_pair
+            and len(row) == 1 + self.is_pair
+            and all(isinstance(part, str) for part in row)
+            for text, row in zip(texts, rows, strict=True)
         )
         if not is_right:
             raise Refusal(HTTPStatus.BAD_REQUEST, f"the body is not JSON of the form {wanted}")
@@ -194,6 +197,30 @@ def serve_until_stopped(
     server.run()
 
 
+class _TimedReader(io.RawIOBase):
+    """Reads a connection; a request must arrive within `seconds` of its first bytes."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._seconds = connection, seconds
+        self._deadline: float | None = None  # while a request arrives
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Raises TimeoutError."""
+        end = self._deadline or time.monotonic() + self._seconds
+        self._connection.settimeout(max(end - time.monotonic(), 1e-6))
+        count = self._connection.recv_into(buffer)
+        self._deadline = end if self._deadline else time.monotonic() + self._seconds
+        return count
+
+    def end_of_request(self) -> None:
+        """What is read next belongs to another request; the answer has time of its own."""
+        self._deadline = None
+        self._connection.settimeout(self._seconds)
+
+
 class _Handler(BaseHTTPRequestHandler):
     server: ClassifierServer
     protocol_version = "HTTP/1.1"  # connections stay open
@@ -201,7 +228,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.connection.settimeout(self.server.limits.max_seconds)
+        self.rfile.close()
+        self._reader = _TimedReader(self.connection, self.server.limits.max_seconds)
+        self.rfile = io.BufferedReader(self._reader)
         self.is_idle = True
         self.server.connections.add(self)
 
@@ -247,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise Refusal(HTTPStatus.LENGTH_REQUIRED, "there is no Content-Length")
-        if int(length) > self.server.limits.max_body_bytes:
+        if len(length) > 18 or int(length) > self.server.limits.max_body_bytes:
             reason = f"{length} bytes; at most {self.server.limits.max_body_bytes}"
             raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
         return self.rfile.read(int(length))
@@ -258,6 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, status: HTTPStatus, text: str, kind: str = JSON) -> None:
         body = text.encode()
+        self._reader.end_of_request()
         self.server.count(status, time.perf_counter() - self._start)
         self.close_connection |= self.server.is_stopping
         self.send_response(status)

@@ -24,5 +24,5 @@ class Limits:
         check_between("max_batch", self.max_batch, 1, 65_536)
         check_between("max_texts", self.max_texts, 1, 1 << 20)
         check_between("max_body_bytes", self.max_body_bytes, 100, 1 << 30)
-        check_between("max_waiting", self.max_waiting, 1, 1 << 20)
+        check_between("max_waiting", self.max_waiting, self.max_texts, 1 << 20)
         check_between("max_seconds", self.max_seconds, 0.01, 3600)
