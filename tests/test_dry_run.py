@@ -43,7 +43,7 @@ def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path
         options=JobOptions(workers=1, token_cache=tmp_path / "cache"),
     )
     shard_bytes = sum(shard.bytes for shard in manifest.shards)
-    cache_bytes = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens.arrow"))
+    cache_bytes = sum(path.stat().st_size for path in (tmp_path / "cache").glob("*.tokens"))
     assert found.examples == pytest.approx(manifest.num_examples("train"), rel=0.1)
     assert found.shard_bytes == pytest.approx(shard_bytes, rel=0.1)
     assert found.cache_bytes == pytest.approx(cache_bytes, rel=0.1)

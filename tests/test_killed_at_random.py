@@ -38,7 +38,7 @@ SITECUSTOMIZE = r"""
 import os, re, sys
 
 def note_what_is_begun(event, arguments):
-    if event == "open" and re.search(r"\.tokens\.arrow\.[0-9a-f]+\.partial$", str(arguments[0])):
+    if event == "open" and re.search(r"\.tokens\.[0-9a-f]+\.partial$", str(arguments[0])):
         diary = os.open(os.environ["DIARY"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(diary, (os.path.basename(arguments[0]) + "\n").encode())
         os.close(diary)
@@ -108,7 +108,7 @@ class Job:
         diary = self.folder / "diary"
         partial = diary.read_text().split() if diary.exists() else []
         return Seen(
-            identities(list(self.cache.glob("*.tokens.arrow"))),
+            identities(list(self.cache.glob("*.tokens"))),
             identities(recorded),
             [re.sub(r"^\.|\.[0-9a-f]+\.partial$", "", name) for name in partial],
         )

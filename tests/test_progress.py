@@ -12,7 +12,7 @@ from pipeline.common.counts import Counts
 from pipeline.common.stage_timer import StageTimer
 from pipeline.job.memory import process_peak, tree_memory
 from pipeline.job.progress import Progress, show_progress
-from pipeline.job.token_cache import cache_schema, write_cache_file
+from pipeline.job.token_cache import write_cache_file
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
 from tests.test_steps import build, work
 from tests.test_token_cache import tokenized
@@ -21,9 +21,8 @@ from tests.test_token_cache import tokenized
 def finish_block(context, block, *, rejected=0):
     """The token cache file of a block of one document."""
     counts = Counts(rejected=[{"where": "a", "reason": "b"}] * rejected)
-    schema = cache_schema(context.vocab_size)
-    chunks = [(tokenized([[[[7, 8]]]]), counts)]
-    write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, schema=schema)
+    chunks, size = [(tokenized([[[[7, 8]]]]), counts)], context.vocab_size
+    write_cache_file(context.cache_path(block), chunks, buckets=context.buckets, vocab_size=size)
 
 
 def test_finished_blocks_and_what_they_rejected_are_counted(tmp_path):
@@ -49,7 +48,7 @@ def test_only_files_of_this_job_are_counted(tmp_path):
     blocks, context = work(tmp_path)
     build(blocks, context)
     (context.out_dir / "train-00009-of-00099.arrow").touch()
-    (context.cache_dir / "another.tokens.arrow").touch()
+    (context.cache_dir / "another.tokens").touch()
     progress = Progress.of(blocks, context)
     progress.poll()
     assert progress.done_bytes == sum(block.text_bytes for block in blocks)

@@ -185,7 +185,7 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     corpus.build(tmp_path / "out", *options, runner=runner)
     corpus.assert_same_bytes(tmp_path / "out")
 
-    damaged = min((tmp_path / "cache").glob("*.tokens.arrow"))
+    damaged = min((tmp_path / "cache").glob("*.tokens"))
     damaged.write_bytes(b"ARROW1")
     failed = clozeline("shards", *corpus.line(tmp_path / "other", *options, runner=runner))
     assert failed.returncode == 2
@@ -226,7 +226,7 @@ def test_a_kept_token_cache_serves_another_config_and_one_more_source(
     options = ("--block-bytes=20000", "--token-cache", kept)
 
     def cached() -> dict[str, tuple[int, int]]:
-        return identities(list(kept.glob("*.tokens.arrow")))
+        return identities(list(kept.glob("*.tokens")))
 
     corpus.build(tmp_path / "fewer", *options, sources=corpus.files[:2])
     first = cached()

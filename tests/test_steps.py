@@ -13,9 +13,9 @@ from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
 from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import read_shard
-from pipeline.job.finish import finish_dataset
+from pipeline.job.cache_file import read_counts
+from pipeline.job.finish import ShardTotals, finish_dataset
 from pipeline.job.steps import JobContext, Steps
-from pipeline.job.token_cache import read_counts
 from pipeline.sources.formats import list_blocks
 from pipeline.verify.verify import verify
 from tests.support.small import PUNKT, WORDS, small_tokenizer
@@ -58,20 +58,18 @@ def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
     return blocks, context
 
 
-def group(steps, blocks):
-    """Bucket -> slices, as the GroupByKey gives them."""
-    grouped = {}
-    for block in blocks:
-        for bucket, part in steps.tokenize_block(block):
-            grouped.setdefault(bucket, []).append(part)
-    return grouped
-
-
 def build(blocks, context):
-    """All three steps."""
-    steps = Steps(context)
-    records = [steps.build_shard(b, slices) for b, slices in group(steps, blocks).items()]
-    return finish_dataset(records, context=context)
+    """All steps."""
+    return finish_dataset(totals(blocks, context), context=context)
+
+
+def totals(blocks, context):
+    """All shards, before the manifest."""
+    steps, added = Steps(context), ShardTotals()
+    cache = context.token_cache({steps.tokenize_block(block) for block in blocks})
+    for bucket in range(len(context.buckets)):
+        added.add(steps.build_shard(bucket, cache))
+    return added
 
 
 def stamps(folder):
@@ -82,7 +80,7 @@ def stamps(folder):
 def cache_files(context):
     """The stamps of the tokenized blocks."""
     files = stamps(context.cache_dir).items()
-    return {path: stamp for path, stamp in files if path.name.endswith(".tokens.arrow")}
+    return {path: stamp for path, stamp in files if path.name.endswith(".tokens")}
 
 
 def test_the_steps_make_a_sound_data_set(tmp_path):
@@ -95,17 +93,11 @@ def test_the_steps_make_a_sound_data_set(tmp_path):
     assert manifest.counts["rejected"] == 0
 
 
-def test_block_zero_makes_every_bucket_hear_and_each_block_bucket_zero(tmp_path):
-    blocks, context = work(tmp_path, replace(CONFIG, num_shards=40), block_bytes=600)
-    assert len(blocks) > 5
-    steps = Steps(context)
-    told = [dict(steps.tokenize_block(block)) for block in blocks]
-    assert sorted(told[0]) == list(range(len(context.buckets)))
-    assert any(not part.spans for part in told[0].values())
-    for block, slices in zip(blocks, told, strict=True):
-        assert 0 in slices
-        assert {part.file for part in slices.values()} == {context.cache_path(block).name}
-        assert block.index == 0 or all(part.spans for b, part in slices.items() if b)
+def test_a_bucket_without_documents_is_an_empty_shard(tmp_path):
+    manifest = build(*work(tmp_path, replace(CONFIG, num_shards=200), block_bytes=600))
+    assert len(manifest.shards) == 240
+    assert any(not shard.rows for shard in manifest.shards)
+    assert list(verify(tmp_path / "out")) == []
 
 
 def test_what_is_done_is_not_done_again(tmp_path):
@@ -212,17 +204,17 @@ def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manife
 
 def test_rejected_lines_are_sorted_and_an_old_list_goes(tmp_path):
     blocks, context = work(tmp_path)
-    steps = Steps(context)
-    records = [steps.build_shard(b, slices) for b, slices in group(steps, blocks).items()]
+    good = totals(blocks, context)
     bad = [{"where": where, "reason": "bad"} for where in ("c:9", "a:1", "b:2 ß")]
     free = replace(context, config=replace(CONFIG, max_rejected=1.0))
-    with_bad = [replace(records[0], counts=Counts(rejected=bad)), *records[1:]]
+    first, *others = good.records
+    with_bad = replace(good, records=[replace(first, counts=Counts(rejected=bad)), *others])
     assert finish_dataset(with_bad, context=free).counts["rejected"] == 3
     lines = (context.out_dir / REJECTED).read_text("utf-8").splitlines()
     assert lines == [
         f'{{"where": "{where}", "reason": "bad"}}' for where in ("a:1", "b:2 ß", "c:9")
     ]
-    finish_dataset(records, context=context)
+    finish_dataset(good, context=context)
     assert not (context.out_dir / REJECTED).exists()
 
 
@@ -249,7 +241,7 @@ def test_a_tokenizer_without_punkt_is_named(tmp_path):
     with pytest.raises(
         InputError, match="has no Punkt parameters; make it with `clozeline tokenizer`"
     ):
-        list(Steps(context).tokenize_block(blocks[0]))
+        Steps(context).tokenize_block(blocks[0])
 
 
 def test_repaired_text_is_counted_as_read_and_not_as_dropped(tmp_path):
@@ -257,8 +249,8 @@ def test_repaired_text_is_counted_as_read_and_not_as_dropped(tmp_path):
     source = tmp_path / "odd.txt"
     source.write_bytes(b"the cat sat\0 on the mat.\n\nthe \xff dog ran.\n\nit slept there.")
     [block] = list_blocks([str(source)])
-    list(Steps(context).tokenize_block(block))
-    counts = read_counts(context.cache_path(block))
+    Steps(context).tokenize_block(block)
+    [counts] = read_counts([context.cache_path(block)])
     assert counts.read["nul"] == counts.read["invalid_utf8"] == 1
     assert +counts.dropped == {}
     assert counts.read["documents"] == 3

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,19 +13,20 @@ from pipeline.common.counts import Counts
 from pipeline.common.errors import CorruptDataError
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.buckets import Buckets, hash_documents
+from pipeline.job.cache_file import CacheFileWriter, read_counts, read_ends, read_index, read_runs
 from pipeline.job.token_cache import (
-    CacheSlice,
+    MAX_FILES,
+    CacheInput,
+    TokenCache,
     cache_file_name,
-    cache_schema,
-    list_slices,
-    read_counts,
-    read_documents,
+    group_files,
+    merge_cache_files,
+    merged_name,
     write_cache_file,
 )
 from pipeline.tokenization.documents import TokenizedDocuments
 
 VOCAB = 1000
-SCHEMA = cache_schema(VOCAB)
 BUCKETS = Buckets(num_train=3, num_validation=1, validation=0.3)
 
 IDS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=5)  # a sentence
@@ -68,22 +68,23 @@ def nested(documents):
     return found
 
 
-def write(path: Path, *chunks):
-    write_cache_file(
-        path,
-        [(tokenized(chunk), Counts(Counter(documents=len(chunk)))) for chunk in chunks],
-        buckets=BUCKETS,
-        schema=SCHEMA,
-    )
-    return list_slices(path)
+def write(path: Path, *chunks, buckets=BUCKETS):
+    """A cache file, of a chunk each; its name."""
+    counted = [(tokenized(chunk), Counts(Counter(documents=len(chunk)))) for chunk in chunks]
+    write_cache_file(path, counted, buckets=buckets, vocab_size=VOCAB)
+    return path.name
 
 
-def read_all(folder, *files):
-    """What each bucket reads out of the slices of several cache files."""
-    return [
-        read_documents(folder, [slices[bucket] for slices in files if bucket in slices], VOCAB)
-        for bucket in range(len(BUCKETS))
-    ]
+def token_cache(folder, *names, num_buckets=4, vocab_size=VOCAB):
+    """These files as shards see them."""
+    inputs = map(CacheInput, names)
+    return TokenCache(folder, inputs, num_buckets=num_buckets, vocab_size=vocab_size)
+
+
+def read_all(folder, *names):
+    """What each bucket reads out of several cache files."""
+    cache = token_cache(folder, *names)
+    return [cache.documents(bucket) for bucket in range(len(BUCKETS))]
 
 
 @settings(max_examples=40)
@@ -121,19 +122,13 @@ def test_chunks_and_files_and_their_order_do_not_matter(tmp_path_factory, first,
             assert duplicates == expected_duplicates
 
 
-def test_a_slice_that_comes_twice_is_read_once(tmp_path):
-    corpus = [[[[1, 2]]], [[[3]]], [[[4]]], [[[5]]]]
-    for part in write(tmp_path / "a", corpus).values():
-        once = read_documents(tmp_path, [part], VOCAB)
-        twice = read_documents(tmp_path, [part, part], VOCAB)
-        assert nested(once[0]) == nested(twice[0])
-        assert twice[1] == 0
-
-
 def test_a_bucket_without_anything_is_empty(tmp_path):
     write(tmp_path / "a", [[[[1, 2]]]])
-    for slices in ([], [CacheSlice("a", ())]):
-        documents, duplicates = read_documents(tmp_path, slices, VOCAB)
+    write(tmp_path / "none")
+    empty = [bucket for bucket in range(4) if not token_cache(tmp_path, "a").inputs_of(bucket)]
+    assert len(empty) == 3
+    for cache in (token_cache(tmp_path), token_cache(tmp_path, "none"), token_cache(tmp_path, "a")):
+        documents, duplicates = cache.documents(empty[0])
         assert (len(documents), duplicates) == (0, 0)
         assert documents.ids.dtype == np.uint16
         assert documents.sentence_offsets.tolist() == documents.document_offsets.tolist() == [0]
@@ -143,8 +138,9 @@ def test_a_bucket_without_anything_is_empty(tmp_path):
 def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
     chunk = (tokenized([[[[65_000]]]]), Counts())
     one = Buckets(num_train=1, num_validation=0, validation=0)
-    write_cache_file(tmp_path / "a", [chunk], buckets=one, schema=cache_schema(vocab_size))
-    documents, _ = read_documents(tmp_path, list_slices(tmp_path / "a").values(), vocab_size)
+    write_cache_file(tmp_path / "a", [chunk], buckets=one, vocab_size=vocab_size)
+    cache = token_cache(tmp_path, "a", num_buckets=1, vocab_size=vocab_size)
+    documents, _ = cache.documents(0)
     assert documents.ids.dtype == dtype
     assert documents.ids.tolist() == [65_000]
 
@@ -154,49 +150,77 @@ def test_counts_of_all_chunks_come_back_from_the_file(tmp_path):
     more = Counts(Counter(documents=1, tokens=5), Counter(), [{"where": "b", "reason": '"'}])
     nothing = tokenized([])
     chunks = [(nothing, counts), (nothing, more)]
-    write_cache_file(tmp_path / "a", chunks, buckets=BUCKETS, schema=SCHEMA)
-    found = read_counts(tmp_path / "a")
+    written = write_cache_file(tmp_path / "a", chunks, buckets=BUCKETS, vocab_size=VOCAB)
+    [found] = read_counts([tmp_path / "a"])
+    assert found == written
     assert found.read == {"documents": 3, "tokens": 5}
     assert found.dropped == {"empty": 1}
     assert [entry["where"] for entry in found.rejected] == ["a\tß:3", "b"]
     assert Counts.from_json(found.to_json()) == found
     assert "\n" not in found.to_json()
-    assert list_slices(tmp_path / "a") == {}
 
 
 def test_a_cache_file_is_named_by_all_it_depends_on_and_the_version():
     assert cache_file_name("a", 1, BUCKETS) == cache_file_name("a", 1, BUCKETS)
     names = [("a", 1), ("a", 2), ("b", 1), ("a",), ("a", 1, BUCKETS), ("a1",), ("a, 1",)]
     assert len({cache_file_name(*parts) for parts in names}) == len(names)
-    assert cache_file_name("a").endswith(".tokens.arrow")
+    assert cache_file_name("a").endswith(".tokens")
+
+
+def rewrite(path, change):
+    """Change the bytes of a file."""
+    path.write_bytes(change(path.read_bytes()))
+
+
+def read_everything(path):
+    """All that is read of a file anywhere."""
+    list(read_counts([path]))
+    read_all(path.parent, path.name)
 
 
 @pytest.mark.parametrize("keep", [0, 50, -20])
 def test_a_damaged_cache_file_is_named_wherever_it_is_read(tmp_path, keep):
-    slices = write(tmp_path / "a.tokens.arrow", [[[[1, 2, 3]]]] * 3)
-    data = (tmp_path / "a.tokens.arrow").read_bytes()
-    (tmp_path / "a.tokens.arrow").write_bytes(data[:keep])
-    message = r"a\.tokens\.arrow is damaged .*; delete it and rerun the command"
-    with pytest.raises(CorruptDataError, match=message):
-        list_slices(tmp_path / "a.tokens.arrow")
-    with pytest.raises(CorruptDataError, match=message):
-        read_counts(tmp_path / "a.tokens.arrow")
-    if keep >= 0:  # the bytes of the batches themselves
+    path = tmp_path / "a.tokens"
+    write(path, [[[[1, 2, 3]]]] * 3)
+    rewrite(path, lambda data: data[:keep])
+    for read in (
+        lambda: read_ends([path]),
+        lambda: list(read_counts([path])),
+        lambda: list(read_runs(path, 4)),
+        lambda: token_cache(tmp_path, path.name).documents(0),
+    ):
+        message = r"a\.tokens is damaged .*; delete it and rerun the command"
         with pytest.raises(CorruptDataError, match=message):
-            read_documents(tmp_path, slices.values(), VOCAB)
+            read()
 
 
-def test_each_flipped_byte_of_a_batch_is_named(tmp_path):
-    slices = write(tmp_path / "a.tokens.arrow", [[[[1, 2, 3]]]] * 3)
-    data = (tmp_path / "a.tokens.arrow").read_bytes()
-    (part,) = slices.values()
-    (span,) = part.spans
-    for place in range(span.start, span.start + span.length, 7):
-        damaged = bytearray(data)
-        damaged[place] ^= 1
-        (tmp_path / "a.tokens.arrow").write_bytes(damaged)
-        with pytest.raises(CorruptDataError, match=r"is damaged \(its checksum differs\)"):
-            read_documents(tmp_path, [part], VOCAB)
+def test_each_flipped_byte_is_named(tmp_path):
+    path = tmp_path / "a.tokens"
+    write(path, [[[[1, 2, 3]]]] * 3, [[[[4, 5]]]])
+    whole, [end] = path.read_bytes(), read_ends([path])
+    [index] = read_index([path], [end], range(4))
+    empty = np.flatnonzero(index["length"][:, 0] == 0)
+    read_everything(path)
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        entry, byte = divmod(place - end.index, 16)
+        if entry in empty and byte < 8:
+            continue  # where an empty slice begins does not matter
+        with pytest.raises(CorruptDataError, match="is damaged"):
+            read_everything(path)
+
+
+def test_an_index_of_zeros_is_named(tmp_path):
+    """As a file system leaves a page that it lost: it does not say that there is nothing."""
+    path = tmp_path / "a.tokens"
+    write(path, [[[[1, 2, 3]]]] * 3)
+    [end] = read_ends([path])
+    rewrite(
+        path, lambda data: data[: end.index] + bytes(end.counts - end.index) + data[end.counts :]
+    )
+    for bucket in range(len(BUCKETS)):
+        with pytest.raises(CorruptDataError, match="its checksum differs"):
+            token_cache(tmp_path, path.name).documents(bucket)
 
 
 def test_a_failed_block_leaves_no_file(tmp_path):
@@ -205,17 +229,16 @@ def test_a_failed_block_leaves_no_file(tmp_path):
         raise RuntimeError
 
     with pytest.raises(RuntimeError):
-        write_cache_file(tmp_path / "a", chunks(), buckets=BUCKETS, schema=SCHEMA)
+        write_cache_file(tmp_path / "a", chunks(), buckets=BUCKETS, vocab_size=VOCAB)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_documents_are_equal_batches(tmp_path):
+def test_equal_documents_are_equal_bytes(tmp_path):
     corpus = [[[[i, 2], [3]]] for i in range(20)]
     write(tmp_path / "a", corpus)
     write(tmp_path / "b", corpus)
-    a, b = pa.ipc.open_file(tmp_path / "a"), pa.ipc.open_file(tmp_path / "b")
-    assert a.read_all().equals(b.read_all())
-    assert a.num_record_batches == len(list_slices(tmp_path / "a")) + 1  # one a bucket, the counts
+    one, other = (list(read_runs(tmp_path / name, 4)) for name in "ab")
+    assert one == other
 
 
 def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
@@ -225,7 +248,63 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
         low=np.array([9, 1, 5, 5], np.uint64),
     )
     one = Buckets(num_train=1, num_validation=0, validation=0)
-    write_cache_file(tmp_path / "a", [(documents, Counts())], buckets=one, schema=SCHEMA)
-    found, duplicates = read_documents(tmp_path, list_slices(tmp_path / "a").values(), VOCAB)
+    write_cache_file(tmp_path / "a", [(documents, Counts())], buckets=one, vocab_size=VOCAB)
+    found, duplicates = token_cache(tmp_path, "a", num_buckets=1).documents(0)
     assert nested(found) == [[[[1]]], [[[2]]], [[[3]]]]
     assert duplicates == 1
+
+
+# ---- many files --------------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(st.lists(CORPUS, min_size=1, max_size=5), st.integers(1, 200))
+def test_a_merged_file_has_what_its_files_have(tmp_path_factory, corpora, run_bytes):
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:  # files of many runs
+        patch.setattr("pipeline.job.cache_file.RUN_BYTES", run_bytes)
+        names = [write(folder / str(i), corpus, corpus) for i, corpus in enumerate(corpora)]
+        merge_cache_files(folder, names, num_buckets=len(BUCKETS))
+    for one, other in zip(
+        read_all(folder, *names), read_all(folder, merged_name(names)), strict=True
+    ):
+        assert nested(one[0]) == nested(other[0])
+        assert one[1] == other[1]
+    [counts] = read_counts([folder / merged_name(names)])
+    assert counts == token_cache(folder, *names).counts()
+
+
+def test_a_file_has_a_run_each_time_so_much_is_held(tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.job.cache_file.RUN_BYTES", 10)
+    with (tmp_path / "a").open("wb") as file:
+        writer = CacheFileWriter(file, 3)
+        for bucket in (2, 0, 2, 1, 0, 2):
+            writer.add(bucket, b"1234")
+        writer.finish(Counts())
+    assert read_ends([tmp_path / "a"])[0].runs == 2
+    slices = [(bucket, bytes(data)) for bucket, data in read_runs(tmp_path / "a", 3)]
+    assert slices == [(0, b"1234"), (2, b"12341234"), (0, b"1234"), (1, b"1234"), (2, b"1234")]
+
+
+def test_a_bucket_reads_a_part_of_each_index(tmp_path, monkeypatch):
+    corpus = [[[[i, 2], [3]]] for i in range(40)]
+    names = [write(tmp_path / name, corpus[i::2]) for i, name in enumerate("ab")]
+    whole = read_all(tmp_path, *names)
+    monkeypatch.setattr("pipeline.job.token_cache.INDEX_BYTES", 70)  # two buckets of two files
+    cache = token_cache(tmp_path, *names)
+    for bucket in (3, 0, 1, 2):
+        documents, _ = cache.documents(bucket)
+        assert len(cache._index[0]) == 2
+        assert nested(documents) == nested(whole[bucket][0])
+
+
+def test_files_are_merged_where_they_are_more_than_a_shard_may_read():
+    files = [CacheInput(f"{i:05}", 1 + (i % 10 == 0)) for i in range(10 * MAX_FILES)]
+    few = group_files(files[:MAX_FILES])
+    assert all(len(group.names) == 1 for group in few)
+    assert {group.result for group in few} == set(files[:MAX_FILES])
+    many = group_files([*files, *files[:5]])
+    assert len(many) <= MAX_FILES + 1
+    assert sorted((n, group.repeat) for group in many for n in group.names) == files
+    more = group_files([*files, CacheInput("one more")])
+    assert len(set(more) & set(many)) >= len(many) - 1

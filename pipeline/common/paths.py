@@ -10,8 +10,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
@@ -84,9 +84,16 @@ def open_mapped(path: AnyPath) -> pa.NativeFile:
 
 def names_in(folder: AnyPath) -> set[str]:
     """The current names of the files in a folder; empty if there is no folder."""
-    if not is_local(folder):
-        folder.fs.invalidate_cache()  # fsspec caches listings
-    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if is_local(folder):
+        return {path.name for path in folder.iterdir()} if folder.exists() else set()
+    folder.fs.invalidate_cache()  # fsspec caches listings
+    try:
+        found = folder.fs.ls(folder.path, detail=False)
+    except FileNotFoundError:
+        return set()
+    names = (name.rstrip("/") for name in found)
+    # Some stores list the folder itself, too.
+    return {name.rpartition("/")[2] for name in names if name != folder.path.rstrip("/")}
 
 
 def make_folder(path: AnyPath) -> None:
@@ -97,6 +104,17 @@ def make_folder(path: AnyPath) -> None:
         raise InputError(
             f"cannot create the folder {path} ({error.strerror or error}); give another path."
         ) from error
+
+
+def remove_named(folder: AnyPath, names: Iterable[str]) -> None:
+    """Delete files of a folder; from a store in as few requests as it allows."""
+    paths = [folder / name for name in names]
+    if not is_local(folder) and paths:
+        with suppress(FileNotFoundError):
+            folder.fs.rm([path.path for path in paths])  # type: ignore[union-attr]
+        return
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def remove_folder(path: AnyPath) -> None:

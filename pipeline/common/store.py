@@ -35,8 +35,9 @@ def read_ranges(
 ) -> Iterator[pa.Buffer]:
     """The bytes of each (file, start, length): mapped, or from a store, `IN_FLIGHT` at a time.
 
-    All files are in one store. A file that ends early gives fewer bytes. Raises OSError for a local
-    file that cannot be read, and StoreError for a store, after the last attempt.
+    A negative start counts from the end, and the range goes up to it. All files are in one store. A
+    file that ends early gives fewer bytes. Raises OSError for a local file that cannot be read, and
+    StoreError for a store, after the last attempt.
     """
     for first in range(0, len(ranges), IN_FLIGHT):
         some = ranges[first : first + IN_FLIGHT]
@@ -46,7 +47,7 @@ def read_ranges(
         else:
             names = [str(path.path) for path, _, _ in some]  # type: ignore[union-attr]
             starts = [start for _, start, _ in some]
-            stops = [start + size for _, start, size in some]
+            stops = [start + size if start >= 0 else None for _, start, size in some]
             read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
             yield from map(pa.py_buffer, patiently(read, folder, pauses))
 
@@ -54,7 +55,7 @@ def read_ranges(
 def _mapped_range(part: tuple[AnyPath, int, int]) -> pa.Buffer:
     path, start, length = part
     with pa.memory_map(str(path)) as file:
-        file.seek(start)
+        file.seek(start if start >= 0 else max(0, file.size() + start))
         return file.read_buffer(length)
 
 

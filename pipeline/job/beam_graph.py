@@ -3,8 +3,9 @@
 import argparse
 import difflib
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, suppress
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -12,13 +13,12 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
-from apache_beam.transforms import combiners
 
 from pipeline.common.errors import InputError
 from pipeline.job.beam_workers import loopback_only
-from pipeline.job.finish import finish_dataset
+from pipeline.job.finish import ShardTotals, finish_dataset
 from pipeline.job.steps import JobContext, ShardRecord, Steps
-from pipeline.job.token_cache import CacheSlice
+from pipeline.job.token_cache import CacheInput, FileGroup, merge_cache_files
 from pipeline.sources.block import Block
 
 SECONDS_TO_CONNECT: Final = 5.0
@@ -31,23 +31,28 @@ def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequen
     address that does not accept connections. What a step or the runner raises passes through.
     """
     pipeline = _pipeline(list(beam_args))
+    groups = context.file_groups(blocks)
+    inputs = [group.result for group in groups]
     is_local = isinstance(pipeline.runner, FnApiRunner)
-    with loopback_only() if is_local else nullcontext(), pipeline as root:
+    around = loopback_only() if is_local else _closed_client()
+    with around, pipeline as root:
         _ = (
             root
-            | "ListBlocks" >> beam.Create(blocks)
+            | "ListBlocks" >> beam.Create(_by_group(blocks, groups, context))
             | "SpreadBlocks" >> beam.Reshuffle()
             | "TokenizeBlock" >> beam.ParDo(TokenizeBlock(context))
-            | "GroupByBucket" >> beam.GroupByKey()
-            | "BuildShard" >> beam.ParDo(BuildShard(context))
+            | "GroupBlocks" >> beam.GroupByKey()
+            | "MergeBlocks" >> beam.ParDo(MergeBlocks(context, num_groups=len(groups)))
+            | "WaitForAll" >> beam.GroupByKey()
+            | "BuildShard" >> beam.ParDo(BuildShard(context, inputs))
             # A default for no shards would be a side input: on Dask, a graph inside a task.
-            | "CollectShards" >> combiners.ToList().without_defaults()
+            | "AddShards" >> beam.CombineGlobally(AddShards()).without_defaults()  # type: ignore[no-untyped-call]
             | "WriteManifest" >> beam.Map(finish_dataset, context=context)
         )
 
 
 class TokenizeBlock(beam.DoFn):
-    """Block -> (bucket, slice of the block's token cache file) for each bucket."""
+    """(group, block) -> (group, name of the block's token cache file)."""
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
@@ -56,24 +61,98 @@ class TokenizeBlock(beam.DoFn):
         """Once per worker: the tokenizer's memo is kept as long as the worker runs."""
         self.steps = Steps(self.context)
 
-    def process(self, block: Block) -> Iterator[tuple[int, CacheSlice]]:
+    def process(self, element: tuple[int, Block]) -> Iterator[tuple[int, str]]:
         """Tokenize one block."""
-        yield from self.steps.tokenize_block(block)
+        group, block = element
+        yield group, self.steps.tokenize_block(block).name
+
+
+class MergeBlocks(beam.DoFn):
+    """(group, names) -> (bucket, nothing) for the group's part of all buckets.
+
+    Shards read the merged files of all groups, whose names they know. All that they need from here
+    is that all of it has happened, which GroupByKey waits for.
+    """
+
+    def __init__(self, context: JobContext, *, num_groups: int) -> None:
+        self.context, self.num_groups = context, num_groups
+
+    def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, None]]:
+        """Merge one group."""
+        group, names = element
+        members = list(dict.fromkeys(sorted(names)))
+        num_buckets = len(self.context.buckets)
+        if len(members) > 1:
+            merge_cache_files(self.context.cache_dir, members, num_buckets=num_buckets)
+        for bucket in range(group, num_buckets, self.num_groups):
+            yield bucket, None
 
 
 class BuildShard(beam.DoFn):
-    """(bucket, slices) -> the record of the bucket's shard."""
+    """(bucket, nothing) -> the record of the bucket's shard."""
 
-    def __init__(self, context: JobContext) -> None:
-        self.context = context
+    def __init__(self, context: JobContext, inputs: Sequence[CacheInput]) -> None:
+        self.context, self.inputs = context, inputs
 
     def setup(self) -> None:
         """Once per worker."""
         self.steps = Steps(self.context)
+        self.cache = self.context.token_cache(self.inputs)
 
-    def process(self, bucket: tuple[int, Iterable[CacheSlice]]) -> Iterator[ShardRecord]:
+    def process(self, element: tuple[int, Iterable[None]]) -> Iterator[ShardRecord]:
         """Build one shard."""
-        yield self.steps.build_shard(*bucket)
+        yield self.steps.build_shard(element[0], self.cache)
+
+
+class AddShards(beam.CombineFn):
+    """Records of shards -> ShardTotals; a worker adds up its own before it sends them."""
+
+    def create_accumulator(self) -> ShardTotals:
+        """No shards."""
+        return ShardTotals()
+
+    def add_input(self, totals: ShardTotals, record: ShardRecord) -> ShardTotals:
+        """Add a shard."""
+        totals.add(record)
+        return totals
+
+    def merge_accumulators(self, accumulators: Iterable[ShardTotals]) -> ShardTotals:
+        """Add up those of several workers."""
+        merged = ShardTotals()
+        for totals in accumulators:
+            merged.merge(totals)
+        return merged
+
+    def extract_output(self, totals: ShardTotals) -> ShardTotals:
+        """All of it."""
+        return totals
+
+
+@contextmanager
+def _closed_client() -> Iterator[None]:
+    """Close Dask's client at the end, if there is one.
+
+    Else it keeps looking for a scheduler that has died, and prints how that fails.
+    """
+    try:
+        yield
+    finally:
+        if distributed := sys.modules.get("distributed"):
+            with suppress(ValueError):  # there is none
+                distributed.default_client().close(timeout=SECONDS_TO_CONNECT)
+
+
+def _by_group(
+    blocks: Iterable[Block], groups: Iterable[FileGroup], context: JobContext
+) -> list[tuple[int, Block]]:
+    """The blocks with the numbers of their groups, and none twice."""
+    numbers = {
+        CacheInput(name, group.repeat): number
+        for number, group in enumerate(groups)
+        for name in group.names
+    }
+    unique = {context.cache_input(block): block for block in blocks}
+    return [(numbers[part], block) for part, block in unique.items()]
 
 
 def _pipeline(beam_args: list[str]) -> beam.Pipeline:

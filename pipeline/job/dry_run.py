@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pipeline.common.paths import AnyPath, is_local, names_in
 from pipeline.dataset.buckets import Buckets
 from pipeline.job.steps import JobContext, scratch_steps
-from pipeline.job.token_cache import cache_file_name, list_slices
+from pipeline.job.token_cache import CacheInput, cache_file_name
 from pipeline.sources.block import Block
 from pipeline.sources.documents import Documents
 from pipeline.sources.formats import read_block
@@ -47,14 +47,16 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         started = time.process_time()
         path = steps.context.cache_dir / cache_file_name("sample")
         steps.cache_tokens(path, measured())
-        shard = steps.build_shard(0, list_slices(path).values()).entry
+        cache = steps.context.token_cache([CacheInput(path.name)])
+        shard = steps.build_shard(0, cache).entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
+    is_merged = any(len(group.names) > 1 for group in context.file_groups(blocks))
     factor = sum(block.text_bytes for block in blocks) / max(read_bytes, 1)
     repeated = sum(block.text_bytes * block.repeat for block in blocks) / max(read_bytes, 1)
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),
-        cache_bytes=round(cache_bytes * factor),
+        cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
         cpu_seconds=seconds * factor,
     )
 

@@ -3,9 +3,11 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.common.counts import Counts
 from pipeline.common.errors import InputError, JobFailedError
@@ -16,15 +18,38 @@ from pipeline.dataset.schema import schema_version
 from pipeline.job.steps import JobContext, ShardRecord
 
 
-def finish_dataset(records: Iterable[ShardRecord], *, context: JobContext) -> Manifest:
+@dataclass
+class ShardTotals:
+    """Records of shards, with their token counts added up: those of all shards take gigabytes."""
+
+    records: list[ShardRecord] = field(default_factory=list)
+    token_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def add(self, record: ShardRecord) -> None:
+        """Add a shard."""
+        self._add_counts(record.token_counts)
+        self.records.append(replace(record, token_counts=record.token_counts[:0].copy()))
+
+    def merge(self, other: Self) -> None:
+        """Add the shards of another process."""
+        self._add_counts(other.token_counts)
+        self.records += other.records
+
+    def _add_counts(self, counts: NDArray[np.integer[Any]]) -> None:
+        if len(counts):
+            self.token_counts = counts + (self.token_counts if len(self.token_counts) else 0)
+            self.token_counts = self.token_counts.astype(np.int64, copy=False)
+
+
+def finish_dataset(totals: ShardTotals, *, context: JobContext) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
     Raises JobFailedError if too many documents were rejected, and InputError if the sources give no
     example; then there is no manifest.
     """
-    ordered = sorted(records, key=lambda record: record.bucket)
+    ordered = sorted(totals.records, key=lambda record: record.bucket)
     assert [record.bucket for record in ordered] == list(range(len(context.buckets)))
-    manifest, total = assemble_manifest(ordered, context=context)
+    manifest, total = assemble_manifest(totals, context=context)
     _write_rejected(context.out_dir / REJECTED, total.rejected)
     _check_rejected(total, context)
     if not manifest.num_examples(TRAIN):
@@ -34,14 +59,12 @@ def finish_dataset(records: Iterable[ShardRecord], *, context: JobContext) -> Ma
     return manifest
 
 
-def assemble_manifest(
-    ordered: Sequence[ShardRecord], *, context: JobContext
-) -> tuple[Manifest, Counts]:
-    """The manifest of all shards, in order of their buckets, and their counts added up."""
+def assemble_manifest(totals: ShardTotals, *, context: JobContext) -> tuple[Manifest, Counts]:
+    """The manifest of all shards, in the order of their buckets, and their counts added up."""
+    ordered = sorted(totals.records, key=lambda record: record.bucket)
     total = Counts()
     for record in ordered:
         total.add(record.counts)
-    counted = np.array([r.token_counts for r in ordered if r.token_counts], dtype=np.int64)
     repeat = max(record.repeat for record in ordered)
     manifest = Manifest(
         config=context.config,
@@ -53,7 +76,7 @@ def assemble_manifest(
         | {"rejected": len(total.rejected)}
         | ({"repeat": repeat} if repeat > 1 else {}),
         dropped=_sorted(total.dropped),
-        token_counts=counted.sum(axis=0).tolist(),
+        token_counts=totals.token_counts.tolist(),
         schema_version=schema_version(packed=context.config.is_packed),
     )
     return manifest, total

@@ -15,7 +15,7 @@ from typing import Any
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind, remove_files
-from pipeline.common.paths import PARTIAL, make_folder, names_in, whole_file
+from pipeline.common.paths import PARTIAL, make_folder, names_in, remove_named, whole_file
 from pipeline.dataset.manifest import (
     JOB,
     MANIFEST,
@@ -89,9 +89,8 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     own_cache = context.out_dir / CACHE
     if not keep_cache or own_cache != context.cache_dir:  # of a call without --token-cache
         clear_cache(own_cache)
-    for name in names_in(context.out_dir):
-        if PARTIAL.fullmatch(name):
-            (context.out_dir / name).unlink(missing_ok=True)
+    partial = [name for name in names_in(context.out_dir) if PARTIAL.fullmatch(name)]
+    remove_named(context.out_dir, partial)
 
 
 def _is_whole(context: JobContext, manifest: Manifest) -> bool:

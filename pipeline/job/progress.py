@@ -8,20 +8,23 @@ Memory is that of this machine.
 """
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import names_in
 from pipeline.common.progress_bar import ProgressBar
+from pipeline.job.cache_file import read_counts
 from pipeline.job.memory import tree_memory
 from pipeline.job.steps import JobContext
-from pipeline.job.token_cache import read_counts
 from pipeline.sources.block import Block
 
 POLL_SECONDS = 1.0
+#: A store lists a thousand files in a request. Polls may take this share of the time.
+POLL_SHARE = 0.05
 
 
 @dataclass
@@ -53,12 +56,17 @@ class Progress:
         self.peak_memory = max(self.peak_memory, tree_memory())
         self.done_shards = self.shards & names_in(self.context.out_dir)
         finished = self.blocks.keys() & names_in(self.context.cache_dir)
-        for name in sorted(finished - self.done_blocks):
-            try:
-                self.rejected += len(read_counts(self.context.cache_dir / name).rejected)
-            except InputError:  # damaged: the worker that reads it raises the error
-                continue
-            self.done_blocks.add(name)
+        self._add_blocks(sorted(finished - self.done_blocks))
+
+    def _add_blocks(self, names: Sequence[str]) -> None:
+        paths = [self.context.cache_dir / name for name in names]
+        try:
+            self.rejected += sum(len(counts.rejected) for counts in read_counts(paths))
+        except InputError:  # one is damaged: the worker that reads it raises the error
+            for name in names if len(names) > 1 else ():
+                self._add_blocks([name])
+        else:
+            self.done_blocks.update(names)
 
     def as_text(self) -> str:
         """What the bars do not show."""
@@ -81,8 +89,16 @@ def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
         thread.join()
 
 
+def _poll(progress: Progress) -> float:
+    """The seconds that it took."""
+    started = time.monotonic()
+    with suppress(Exception):  # a store that fails now; the workers try longer and say so
+        progress.poll()
+    return time.monotonic() - started
+
+
 def _update_bars(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
-    progress.poll()
+    _poll(progress)
     shared: dict[str, Any] = {"mininterval": POLL_SECONDS, "file": terminal, "dynamic_ncols": True}
     # `initial`: what an earlier process did is not part of this one's speed.
     with (
@@ -102,10 +118,10 @@ def _update_bars(progress: Progress, terminal: TextIO, stop: threading.Event) ->
             **shared,
         ) as built,
     ):
-        done = False
+        done, took = False, 0.0
         while not done:
-            done = stop.wait(POLL_SECONDS)
-            progress.poll()
+            done = stop.wait(max(POLL_SECONDS, took / POLL_SHARE))
+            took = _poll(progress)
             text.set_postfix_str(progress.as_text(), refresh=False)
             text.update(progress.done_bytes - text.n)
             built.update(len(progress.done_shards) - built.n)

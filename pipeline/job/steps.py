@@ -1,7 +1,8 @@
-"""The three steps of the job, without Beam.
+"""The steps of the job, without Beam.
 
-    tokenize_block    block               ->  token cache file, slices by bucket
-    build_shard       slices of a bucket  ->  shard, ShardRecord
+    tokenize_block    block               ->  token cache file
+    merge_cache_files many of these       ->  one, where there are more than 500 (token_cache.py)
+    build_shard       bucket, TokenCache  ->  shard, ShardRecord
     finish_dataset    all ShardRecords    ->  manifest (finish.py)
 
 Each step writes its file under its final name, so that a finished step is recognized by that name
@@ -11,14 +12,15 @@ and not repeated, by whatever process.
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.common.checksums import file_sha256
 from pipeline.common.counts import Counts
@@ -31,17 +33,16 @@ from pipeline.dataset.buckets import TRAIN, Buckets
 from pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
 from pipeline.dataset.schema import Examples, example_schema
 from pipeline.dataset.shards import write_shard
-from pipeline.examples.bucket_documents import BucketDocuments
 from pipeline.examples.examples import SLAB, make_examples
+from pipeline.job.cache_file import read_counts
 from pipeline.job.memory import process_peak, release_memory
 from pipeline.job.token_cache import (
     RECORD_SUFFIX,
-    CacheSlice,
+    CacheInput,
+    FileGroup,
+    TokenCache,
     cache_file_name,
-    cache_schema,
-    list_slices,
-    read_counts,
-    read_documents,
+    group_files,
     write_cache_file,
 )
 from pipeline.sources.block import Block
@@ -86,6 +87,20 @@ class JobContext:
         )
         return self.cache_dir / name
 
+    def cache_input(self, block: Block) -> CacheInput:
+        """The same, as shards use it."""
+        return CacheInput(self.cache_path(block).name, block.repeat)
+
+    def file_groups(self, blocks: Iterable[Block]) -> list[FileGroup]:
+        """The blocks' token cache files in groups, each of which becomes one file."""
+        return group_files(map(self.cache_input, blocks))
+
+    def token_cache(self, inputs: Iterable[CacheInput]) -> TokenCache:
+        """What shards read."""
+        return TokenCache(
+            self.cache_dir, inputs, num_buckets=len(self.buckets), vocab_size=self.vocab_size
+        )
+
     def shard_path(self, bucket: int) -> AnyPath:
         """The bucket's shard, once it is built."""
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
@@ -98,13 +113,18 @@ class ShardRecord:
     bucket: int
     entry: ShardEntry
     counts: Counts
-    token_counts: list[int]
+    token_counts: NDArray[np.integer[Any]]  #: [V]; [0] of validation, which is not counted
     peak_memory: int  #: bytes, of the process that made it
     repeat: int = 1  #: the highest of its sources
 
     def to_json(self) -> str:
         """One line."""
-        values = {**vars(self), "entry": asdict(self.entry), "counts": self.counts.to_json()}
+        values = {
+            **vars(self),
+            "entry": asdict(self.entry),
+            "counts": self.counts.to_json(),
+            "token_counts": self.token_counts.tolist(),
+        }
         return json.dumps(sealed(values))
 
     @classmethod
@@ -113,6 +133,7 @@ class ShardRecord:
         values = unsealed(json.loads(text))
         values["entry"] = ShardEntry(**values["entry"])
         values["counts"] = Counts.from_json(values["counts"])
+        values["token_counts"] = _compact(np.array(values["token_counts"], dtype=np.int64))
         return cls(**values)
 
 
@@ -140,42 +161,41 @@ class Steps:
     def _columns(self) -> ColumnTokenizer:
         return ColumnTokenizer(self.tokenizer)
 
-    def tokenize_block(self, block: Block) -> Iterator[tuple[int, CacheSlice]]:
-        """Write the block's token cache file unless it exists; yield its slice of each bucket.
+    def tokenize_block(self, block: Block) -> CacheInput:
+        """Write the block's token cache file, unless it exists.
 
-        Every block yields a slice for bucket 0, which adds up the blocks' counts, and block 0 one
-        for every bucket, since every bucket becomes a shard, even an empty one. Raises
-        JobFailedError if the source is truncated, unless that is allowed.
+        Raises JobFailedError if the source is truncated, unless that is allowed.
         """
         path = self.context.cache_path(block)
         if not path.exists():
-            self.cache_tokens(path, read_block(block))
-        if not self.context.allow_truncated:
-            _check_whole(block, read_counts(path))
-        slices = list_slices(path, repeat=block.repeat)
-        nothing = CacheSlice(path.name, ())
-        required = range(len(self.context.buckets)) if block.index == 0 else range(1)
-        for bucket in sorted({*slices, *required}):
-            yield bucket, slices.get(bucket, nothing)
+            _check_whole(block, self.cache_tokens(path, read_block(block)), self.context)
+        elif not self.context.allow_truncated:
+            [counts] = read_counts([path])
+            _check_whole(block, counts, self.context)
+        return self.context.cache_input(block)
 
-    def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> None:
-        """Tokenize chunks of text into a token cache file."""
-        write_cache_file(
+    def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> Counts:
+        """Tokenize chunks of text into a token cache file; return what was counted."""
+        return write_cache_file(
             path,
             self._tokenized(chunks),
             buckets=self.context.buckets,
-            schema=cache_schema(self.tokenizer.vocab_size),
+            vocab_size=self.tokenizer.vocab_size,
         )
 
-    def build_shard(self, bucket: int, slices: Iterable[CacheSlice]) -> ShardRecord:
-        """Write the bucket's shard, unless it exists and is whole."""
-        parts = sorted(set(slices), key=lambda part: (part.file, part.repeat))
-        record_path = self.context.cache_dir / self._record_name(bucket, parts)
+    def build_shard(self, bucket: int, cache: TokenCache) -> ShardRecord:
+        """Write the bucket's shard, unless it exists and is whole.
+
+        The record of bucket 0 adds up the counts of all blocks.
+        """
+        # Blocks without a document of the bucket do not matter, but for the counts.
+        inputs = cache.inputs_of(bucket) if bucket else cache.inputs
+        record_path = self.context.cache_dir / self._record_name(bucket, inputs)
         shard_path = self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
             return record
         release_memory()
-        record = self._write_shard(shard_path, bucket, parts)
+        record = self._write_shard(shard_path, bucket, cache)
         with whole_file(record_path) as file:
             file.write(record.to_json().encode())
         return record
@@ -198,28 +218,26 @@ class Steps:
             timer.seconds.clear()
             yield documents, counts
 
-    def _record_name(self, bucket: int, slices: list[CacheSlice]) -> str:
+    def _record_name(self, bucket: int, inputs: Sequence[CacheInput]) -> str:
         context = self.context
         config = context.config.to_dict()
         del config["max_rejected"]  # raising it after a failed job rebuilds no shard
         buckets = asdict(context.buckets)
-        files = [part.file if part.repeat == 1 else [part.file, part.repeat] for part in slices]
-        parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, files]
+        parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, inputs]
         text = json.dumps(parts)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
 
-    def _write_shard(self, path: AnyPath, bucket: int, slices: list[CacheSlice]) -> ShardRecord:
+    def _write_shard(self, path: AnyPath, bucket: int, cache: TokenCache) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
         split, index = self.context.buckets.split_of(bucket)
         timer = StageTimer()
         with timer.stage("token cache"):
-            documents, duplicates = read_documents(
-                self.context.cache_dir, slices, tokenizer.vocab_size
-            )
-        repeat = max((part.repeat for part in slices), default=1) if split == TRAIN else 1
+            documents, duplicates = cache.documents(bucket)
+        repeats = [part.repeat for part in cache.inputs_of(bucket)] if split == TRAIN else []
+        repeat = max(repeats, default=1)
         examples, dropped = make_examples(
             documents,
-            repeated=self._repeated(slices, repeat),
+            repeated=(cache.documents(bucket, above_repeat=n)[0] for n in range(1, repeat)),
             split=split,
             shard=index,
             config=config,
@@ -239,24 +257,14 @@ class Steps:
             name=path.name, split=split, length_histogram=lengths.tolist(), **asdict(written)
         )
         with timer.stage("counting"):
-            tokens = self._count_tokens(examples) if split == TRAIN else []
+            tokens = self._count_tokens(examples) if split == TRAIN else np.zeros(0, np.uint8)
         dropped["duplicate_document"] += duplicates
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if bucket == 0:
-            for part in slices:
-                counts.add(read_counts(self.context.cache_dir / part.file))
+            counts.add(cache.counts())
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
-    def _repeated(self, slices: list[CacheSlice], repeat: int) -> Iterator[BucketDocuments]:
-        """The documents that are used a second time, those used a third time, and so on.
-
-        A document of several sources is used as often as the source of the highest `repeat` says.
-        """
-        for times in range(1, repeat):
-            some = [part for part in slices if part.repeat > times]
-            yield read_documents(self.context.cache_dir, some, self.tokenizer.vocab_size)[0]
-
-    def _count_tokens(self, examples: Examples) -> list[int]:
+    def _count_tokens(self, examples: Examples) -> NDArray[np.integer[Any]]:
         """Occurrences of each token before masking, [V]; special tokens count 0."""
         size = self.tokenizer.vocab_size
         counts = np.zeros(size, dtype=np.int64)
@@ -264,7 +272,7 @@ class Steps:
             rows = examples.take(np.arange(start, min(start + SLAB, len(examples))))
             counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
         counts[self.tokenizer.is_special] = 0
-        return counts.tolist()
+        return _compact(counts)
 
 
 @contextmanager
@@ -286,8 +294,13 @@ def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) ->
         yield Steps(context)
 
 
-def _check_whole(block: Block, counts: Counts) -> None:
-    if counts.read[TRUNCATED]:
+def _compact(counts: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+    """The same numbers in as few bytes as they need: all shards' go to one process."""
+    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
+
+
+def _check_whole(block: Block, counts: Counts, context: JobContext) -> None:
+    if counts.read[TRUNCATED] and not context.allow_truncated:
         *_, reason = (entry["reason"] for entry in counts.rejected if entry["where"] == block.path)
         raise not_whole(block.path, reason)
 

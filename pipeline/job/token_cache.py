@@ -1,93 +1,122 @@
 """The token cache: a file of tokenized documents for each block, grouped by bucket.
 
-Beam groups references to slices of these files instead of tokens: a gigabyte of text through its
-local GroupByKey takes 4 to 6 GB of memory. A file is named by a digest of everything its content
-depends on, so a file that exists is complete and is never written again: not after a crash, not
-for other pairs or masks, not when a source is added.
+Beam moves the names of these files instead of tokens: a gigabyte of text through its local
+GroupByKey takes 4 to 6 GB of memory. A file is named by a digest of everything its content depends
+on, so a file that exists is complete and is never written again: not after a crash, not for other
+pairs or masks, not when a source is added.
 
-    0f3a....tokens.arrow    Arrow IPC; a record batch per bucket and chunk of text, then an empty
-                            batch whose metadata holds the block's counts
+    0f3a....tokens    the documents of a block
+    77c1....merged    the same of many blocks, where there are so many that a shard would make too
+                      many requests
 
-A slice says where its batches are, so that a shard reads its own bytes of each file and no others:
-from a store in ranges, many at a time. Each range has a checksum.
+A bucket's documents are pieces, one after the other: their counts, then their columns.
+
+    3 documents, 40 sentences, 12 paragraphs, 800 tokens
+    high [3]  low [3]  sentences in each [3]  paragraphs in each [3]
+    tokens in each sentence [40]  sentences in each paragraph [12]  ids [800]
 """
 
-import errno
 import hashlib
 import json
-import zlib
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from operator import mul
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
-from pipeline.common import ragged
 from pipeline.common.counts import Counts
-from pipeline.common.errors import CorruptDataError, InputError, StoreError, one_line
 from pipeline.common.paths import (
     PARTIAL,
     AnyPath,
     is_local,
     names_in,
-    open_mapped,
     remove_folder,
+    remove_named,
     whole_file,
 )
-from pipeline.common.ragged import offsets_of
+from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.common.stage_timer import StageTimer
-from pipeline.common.store import read_ranges, reason_of
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.schema import id_type
 from pipeline.examples.bucket_documents import BucketDocuments
+from pipeline.job.cache_file import (
+    ENTRY,
+    CacheFileEnd,
+    CacheFileWriter,
+    Entries,
+    read_counts,
+    read_ends,
+    read_index,
+    read_runs,
+    read_slices,
+)
 from pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 6
+CACHE_VERSION = 7
 
-COUNTS, SPANS = b"clozeline.counts", b"clozeline.spans"
-SUFFIX = ".tokens.arrow"
+SUFFIX = ".tokens"
+MERGED_SUFFIX = ".merged"
 RECORD_SUFFIX = ".shard.json"  # of the records of finished shards, which are kept beside
+OLD_SUFFIX = ".tokens.arrow"  # up to version 6
+MAX_FILES: Final = 500  #: that a shard reads; more are merged
+INDEX_BYTES: Final = 64 << 20  #: of the indexes that a process holds
+
+HEADER: Final = struct.Struct("<4I")  # documents, sentences, paragraphs, tokens of a piece
+#: The columns of a piece before the ids: the number in the header that is their length, their type.
+COLUMNS: Final = ((0, "<u8"), (0, "<u8"), (0, "<u4"), (0, "<u4"), (1, "<u4"), (2, "<u4"))
 
 
-class Span(NamedTuple):
-    """The bytes of a batch in a cache file."""
+class CacheInput(NamedTuple):
+    """A file of the token cache that a job reads."""
 
-    start: int
-    length: int
-    crc32: int
-
-
-@dataclass(frozen=True)
-class CacheSlice:
-    """The batches of a cache file that belong to one bucket; all that Beam moves around."""
-
-    file: str
-    spans: tuple[Span, ...]
+    name: str
     repeat: int = 1  #: how many times as many training examples its documents make
+
+
+class FileGroup(NamedTuple):
+    """Files of blocks that are merged into one, if there are more than one."""
+
+    names: tuple[str, ...]
+    repeat: int
+
+    @property
+    def result(self) -> CacheInput:
+        """The one file."""
+        alone = len(self.names) == 1
+        return CacheInput(self.names[0] if alone else merged_name(self.names), self.repeat)
 
 
 def cache_file_name(*parts: object) -> str:
     """The name of a cache file, from everything its content depends on."""
-    text = json.dumps([CACHE_VERSION, *map(str, parts)])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + SUFFIX
+    return _digest(parts) + SUFFIX
 
 
-def cache_schema(vocab_size: int) -> pa.Schema:
-    """The columns of a cache file."""
-    ids, counts = id_type(vocab_size), pa.uint32()
-    lists = {"sentence_lengths": counts, "paragraph_lengths": counts, "input_ids": ids}
-    return pa.schema(
-        [pa.field(name, pa.uint64(), nullable=False) for name in ("high", "low")]
-        + [
-            pa.field(name, pa.list_(pa.field("item", kind, nullable=False)), nullable=False)
-            for name, kind in lists.items()
-        ]
-    )
+def merged_name(names: Sequence[str]) -> str:
+    """The name of the file that the files of these names are merged into."""
+    return _digest(sorted(names)) + MERGED_SUFFIX
+
+
+def group_files(files: Iterable[CacheInput]) -> list[FileGroup]:
+    """Groups of neighbouring files, at most MAX_FILES and one for each different `repeat`.
+
+    Their size is a power of two, so that more files at the end leave most groups as they are.
+    """
+    by_repeat: dict[int, list[str]] = {}
+    for name, repeat in dict.fromkeys(files):
+        by_repeat.setdefault(repeat, []).append(name)
+    number, size = sum(map(len, by_repeat.values())), 1
+    while size * MAX_FILES < number:
+        size *= 2
+    return [
+        FileGroup(tuple(names[start : start + size]), repeat)
+        for repeat, names in by_repeat.items()
+        for start in range(0, len(names), size)
+    ]
 
 
 def write_cache_file(
@@ -95,79 +124,173 @@ def write_cache_file(
     chunks: Iterable[tuple[TokenizedDocuments, Counts]],
     *,
     buckets: Buckets,
-    schema: pa.Schema,
-) -> None:
-    """Write a cache file chunk by chunk; only one chunk is in memory at a time."""
+    vocab_size: int,
+) -> Counts:
+    """Write the documents of a block, chunk by chunk; return the sum of their counts."""
     total, timer = Counts(), StageTimer()
-    spans: list[tuple[int, Span]] = []
-    with whole_file(path) as file, pa.ipc.new_file(file, schema) as writer:
+    with whole_file(path) as file:
+        writer = CacheFileWriter(file, len(buckets))
         for documents, counts in chunks:
             total.add(counts)
             with timer.stage("token cache"):
-                for bucket, batch in _by_bucket(documents, buckets, schema):
-                    written = batch.serialize()  # as the writer does, after what it has to say
-                    writer.write_batch(batch)
-                    start = file.tell() - written.size
-                    spans.append((bucket, Span(start, written.size, zlib.crc32(written))))
+                for bucket, piece in _pieces(documents, buckets, _id_dtype(vocab_size)):
+                    writer.add(bucket, piece)
         total.seconds.update(timer.seconds)
-        metadata = {COUNTS: total.to_json(), SPANS: json.dumps(spans)}
-        last = pa.RecordBatch.from_pylist([], schema=schema)
-        writer.write_batch(last, custom_metadata=metadata)
+        writer.finish(total)
+    return total
+
+
+def merge_cache_files(folder: AnyPath, names: Sequence[str], *, num_buckets: int) -> None:
+    """Write the file that these are merged into, unless it exists."""
+    path = folder / merged_name(names)
+    if path.exists():
+        return
+    total = Counts()
+    with whole_file(path) as file:
+        writer = CacheFileWriter(file, num_buckets)
+        for name in names:
+            for bucket, piece in read_runs(folder / name, num_buckets):
+                writer.add(bucket, piece)
+        for counts in read_counts([folder / name for name in names]):
+            total.add(counts)
+        writer.finish(total)
 
 
 def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
-    for name in names_in(folder):
-        if name.endswith((SUFFIX, RECORD_SUFFIX)) or PARTIAL.fullmatch(name):
-            (folder / name).unlink(missing_ok=True)
+    endings = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX, OLD_SUFFIX)
+    ours = [name for name in names_in(folder) if name.endswith(endings) or PARTIAL.fullmatch(name)]
+    remove_named(folder, ours)
     if not names_in(folder) and not (is_local(folder) and folder.is_symlink()):
         remove_folder(folder)
 
 
-def list_slices(path: AnyPath, *, repeat: int = 1) -> dict[int, CacheSlice]:
-    """The slice of each bucket that has documents in the cache file."""
-    spans = defaultdict(list)
-    for bucket, span in json.loads(_metadata(path)[SPANS]):
-        spans[bucket].append(Span(*span))
-    return {bucket: CacheSlice(path.name, tuple(found), repeat) for bucket, found in spans.items()}
+class TokenCache:
+    """The files that a job reads, as its shards see them: the documents of a bucket."""
+
+    def __init__(
+        self, folder: AnyPath, inputs: Iterable[CacheInput], *, num_buckets: int, vocab_size: int
+    ) -> None:
+        self.inputs = sorted(inputs)
+        self.num_buckets, self.vocab_size = num_buckets, vocab_size
+        self._paths = [folder / part.name for part in self.inputs]
+        self._indexed = range(0)
+        self._index: list[Entries] = []
+
+    def inputs_of(self, bucket: int) -> list[CacheInput]:
+        """Those that have documents of the bucket."""
+        return [part for part, _, entries in self._entries(bucket) if entries["length"].any()]
+
+    def counts(self) -> Counts:
+        """What was counted when all blocks were tokenized."""
+        total = Counts()
+        for counts in read_counts(self._paths):
+            total.add(counts)
+        return total
+
+    def documents(self, bucket: int, *, above_repeat: int = 0) -> tuple[BucketDocuments, int]:
+        """The bucket's documents in the order of their hashes, and the number of duplicates.
+
+        Only those of inputs whose `repeat` is above a number. Raises CorruptDataError for a file
+        that is missing or damaged.
+        """
+        chosen = [
+            (path, entries)
+            for part, path, entries in self._entries(bucket)
+            if part.repeat > above_repeat
+        ]
+        rows = _from_pieces(read_slices(chosen, bucket), _id_dtype(self.vocab_size))
+        order = np.lexsort((rows.low, rows.high))
+        high, low = rows.high[order], rows.low[order]
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+        return _documents(rows.take(order[is_first])), int((~is_first).sum())
+
+    @cached_property
+    def _ends(self) -> list[CacheFileEnd]:
+        return read_ends(self._paths)
+
+    def _entries(self, bucket: int) -> Iterator[tuple[CacheInput, AnyPath, Entries]]:
+        """Each input, its path, and where it has the bucket's slices, [runs]."""
+        if bucket not in self._indexed:
+            per_bucket = ENTRY.itemsize * sum(end.runs for end in self._ends)
+            size = max(1, INDEX_BYTES // max(1, per_bucket))
+            first = bucket // size * size
+            self._indexed = range(first, min(first + size, self.num_buckets))
+            self._index = read_index(self._paths, self._ends, self._indexed)
+        row = bucket - self._indexed.start
+        rows = (entries[row] for entries in self._index)
+        return zip(self.inputs, self._paths, rows, strict=True)
 
 
-def read_counts(path: AnyPath) -> Counts:
-    """What the worker counted when it tokenized the block."""
-    return Counts.from_json(_metadata(path)[COUNTS])
+def _digest(parts: Iterable[object]) -> str:
+    text = json.dumps([CACHE_VERSION, *map(str, parts)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def read_documents(
-    cache_dir: AnyPath, slices: Iterable[CacheSlice], vocab_size: int
-) -> tuple[BucketDocuments, int]:
-    """The documents of a bucket in the order of their hashes, and the number of duplicates.
-
-    Raises CorruptDataError for a cache file that is missing or damaged.
-    """
-    schema = cache_schema(vocab_size)
-    parts = sorted(set(slices), key=lambda part: part.file)  # GroupByKey promises no order
-    batches = list(_read_batches(cache_dir, parts, schema))
-    table = pa.Table.from_batches(batches, schema=schema).combine_chunks()
-    rows = _from_table(table)
-    order = np.lexsort((rows.low, rows.high))
-    high, low = rows.high[order], rows.low[order]
-    is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-    return _documents(rows.take(order[is_first])), int((~is_first).sum())
+def _id_dtype(vocab_size: int) -> np.dtype[Any]:
+    dtype: np.dtype[Any] = np.dtype(id_type(vocab_size).to_pandas_dtype())
+    return dtype.newbyteorder("<")
 
 
-def _read_batches(
-    cache_dir: AnyPath, parts: Iterable[CacheSlice], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    spans = [(cache_dir / part.file, span) for part in parts for span in part.spans]
-    ranges = [(path, span.start, span.length) for path, span in spans]
-    read = read_ranges(ranges)
-    for path, span in spans:
-        with _named(path):
-            data = next(read)
-            if zlib.crc32(data) != span.crc32:
-                raise pa.ArrowInvalid("its checksum differs")
-            yield pa.ipc.read_record_batch(data, schema)
+def _pieces(
+    documents: TokenizedDocuments, buckets: Buckets, id_dtype: np.dtype[Any]
+) -> Iterator[tuple[int, bytes]]:
+    """The piece of each bucket that has documents."""
+    bucket_of = buckets.of(documents.high, documents.low)
+    rows = documents.take(np.argsort(bucket_of, kind="stable"))
+    found, sizes = np.unique(bucket_of, return_counts=True)
+    cuts = offsets_of(sizes)  # in documents
+    columns: list[tuple[NDArray[np.int64], NDArray[Any], Any]] = [
+        (cuts, rows.high, "<u8"),
+        (cuts, rows.low, "<u8"),
+        (cuts, rows.sentence_lengths.lengths, "<u4"),
+        (cuts, rows.paragraph_lengths.lengths, "<u4"),
+        (rows.sentence_lengths.offsets[cuts], rows.sentence_lengths.values, "<u4"),
+        (rows.paragraph_lengths.offsets[cuts], rows.paragraph_lengths.values, "<u4"),
+        (rows.input_ids.offsets[cuts], rows.input_ids.values, id_dtype),
+    ]
+    counts = np.diff([cuts, *(bounds for bounds, _, _ in columns[4:])])  # [4, buckets]
+    headers = counts.T.tolist()
+    parts = [_cut(values.astype(dtype), bounds) for bounds, values, dtype in columns]
+    for bucket, header, *of_columns in zip(found.tolist(), headers, *parts, strict=True):
+        yield bucket, b"".join((HEADER.pack(*header), *of_columns))
+
+
+def _cut(values: NDArray[Any], bounds: NDArray[np.int64]) -> Iterator[memoryview]:
+    """The bytes of values[bounds[i] : bounds[i + 1]], for each i."""
+    view = memoryview(values.tobytes())
+    for start, stop in pairwise((bounds * values.itemsize).tolist()):
+        yield view[start:stop]
+
+
+def _from_pieces(slices: Iterable[Any], id_dtype: np.dtype[Any]) -> TokenizedDocuments:
+    data, headers, offset = b"".join(slices), [], 0
+    types = [np.dtype(dtype) for _, dtype in COLUMNS] + [id_dtype]
+    counted = [which for which, _ in COLUMNS] + [3]
+    sizes = [0, 0, 0, 0]  # bytes for each document, sentence, paragraph and token
+    for which, dtype in zip(counted, types, strict=True):
+        sizes[which] += dtype.itemsize
+    while offset < len(data):
+        header = HEADER.unpack_from(data, offset)
+        headers.append(header)
+        offset += HEADER.size + sum(map(mul, sizes, header))
+    counts = np.array(headers, dtype=np.int64).reshape(-1, 4)[:, counted]
+    lengths = np.insert(counts * [dtype.itemsize for dtype in types], 0, HEADER.size, axis=1)
+    parts = Ragged(np.frombuffer(data, np.uint8), offsets_of(lengths.ravel()))
+    columns = [
+        parts.take(np.arange(number, len(parts), 1 + len(types))).values.view(dtype)
+        for number, dtype in enumerate(types, 1)
+    ]
+    high, low, sentences, paragraphs, tokens_in, sentences_in, ids = columns
+    sentence_offsets = offsets_of(sentences)
+    return TokenizedDocuments(
+        high,
+        low,
+        Ragged(tokens_in, sentence_offsets),
+        Ragged(sentences_in, offsets_of(paragraphs)),
+        Ragged(ids, offsets_of(tokens_in)[sentence_offsets]),
+    )
 
 
 def _documents(rows: TokenizedDocuments) -> BucketDocuments:
@@ -179,56 +302,3 @@ def _documents(rows: TokenizedDocuments) -> BucketDocuments:
         paragraphs=np.repeat(np.arange(len(paragraphs)), paragraphs),
         hashes=rows.high,
     )
-
-
-def _by_bucket(
-    documents: TokenizedDocuments, buckets: Buckets, schema: pa.Schema
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    bucket_of = buckets.of(documents.high, documents.low)
-    order = np.argsort(bucket_of, kind="stable")
-    ends = np.searchsorted(bucket_of[order], np.arange(len(buckets) + 1))
-    for bucket, (start, stop) in enumerate(pairwise(ends)):
-        if stop > start:
-            yield bucket, ragged.to_record_batch(documents.take(order[start:stop]), schema)
-
-
-def _from_table(table: pa.Table) -> TokenizedDocuments:
-    return TokenizedDocuments(
-        table["high"].to_numpy(),
-        table["low"].to_numpy(),
-        ragged.from_arrow(table["sentence_lengths"]),
-        ragged.from_arrow(table["paragraph_lengths"]),
-        ragged.from_arrow(table["input_ids"]),
-    )
-
-
-def _metadata(path: AnyPath) -> dict[bytes, bytes]:
-    with _open(path) as reader:
-        last = reader.num_record_batches - 1
-        return dict(reader.get_batch_with_custom_metadata(last)[1])
-
-
-@contextmanager
-def _open(path: AnyPath) -> Iterator[pa.RecordBatchFileReader]:
-    with _named(path):
-        yield pa.ipc.open_file(open_mapped(path))
-
-
-@contextmanager
-def _named(path: AnyPath) -> Iterator[None]:
-    """Errors say which file cannot be read, and what to do."""
-    try:
-        yield
-    except MemoryError:  # Arrow's, too
-        raise
-    except (pa.ArrowException, OSError) as error:
-        if not isinstance(error, pa.ArrowException) and not is_local(path):
-            raise StoreError(
-                f"{path} cannot be used in its store ({reason_of(error)}); fix this and rerun the "
-                "command."
-            ) from error
-        if getattr(error, "errno", None) not in (None, errno.ENOENT):
-            raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
-        raise CorruptDataError(
-            f"{path} is damaged ({error}); delete it and rerun the command."
-        ) from error

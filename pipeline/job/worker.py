@@ -14,7 +14,8 @@ WORKER: Final = "apache_beam.runners.worker.sdk_worker_main"
 
 
 def _end_with_the_job() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 1):  # `sys.stdin` has a lock, which a thread must not hold at the end
+        pass
     os._exit(1)
 
 

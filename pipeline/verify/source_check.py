@@ -6,7 +6,6 @@ The steps are those of the job. Where rows differ, documents that do not belong 
 no source, of the other split, or of another shard.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,9 +20,9 @@ from pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from pipeline.dataset.manifest import Manifest
 from pipeline.dataset.schema import NO_PAIR, Examples
 from pipeline.dataset.shards import read_shard, rows_sha256
-from pipeline.job.finish import assemble_manifest
-from pipeline.job.steps import ShardRecord, Steps, scratch_steps
-from pipeline.job.token_cache import CacheSlice, read_documents
+from pipeline.job.finish import ShardTotals, assemble_manifest
+from pipeline.job.steps import Steps, scratch_steps
+from pipeline.job.token_cache import TokenCache
 from pipeline.sources.formats import list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer
 from pipeline.verify.findings import Findings, differing_rows
@@ -37,13 +36,13 @@ class Rebuild:
 
     manifest: Manifest
     steps: Steps
-    slices: dict[int, list[CacheSlice]]
-    records: list[ShardRecord] = field(default_factory=list)
+    cache: TokenCache
+    totals: ShardTotals = field(default_factory=ShardTotals)
 
     def compare(self, bucket: int, examples: Examples | None, findings: Findings) -> None:
         """Compare the rows of a bucket's shard; None if they cannot be read."""
-        record = self.steps.build_shard(bucket, self.slices[bucket])
-        self.records.append(record)
+        record = self.steps.build_shard(bucket, self.cache)
+        self.totals.add(record)
         path = self.steps.context.shard_path(bucket)
         if examples is not None and rows_sha256(examples) != record.entry.rows_sha256:
             self._explain(bucket, examples, read_shard(path), findings)
@@ -51,7 +50,7 @@ class Rebuild:
 
     def differences(self) -> Iterator[str]:
         """What the manifest counts otherwise than the sources, once all shards are compared."""
-        rebuilt, _ = assemble_manifest(self.records, context=self.steps.context)
+        rebuilt, _ = assemble_manifest(self.totals, context=self.steps.context)
         for field_name in ("counts", "dropped"):
             recorded, found = (getattr(m, field_name) for m in (self.manifest, rebuilt))
             for name in sorted({*recorded, *found}):
@@ -111,10 +110,9 @@ class Rebuild:
     @cached_property
     def _all_documents(self) -> tuple[UInt64Array, NDArray[np.int64]]:
         """The hashes of all documents, sorted, and their buckets."""
-        context = self.steps.context
         hashes, buckets = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-        for bucket, slices in self.slices.items():
-            documents, _ = read_documents(context.cache_dir, slices, context.vocab_size)
+        for bucket in range(len(self.steps.context.buckets)):
+            documents, _ = self.cache.documents(bucket)
             hashes.append(documents.hashes)
             buckets.append(np.full(len(documents), bucket))
         joined = np.concatenate(hashes)
@@ -140,11 +138,10 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
         validation=config.validation,
     )
     with scratch_steps(tokenizer, config, buckets) as steps:
-        slices = defaultdict(list)
+        inputs = set()
         size = sum(block.text_bytes for block in blocks)
         with ProgressBar(desc="tokenizing", total=size, unit="B", unit_scale=True) as bar:
             for block in blocks:
-                for bucket, part in steps.tokenize_block(block):
-                    slices[bucket].append(part)
+                inputs.add(steps.tokenize_block(block))
                 bar.update(block.text_bytes)
-        yield Rebuild(manifest, steps, slices)
+        yield Rebuild(manifest, steps, steps.context.token_cache(inputs))

@@ -14,7 +14,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import TOKENIZER
-from pipeline.job.finish import finish_dataset
+from pipeline.job.finish import ShardTotals, finish_dataset
 from pipeline.job.steps import JobContext, Steps
 from pipeline.sources.block import Block
 from pipeline.sources.formats import list_blocks, read_block
@@ -148,14 +148,13 @@ def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter
         vocab_size=tokenizer.vocab_size,
         sources_digest="",
     )
-    steps, slices = Steps(context), defaultdict(list)
-    for block in blocks:
-        for bucket, part in steps.tokenize_block(block):
-            slices[bucket].append(part)
-    records = [steps.build_shard(bucket, slices[bucket]) for bucket in sorted(slices)]
-    finish_dataset(records, context=context)
+    steps, totals = Steps(context), ShardTotals()
+    cache = context.token_cache({steps.tokenize_block(block) for block in blocks})
+    for bucket in range(len(context.buckets)):
+        totals.add(steps.build_shard(bucket, cache))
+    finish_dataset(totals, context=context)
     stages: Counter[str] = Counter()
-    for record in records:
+    for record in totals.records:
         stages.update(record.counts.seconds)
     return stages
 

@@ -1,0 +1,209 @@
+"""A cache file: the bytes of each bucket, and where they are.
+
+    | bucket 0 | bucket 1 | ... | the same of the next run | ... | index | counts | end |
+
+    index    a row per bucket, an entry per run: start, length and checksum of a slice
+    counts   JSON, what was counted when the documents were tokenized
+    end      where index and counts are
+
+So a shard reads its own bytes of each file and no others: from a store in ranges, many at a time.
+A writer holds one run in memory. A run is as large as that, since a shard makes a request for each.
+"""
+
+import errno
+import struct
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.common.counts import Counts
+from pipeline.common.errors import CorruptDataError, InputError, StoreError, one_line
+from pipeline.common.paths import AnyPath, is_local
+from pipeline.common.store import read_ranges, reason_of
+
+RUN_BYTES: Final = 256 << 20
+MAGIC: Final = b"CLZcache"
+#: Where a slice is. An empty one has a checksum, too, so zeros are damage.
+ENTRY: Final = np.dtype([("start", "<u8"), ("length", "<u4"), ("crc32", "<u4")])
+END: Final = struct.Struct("<5QI8s")
+
+Entries = NDArray[Any]  # of ENTRY
+
+
+@dataclass(frozen=True)
+class CacheFileEnd:
+    """The last bytes of a cache file: where the others are."""
+
+    index: int  #: offsets of index and counts
+    counts: int
+    counts_bytes: int
+    counts_crc32: int
+    runs: int
+
+    def to_bytes(self) -> bytes:
+        """`END.size` bytes with a checksum."""
+        numbers = (self.index, self.counts, self.counts_bytes, self.counts_crc32, self.runs)
+        return END.pack(*numbers, zlib.crc32(struct.pack("<5Q", *numbers)), MAGIC)
+
+    @classmethod
+    def from_bytes(cls, path: AnyPath, data: pa.Buffer) -> "CacheFileEnd":
+        """The inverse of `to_bytes`. Raises CorruptDataError for other bytes."""
+        if len(data) == END.size:
+            *numbers, _, magic = END.unpack(data)
+            found = cls(*numbers)
+            if magic == MAGIC and found.to_bytes() == data.to_pybytes():
+                return found
+        raise _damaged(path, "its end is not that of a token cache file")
+
+
+class CacheFileWriter:
+    """Writes the slices of buckets, in whatever order they come, and then index and counts."""
+
+    def __init__(self, file: BinaryIO, num_buckets: int) -> None:
+        self.file, self.num_buckets = file, num_buckets
+        self._offset = self._held = 0
+        self._run: defaultdict[int, list[Any]] = defaultdict(list)
+        self._index: list[Entries] = []
+
+    def add(self, bucket: int, data: Any) -> None:
+        """More bytes of a bucket, which are held until the run is large enough."""
+        self._run[bucket].append(data)
+        self._held += len(data)
+        if self._held >= RUN_BYTES:
+            self._write_run()
+
+    def finish(self, counts: Counts) -> None:
+        """Write what is held, index, counts and end."""
+        self._write_run()
+        index = np.stack(self._index, axis=1).tobytes()  # [buckets, runs]
+        text = counts.to_json().encode()
+        end = CacheFileEnd(
+            index=self._offset,
+            counts=self._offset + len(index),
+            counts_bytes=len(text),
+            counts_crc32=zlib.crc32(text),
+            runs=len(self._index),
+        )
+        for part in (index, text, end.to_bytes()):
+            self.file.write(part)
+
+    def _write_run(self) -> None:
+        if not self._held and self._index:
+            return
+        lengths, checksums = [], []
+        for bucket in range(self.num_buckets):
+            data = b"".join(self._run.pop(bucket, ()))
+            lengths.append(len(data))
+            checksums.append(_checksum(bucket, data))
+            self.file.write(data)
+        entries = np.zeros(self.num_buckets, ENTRY)
+        entries["length"], entries["crc32"] = lengths, checksums
+        entries["start"][0], entries["start"][1:] = 0, np.cumsum(lengths)[:-1]
+        entries["start"] += np.uint64(self._offset)
+        self._index.append(entries)
+        self._offset += sum(lengths)
+        self._held = 0
+
+
+def read_ends(paths: Sequence[AnyPath]) -> list[CacheFileEnd]:
+    """The end of each file. Raises CorruptDataError for one that is missing or damaged."""
+    read = _read([(path, -END.size, END.size) for path in paths])
+    return [CacheFileEnd.from_bytes(path, data) for path, data in read]
+
+
+def read_counts(paths: Sequence[AnyPath]) -> Iterator[Counts]:
+    """The counts of each file. Raises CorruptDataError for one that is missing or damaged."""
+    ends = read_ends(paths)
+    places = zip(paths, ends, strict=True)
+    read = _read([(path, end.counts, end.counts_bytes) for path, end in places])
+    for (path, data), end in zip(read, ends, strict=True):
+        if zlib.crc32(data) != end.counts_crc32:
+            raise _damaged(path, "the checksum of its counts differs")
+        yield Counts.from_json(data.to_pybytes())
+
+
+def read_index(
+    paths: Sequence[AnyPath], ends: Sequence[CacheFileEnd], buckets: range
+) -> list[Entries]:
+    """Where each file has its slices of some consecutive buckets, [buckets, runs] each."""
+    ranges, found = [], []
+    for path, end in zip(paths, ends, strict=True):
+        row = end.runs * ENTRY.itemsize
+        ranges.append((path, end.index + buckets.start * row, len(buckets) * row))
+    for ((path, data), (_, _, size)), end in zip(
+        zip(_read(ranges), ranges, strict=True), ends, strict=True
+    ):
+        if len(data) != size:
+            raise _damaged(path, "its index is cut off")
+        found.append(np.frombuffer(data, ENTRY).reshape(len(buckets), end.runs))
+    return found
+
+
+def read_slices(parts: Iterable[tuple[AnyPath, Entries]], bucket: int) -> Iterator[pa.Buffer]:
+    """The bytes of a bucket in each file, a buffer for each of its entries, [runs]."""
+    flat = [(path, *entry) for path, entries in parts for entry in entries.tolist()]
+    read = _read([(path, start, length) for path, start, length, _ in flat if length])
+    for path, _, length, crc32 in flat:
+        data = next(read)[1] if length else b""
+        if _checksum(bucket, data) != crc32:
+            raise _damaged(path, "its checksum differs")
+        if length:
+            yield data
+
+
+def read_runs(path: AnyPath, num_buckets: int) -> Iterator[tuple[int, memoryview]]:
+    """All slices of a file with their buckets; one run is in memory at a time."""
+    ends = read_ends([path])
+    [index] = read_index([path], ends, range(num_buckets))
+    for entries in index.T:
+        lengths, checksums = entries["length"].tolist(), entries["crc32"].tolist()
+        [(_, data)] = _read([(path, int(entries["start"][0]), sum(lengths))])
+        view, start = memoryview(data), 0
+        for bucket, (length, crc32) in enumerate(zip(lengths, checksums, strict=True)):
+            part = view[start : start + length]
+            start += length
+            if _checksum(bucket, part) != crc32:
+                raise _damaged(path, "its checksum differs")
+            if length:
+                yield bucket, part
+
+
+def _checksum(bucket: int, data: Any) -> int:
+    return zlib.crc32(data, bucket + 1)
+
+
+def _read(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[tuple[AnyPath, pa.Buffer]]:
+    read = read_ranges(ranges)
+    for path, _, _ in ranges:
+        with _named(path):
+            data = next(read)
+        yield path, data
+
+
+@contextmanager
+def _named(path: AnyPath) -> Iterator[None]:
+    """Errors say which file cannot be read, and what to do."""
+    try:
+        yield
+    except MemoryError:  # Arrow's, too
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if not isinstance(error, pa.ArrowException) and not is_local(path):
+            raise StoreError(
+                f"{path} cannot be used in its store ({reason_of(error)}); fix this and rerun the "
+                "command."
+            ) from error
+        if getattr(error, "errno", None) not in (None, errno.ENOENT):
+            raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: AnyPath, reason: object) -> CorruptDataError:
+    return CorruptDataError(f"{path} is damaged ({reason}); delete it and rerun the command.")

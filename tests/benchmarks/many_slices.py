@@ -1,0 +1,127 @@
+"""Memory and CPU seconds of a job of very many blocks and shards.
+
+    python tests/benchmarks/many_slices.py [BLOCKSxSHARDS ...]      (default: 250x125 1000x500)
+
+Each block has a short document for each shard, so there are BLOCKS x SHARDS slices. They are made
+up and not tokenized: their token cache files are written first, as by a job that was stopped, and
+then the job runs with two workers, merges the files and builds the shards. Peaks are those of the
+largest process.
+"""
+
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from pipeline.common.counts import Counts
+from pipeline.common.ragged import Ragged
+from pipeline.config import DataConfig
+from pipeline.dataset.buckets import Buckets
+from pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
+from pipeline.job.beam_graph import run_graph
+from pipeline.job.job import local_runner
+from pipeline.job.memory import process_peak
+from pipeline.job.steps import JobContext
+from pipeline.job.token_cache import write_cache_file
+from pipeline.sources.block import Block
+from pipeline.tokenization.documents import TokenizedDocuments
+from tests.support.small import PUNKT, small_tokenizer
+
+WORKERS = 2
+TOKENS = 4  # of a document
+COLUMNS = ("blocks x shards", "slices", "written CPU s", "job CPU s", "us/slice", "wall s")
+
+
+def main() -> None:
+    """One line per size, each measured in a process of its own."""
+    arguments = sys.argv[1:] or ["250x125", "1000x500"]
+    if arguments[0] == "--one":
+        return measure(*map(int, arguments[1].split("x")))
+    print(f"{COLUMNS[0]:>16}" + "".join(f"{name:>15}" for name in COLUMNS[1:]), end="")
+    print(f"{'parent GB':>12}{'worker GB':>12}", flush=True)
+    for size in arguments:
+        line = [sys.executable, __file__, "--one", size]
+        done = subprocess.run(line, stderr=subprocess.PIPE, check=False)  # Beam's log
+        if done.returncode:
+            sys.exit(done.stderr.decode())
+    return None
+
+
+def measure(num_blocks: int, num_shards: int) -> None:
+    """A job from token cache files to the manifest."""
+    with tempfile.TemporaryDirectory() as scratch:
+        blocks, context = job_of(Path(scratch), num_blocks, num_shards)
+        for block in blocks:
+            write_block(block, context)
+        written, started = cpu_seconds(), time.monotonic()
+        run_graph(blocks, context=context, beam_args=local_runner(WORKERS))
+        used, wall = cpu_seconds() - written, time.monotonic() - started
+        job = json.loads((context.out_dir / JOB).read_bytes())
+        assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
+    slices = num_blocks * num_shards
+    figures = (f"{written:.1f}", f"{used:.1f}", f"{(written + used) / slices * 1e6:.1f}")
+    print(f"{f'{num_blocks}x{num_shards}':>16}{slices:>15,}", end="")
+    print("".join(f"{figure:>15}" for figure in (*figures, f"{wall:.0f}")), end="")
+    print(f"{process_peak() / 1e9:>12.2f}{job['peak_worker_megabytes'] / 1e3:>12.2f}", flush=True)
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and its children that have ended."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(part.ru_utime + part.ru_stime for part in usage)
+
+
+def job_of(folder: Path, num_blocks: int, num_shards: int) -> tuple[list[Block], JobContext]:
+    """A job whose sources do not exist, and its folders."""
+    config = DataConfig(num_shards=num_shards, validation=0.0, pairs="packed", max_seq_length=128)
+    tokenizer = small_tokenizer(PUNKT)
+    tokenizer.save(folder / "out" / TOKENIZER)
+    (folder / "cache").mkdir()
+    context = JobContext(
+        out_dir=folder / "out",
+        cache_dir=folder / "cache",
+        config=config,
+        buckets=Buckets.plan(config, 0),
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        sources_digest="",
+        allow_truncated=True,
+    )
+    numbers = range(num_blocks)
+    return [
+        Block(path=str(i), format="text", stop=1, version="", index=i) for i in numbers
+    ], context
+
+
+def write_block(block: Block, context: JobContext) -> None:
+    """A token cache file with a document for each shard."""
+    shards = len(context.buckets)
+    width = 2**64 // shards
+    low = np.arange(shards, dtype=np.uint64) * np.uint64(width) + np.uint64(
+        width // 2 + block.index
+    )
+    rows = np.arange(shards + 1)
+    documents = TokenizedDocuments(
+        high=np.full(shards, block.index, np.uint64),
+        low=low,
+        sentence_lengths=Ragged(np.full(shards, TOKENS), rows),
+        paragraph_lengths=Ragged(np.ones(shards, np.int64), rows),
+        input_ids=Ragged(np.resize(np.arange(5, 5 + TOKENS), shards * TOKENS), rows * TOKENS),
+    )
+    counts = Counts()
+    counts.read.update(documents=shards)
+    write_cache_file(
+        context.cache_path(block),
+        [(documents, counts)],
+        buckets=context.buckets,
+        vocab_size=context.vocab_size,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Where blocks are many, their files are merged: the same shards, and no more work than linear."""
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from pipeline.dataset.manifest import MANIFEST
+from pipeline.job.beam_graph import MergeBlocks, TokenizeBlock, _by_group, run_graph
+from pipeline.job.job import local_runner
+from pipeline.job.steps import JobContext
+from pipeline.sources.block import Block
+from tests.support.small_jobs import identities, shard_digests
+from tests.test_steps import CONFIG, work
+
+Work = tuple[list[Block], JobContext]
+
+
+@pytest.fixture
+def merging(monkeypatch):
+    """A shard may read 3 files."""
+    monkeypatch.setattr("pipeline.job.token_cache.MAX_FILES", 3)
+
+
+def run(blocks, context):
+    """The whole graph, in this process."""
+    run_graph(blocks, context=context, beam_args=local_runner(1))
+
+
+def merged_files(context):
+    return identities(list(context.cache_dir.glob("*.merged")))
+
+
+def test_merged_files_give_the_same_bytes(tmp_path, monkeypatch):
+    run(*work(tmp_path / "few"))
+    monkeypatch.setattr("pipeline.job.token_cache.MAX_FILES", 3)
+    blocks, context = work(tmp_path / "many", block_bytes=600)
+    assert len(blocks) > 12
+    run(blocks, context)
+    assert len(merged_files(context)) <= 3
+    assert shard_digests(tmp_path / "many/out") == shard_digests(tmp_path / "few/out")
+    names = [tmp_path / name / "out" / MANIFEST for name in ("few", "many")]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+@pytest.mark.usefixtures("merging")
+def test_what_is_merged_is_not_merged_again(tmp_path):
+    blocks, context = work(tmp_path, block_bytes=600)
+    run(blocks, context)
+    merged, shards = merged_files(context), shard_digests(context.out_dir)
+    assert merged
+    run(blocks, replace(context, config=replace(CONFIG, seed=1)))
+    assert merged_files(context) == merged
+    assert shard_digests(context.out_dir) != shards
+
+
+@pytest.mark.usefixtures("merging")
+def test_what_beam_moves_is_linear_in_blocks_and_shards(tmp_path):
+    blocks, context = work(tmp_path, replace(CONFIG, num_shards=200), block_bytes=600)
+    groups = context.file_groups(blocks)
+    tokenize, merge = TokenizeBlock(context), MergeBlocks(context, num_groups=len(groups))
+    tokenize.setup()
+    given = _by_group(blocks, groups, context)
+    names = [part for element in given for part in tokenize.process(element)]
+    of_group: dict[int, list[str]] = {}
+    for group, name in names:
+        of_group.setdefault(group, []).append(name)
+    shards = [part for element in of_group.items() for part in merge.process(element)]
+    assert len(given) == len(names) == len(blocks)
+    assert sorted(bucket for bucket, _ in shards) == list(range(len(context.buckets)))
+    assert max(len(pickle.dumps(element)) for element in (*names, *shards)) < 200
+
+
+@pytest.mark.usefixtures("merging")
+def test_a_block_that_is_given_twice_is_used_once(tmp_path):
+    blocks, context = work(tmp_path, block_bytes=600)
+    run(blocks, context)
+    once = shard_digests(context.out_dir)
+    run([*blocks, *blocks[:3]], context)
+    assert shard_digests(context.out_dir) == once
+
+
+@pytest.mark.usefixtures("merging")
+def test_sources_of_another_repeat_are_merged_apart(tmp_path, monkeypatch):
+    blocks, context = work(tmp_path, block_bytes=600)
+    mixed = [replace(block, repeat=1 + block.index % 2) for block in blocks]
+    run(mixed, context)
+    merged = shard_digests(context.out_dir)
+    assert len(merged_files(context)) == 4
+    monkeypatch.undo()
+    run(mixed, context)
+    assert shard_digests(context.out_dir) == merged
