@@ -132,7 +132,7 @@ class AddShards(beam.CombineFn):
 def _closed_client() -> Iterator[None]:
     """Close Dask's client at the end, if there is one.
 
-    Else it keeps looking for a scheduler that has died, and prints how that fails.
+    Else it keeps trying to reach a scheduler that has died, and prints how that fails.
     """
     try:
         yield

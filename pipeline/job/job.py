@@ -28,7 +28,7 @@ from pipeline.common.folder_lock import locked_folder
 from pipeline.common.paths import AnyPath, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.manifest import JOB, Manifest, read_manifest
+from pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
 from pipeline.job.job_log import LOG, log_file, logging_to
 from pipeline.job.out_folder import (
     CACHE,
@@ -241,6 +241,8 @@ def _run_graph(
                 from pipeline.job.beam_graph import run_graph  # Beam logs while it is imported
 
                 run_graph(blocks, context=context, beam_args=beam_args)
+            if not (context.out_dir / MANIFEST).exists():  # Dask, where the scheduler has died
+                raise RuntimeError("the runner stopped before the last step")
         except SystemExit as error:  # Beam's argument parser has printed the reason and exits
             reason = _last_line(log.read_text()).rpartition("error: ")[2]
             raise InputError(
