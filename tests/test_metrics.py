@@ -11,6 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipeline.common.errors import InputError
+from tests.test_checkpoint import no_file_longer_than
 from train.monitoring.health import Health
 from train.monitoring.metrics import MetricsLog, read_metrics
 
@@ -22,6 +23,12 @@ def write(run: Path, steps, *, after=0, health=None, **values) -> None:
             log.advance()
 
 
+def write_to_the_end(log: MetricsLog) -> None:
+    with log:
+        for step in range(200):
+            log.write(step, {"mlm_loss": 1.0})
+
+
 def scalars(run: Path, name: str) -> list[tuple[int, float]]:
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
@@ -30,6 +37,18 @@ def scalars(run: Path, name: str) -> list[tuple[int, float]]:
 
 def steps(run: Path) -> list[int]:
     return [line["step"] for line in read_metrics(run)]
+
+
+@pytest.mark.parametrize("size", [0, 4000])
+def test_a_full_disk_is_one_line(size, tmp_path, capfd):
+    """Also where the writer of TensorBoard finds it first, in its thread."""
+    log = MetricsLog(tmp_path, start_step=0, max_steps=None, writes=True)
+    complaint = (
+        r"the metrics of .* cannot be written \(File too large\); its checkpoints are intact"
+    )
+    with pytest.raises(InputError, match=complaint), no_file_longer_than(size):
+        write_to_the_end(log)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_line_holds_the_step_and_the_values(tmp_path):

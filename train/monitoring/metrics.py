@@ -2,15 +2,17 @@
 
 import json
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 from tqdm import tqdm
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, advice
 from pipeline.common.paths import whole_file
 from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.run import TENSORBOARD
@@ -21,6 +23,8 @@ METRICS = "metrics.jsonl"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
 MEASURED_STEPS = 20  # after the first, which may compile, until the end of the run is estimated
 WORTH_AN_ESTIMATE = 60.0  # seconds
+
+Hook = Callable[[threading.ExceptHookArgs], object]
 
 
 class MetricsLog:
@@ -41,7 +45,7 @@ class MetricsLog:
         health: Health | None = None,
         tracker: Tracker | None = None,
     ) -> None:
-        self._writes = writes  # one process of a run does
+        self._run, self._writes = run, writes  # one process of a run does
         self._health, self._tracker = health, tracker
         path = run / METRICS
         if writes:
@@ -49,6 +53,8 @@ class MetricsLog:
 
             _keep_until(path, start_step)
             self._file = path.open("a")
+            self._hook = threading.excepthook
+            threading.excepthook = _without_tensorboard(self._hook)
             self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
             for line in read_metrics(run) if health else ():
                 self._look(line["step"], line)
@@ -57,11 +63,14 @@ class MetricsLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._progress.close()
         if self._writes:
-            self._board.close()
-            self._file.close()
+            quietly = suppress(InputError) if kind else nullcontext()
+            with quietly, self._full_disk_in_one_line(), ExitStack() as files:
+                files.callback(self._file.close)
+                files.callback(self._board.close)
+            threading.excepthook = self._hook
         if self._tracker:
             self._tracker.close()
 
@@ -70,20 +79,34 @@ class MetricsLog:
         self._progress.advance()
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """One line: `values` are numbers, or strings, which TensorBoard does not get."""
+        """One line: `values` are numbers, or strings, which TensorBoard does not get.
+
+        Raises InputError where it cannot be written.
+        """
         if not self._writes:
             return
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
-        self._file.flush()
-        for name, value in values.items():
-            if not isinstance(value, str):
-                self._board.add_scalar(name, value, step)
+        with self._full_disk_in_one_line():
+            self._file.write(json.dumps({"step": step, **values}) + "\n")
+            self._file.flush()
+            for name, value in values.items():
+                if not isinstance(value, str):
+                    self._board.add_scalar(name, value, step)
+            self._board.flush()  # or a killed process takes two minutes of them along
         if self._tracker:
             self._tracker.log(step, scalars(values))
-        self._board.flush()  # or a killed process takes two minutes of them along
         self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
         for warning in self._look(step, values):
             self.warn(warning)
+
+    @contextmanager
+    def _full_disk_in_one_line(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise InputError(
+                f"the metrics of {self._run} cannot be written ({error.strerror}); its checkpoints "
+                f"are intact. To continue, {advice(error)} and add --resume."
+            ) from error
 
     def warn(self, warning: object) -> None:
         """A line of its own beside the progress; one process of a run says it."""
@@ -92,6 +115,16 @@ class MetricsLog:
 
     def _look(self, step: int, values: dict[str, Any]) -> list[HealthWarning]:
         return self._health.update(step, values) if self._health else []
+
+
+def _without_tensorboard(hook: Hook) -> Hook:
+    """What prints the errors of threads; TensorBoard's are raised by its next call as well."""
+
+    def print_error(error: threading.ExceptHookArgs) -> None:
+        if type(error.thread).__name__ != "_AsyncWriterThread":
+            hook(error)
+
+    return print_error
 
 
 class _Progress:
