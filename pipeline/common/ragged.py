@@ -33,12 +33,13 @@ class Ragged:
 
     def take(self, rows: ArrayLike) -> "Ragged":
         """The given rows, in the given order; the values are read-only."""
-        taken = self._strings.take(pa.array(rows, pa.int64()))
-        _, ends, data = taken.buffers()
-        return Ragged(
-            np.frombuffer(data, self.values.dtype),
-            np.frombuffer(ends, np.int64) // self.values.itemsize,
-        )
+        data, ends = self.taken_bytes(pa.array(rows, pa.int64()))
+        return Ragged(data, ends // self.values.itemsize)
+
+    def taken_bytes(self, rows: pa.Array) -> tuple[NDArray[Any], Offsets]:
+        """The values of the given rows, and where each row begins in them, in bytes."""
+        _, ends, data = self._strings.take(rows).buffers()
+        return np.frombuffer(data, self.values.dtype), np.frombuffer(ends, np.int64)
 
     @cached_property  # the loader takes rows of a shard again and again
     def _strings(self) -> pa.LargeBinaryArray:
@@ -74,6 +75,18 @@ def concatenate(parts: list[Ragged]) -> Ragged:
     """All rows of the parts (at least one), in order."""
     lengths = np.concatenate([part.lengths for part in parts])
     return Ragged(np.concatenate([part.values for part in parts]), offsets_of(lengths))
+
+
+def take_from_each(parts: list[Ragged], rows: list[pa.Array]) -> Ragged:
+    """The given rows of each part (at least one), one part after the other."""
+    taken = [part.taken_bytes(here) for part, here in zip(parts, rows, strict=True)]
+    values = np.concatenate([data for data, _ in taken])
+    offsets, at, before = np.zeros(sum(map(len, rows)) + 1, np.int64), 1, 0
+    for _, ends in taken:  # thousands of parts, of few rows each: as few calls as possible
+        np.add(ends[1:], before, out=offsets[at : at + len(ends) - 1])
+        at, before = at + len(ends) - 1, before + int(ends[-1])
+    offsets //= values.itemsize
+    return Ragged(values, offsets)
 
 
 def from_arrow(column: pa.ListArray | pa.ChunkedArray) -> Ragged:

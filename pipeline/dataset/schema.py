@@ -107,15 +107,16 @@ def concatenate_examples(parts: list[Examples]) -> Examples:
 
 def take_from_each(parts: list[Examples], rows: list[NDArray[np.int64]]) -> Examples:
     """The given rows of each part (at least one), one part after the other."""
-    return _joined(
-        {
-            name: [
-                column.take(here) if isinstance(column, Ragged) else column[here]
-                for column, here in zip([getattr(x, name) for x in parts], rows, strict=True)
-            ]
-            for name in parts[0].columns()
-        }
-    )
+    of_arrow = [pa.array(here, pa.int64()) for here in rows]
+    columns: dict[str, Any] = {}
+    for name, first in parts[0].columns().items():
+        of_parts = [getattr(part, name) for part in parts]
+        if isinstance(first, Ragged):
+            columns[name] = ragged.take_from_each(of_parts, of_arrow)
+        else:
+            found = [column[here] for column, here in zip(of_parts, rows, strict=True)]
+            columns[name] = np.concatenate(found)
+    return Examples(**columns)
 
 
 def _joined(columns: dict[str, list[Any]]) -> Examples:

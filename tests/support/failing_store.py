@@ -1,9 +1,11 @@
-"""A store in memory that notes requests, keeps them waiting for each other, and fails on demand.
+"""A store in memory that notes requests, keeps them waiting, and fails on demand or at random.
 
 failing://folder/file
 """
 
+import random
 import threading
+import time
 from typing import Any
 
 import fsspec
@@ -37,6 +39,10 @@ class FailingStore(MemoryFileSystem):
         self.failures: dict[str, list[Exception]] = {}
         #: Requests that wait until so many are in flight.
         self.gate: threading.Barrier | None = None
+        self.latency = 0.0  #: seconds that each request takes
+        self.failure_rate = 0.0  #: of requests that raise TimeoutError, drawn from a seed
+        self.num_bytes = 0  #: fetched
+        self._draws = random.Random(0)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -50,13 +56,18 @@ class FailingStore(MemoryFileSystem):
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             failures = self.failures.get(name, [])
             failure = failures.pop(0) if failures else None
+            if self._draws.random() < self.failure_rate:
+                failure = TimeoutError(name)
         try:
             if self.gate:
                 self.gate.wait(30)
+            if self.latency:
+                time.sleep(self.latency)
             if failure:
                 raise failure
             with self.lock:
                 content: bytes = super().cat_file(path, *args, **options)
+                self.num_bytes += len(content)
             return content
         finally:
             with self.lock:

@@ -36,6 +36,8 @@ NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
 SLAB_TOKENS = SLAB_ROWS * 512  # at most: 17 MB of tensors
 BLOCK_SLABS = 8, 32  # in a block, at most: few of few streams stay in the processor's cache
+SHARDS_AHEAD = 2  # that are fetched before they are needed, at least
+POOLS_AHEAD = 16  # at most, to find them
 WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
@@ -184,15 +186,22 @@ class BatchReader:
         return moved[batches, in_batch]
 
     def _fetch(self, first: int, stop: int, end: int) -> None:
-        """Open the shards of the positions from `first` to `stop`; fetch the next pool's ahead."""
+        """Open the shards of the positions from `first` to `stop`; fetch the next ones ahead.
+
+        These are of the next pool, or of some more: a rank of one stream reads a shard for many
+        pools, and needs the next one from one step to the other.
+        """
         pool = self._order.pool_at(first)
         now = self._order.shards_of(pool, self._streams)
         while pool.stop < stop:
             pool = self._order.pool_at(pool.stop)
             now += self._order.shards_of(pool, self._streams)
         ahead: list[int] = []
-        if pool.stop < end:
-            ahead = self._order.shards_of(self._order.pool_at(pool.stop), self._streams)
+        for _ in range(POOLS_AHEAD):
+            if pool.stop >= end or len({*ahead} - {*now}) >= SHARDS_AHEAD:
+                break
+            pool = self._order.pool_at(pool.stop)
+            ahead += self._order.shards_of(pool, self._streams)
         self._open.keep(now, ahead=ahead)
 
     def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:

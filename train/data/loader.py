@@ -5,10 +5,10 @@ takes every W-th row. So world size, workers and accumulation decide who does th
 is trained on, and progress through the data is a single number, `next_position`. A rank reads,
 decodes and masks 1/W of the data where W divides the number of streams.
 
-Memory of a rank: the shards (of about 40 MB) that its C/W streams are in, those of its next pool,
-and 50 MB of rows. With 1,000 shards (C = 64) this is 3 GB for one process and 350 MB for each of 8,
-twice as much where an epoch ends. Of shards on a local disk that are not compressed, it is the
-operating system's cache.
+Memory of a rank: the shards (of about 40 MB) that its C/W streams are in, those of its next pool
+(at least two more), and 50 MB of rows. With 1,000 shards (C = 64) this is 3 GB for one process and
+350 MB for each of 8, twice as much where an epoch ends. Of shards on a local disk that are not
+compressed, it is the operating system's cache.
 
     for loaded in Loader(folder, batch_size=256, seed=0):
         train(loaded.batch)
@@ -36,7 +36,7 @@ from pipeline.dataset.schema import Examples
 from train.data.batch import LoadedBatch
 from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
 from train.data.device_copy import DeviceCopy, mark_in_use
-from train.data.open_shards import FETCHES
+from train.data.open_shards import fetches_for
 from train.data.order import ORDER_VERSION, WHOLE_SHARDS, Order, pool_rows_for, streams_for
 from train.data.prefetch import prefetched
 from train.data.shard_cache import ShardCache
@@ -216,7 +216,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             self._slice,
             self._layout,
             opened=self._opened,
-            fetches=FETCHES if self._prefetch else 0,
+            fetches=fetches_for(self.shards.folder) if self._prefetch else 0,
         )
         size = self._slice.batch_size
         starts = count(self.next_position + first * size, step * size)
@@ -255,5 +255,6 @@ def evaluation_batches(
     rank_slice = RankSlice(batch_size, rank, world_size)
     end = min(limit or order.epoch_rows, order.epoch_rows)
     layout = BatchLayout(remask=False)
-    reader = BatchReader(shards, order, rank_slice, layout, opened={}, fetches=FETCHES)
+    fetches = fetches_for(shards.folder)
+    reader = BatchReader(shards, order, rank_slice, layout, opened={}, fetches=fetches)
     return chain.from_iterable(reader.slabs(range(0, end, batch_size), end=end))

@@ -3,7 +3,7 @@
     keep([7, 2], ahead=[5])    # 7 and 2 are wanted now, 5 soon; all others are let go
     shards[7]                  # waits until shard 7 is here
 
-A shard is fetched once while it is kept. Up to `FETCHES` are fetched at a time, those that are
+A shard is fetched once while it is kept. Some are fetched at a time (`fetches_for`), those that are
 wanted now first, so the latency of a store and the checks of a shard do not stop training.
 """
 
@@ -11,9 +11,16 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
+from pipeline.common.paths import AnyPath, is_local
 from pipeline.dataset.schema import Examples
 
-FETCHES = 8  # at a time
+LOCAL_FETCHES = 8  # at a time: these check shards, which takes a core each
+FETCHES = 32  # from a store: these wait; the first batch of 64 streams needs as many shards
+
+
+def fetches_for(folder: AnyPath) -> int:
+    """How many shards of a folder are fetched at a time."""
+    return LOCAL_FETCHES if is_local(folder) else FETCHES
 
 
 class OpenShards:
@@ -29,7 +36,7 @@ class OpenShards:
         read: Callable[[int], Examples],
         opened: dict[int, Examples],
         *,
-        threads: int = FETCHES,
+        threads: int = LOCAL_FETCHES,
     ) -> None:
         self._read = read
         self._opened, self._before = dict(opened), opened
