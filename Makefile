@@ -245,6 +245,9 @@ torture: $(READY)  ## damage files of every kind at random; every command must n
 kills: $(READY)  ## kill commands at random moments, run them again, and compare what they wrote
 	PYTHONPATH=. $(BIN)/python -m tests.faults.kills --rounds $(ROUNDS) --seed $(SEED) --out $(WORK)/kills
 
+hosts: $(READY)  ## train on two hosts (Linux namespaces) while one dies, is cut off, or has a full disk; needs root
+	PYTHONPATH=. $(BIN)/python -m tests.faults.hosts --out $(WORK)/hosts
+
 fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Linux, Python up to 3.13)
 	$(BIN)/$(INSTALL) atheris==3.0.0
 	@for target in $(TARGETS); do echo "== $$target"; \

@@ -5,4 +5,5 @@ mutations.py   a file's bytes -> the bytes after one flip, cut, insertion, ... d
 artifacts.py   small files of every kind, and the commands that read them
 torture.py     `make torture`: thousands of mutations, each answered in a process of its own
 kills.py       `make kills`: commands killed at random moments, then run again
+hosts.py       `make hosts`: two machines of which one dies, is cut off, or has a full disk
 """

@@ -1,0 +1,358 @@
+"""`make hosts`: two machines train together, and one of them dies, is cut off, or has a full disk.
+
+    python -m tests.faults.hosts --out work/hosts
+
+The machines are Linux network namespaces with a cable between them (`network_hosts.py`). Each runs
+`torchrun ... clozeline pretrain` as the manual shows it. After every fault, training is continued
+as the manual says, and its metrics of each step and its last checkpoint must be those of two hosts
+that nothing happened to, byte for byte.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from pipeline.common.errors import InputError
+from tests.support.network_hosts import INSIDE, Host, TwoHosts, unshare_command
+from tests.support.small_data import write_data_set
+from tests.support.small_training import numbers
+from train.artifacts.checkpoint import list_checkpoints
+
+STEPS, FAULT_AT = 120, 30
+TIMEOUT = 20  # seconds, of `pretrain`
+PATIENCE = 180.0  # seconds for everything else; more than torchrun takes for anything
+BIN = Path(sys.executable).parent
+PRETRAIN = (
+    "--preset=bert-tiny --precision=fp32 --resume --batch-size=8 --log-every=1 --eval-every=0 "
+    f"--save-every=20 --max-steps={STEPS} --timeout={TIMEOUT}s"
+)
+SMALL_DISK = 40_000_000  # bytes, of which a run needs 18 million
+FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")  # torchrun, of a process that it started
+
+
+class UnexpectedError(Exception):
+    """A trial took another course; the message is its row."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a run, and whether torchrun restarts failed processes."""
+
+    name: str
+    happen: Callable[["Run"], str]  # returns what was seen
+    restarts: int = 3
+    #: Folders, where they are not on the disk that both hosts share.
+    out: str = "{folder}/run"
+    shards: str = "{folder}/shards"
+
+
+class Run:
+    """The same training command on both hosts."""
+
+    def __init__(self, hosts: TwoHosts, folder: Path, fault: Fault) -> None:
+        self.hosts, self.folder = hosts, folder
+        self.out = Path(fault.out.format(folder=folder).removeprefix("file://"))
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._command = [
+            *(BIN / "torchrun", "--no-python", "--nnodes", 2, "--nproc-per-node", 1),
+            *(["--max-restarts", fault.restarts] if fault.restarts else []),
+            *("--rdzv-backend", "c10d", "--rdzv-endpoint", f"{hosts.a.name}:29500"),
+            *(BIN / "clozeline", "pretrain", fault.shards.format(folder=folder.parent)),
+            *("--out", fault.out.format(folder=folder), *PRETRAIN.split()),
+        ]
+        self.more: list[object] = []
+        self.since = time.monotonic()
+
+    def start(self, *hosts: Host) -> None:
+        """The command of the manual, on each of the hosts."""
+        for host in hosts:
+            env = {
+                "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+                "OMP_NUM_THREADS": "1",
+                "CLOZELINE_CACHE": str(self.folder / f"cache-of-{host.name}"),
+            }
+            command = [*self._command, *self.more]
+            self._processes[host.name] = host.start(command, log=self._log(host), env=env)
+
+    def start_and_reach(self, step: int) -> None:
+        """Start both hosts and wait until training is at a step; the fault comes now."""
+        self.start(self.hosts.a, self.hosts.b)
+        metrics = self.out / "metrics.jsonl"
+        self.wait(lambda: metrics.exists() and metrics.read_text().count("\n") > step)
+        self.since = time.monotonic()
+
+    def wait(self, is_done: Callable[[], object]) -> None:
+        """Until it is true."""
+        deadline = time.monotonic() + PATIENCE
+        while not is_done():
+            if time.monotonic() > deadline:
+                raise UnexpectedError(f"nothing for {PATIENCE:.0f} s")
+            time.sleep(0.02)
+
+    def says(self, host: Host, text: str) -> str:
+        """Wait until the host has printed something; when that was."""
+        self.wait(lambda: text in self._log(host).read_text())
+        return f'{host.name} prints "{text}" after {self.seconds()}'
+
+    def ends(self, host: Host, exit_code: int) -> str:
+        """Wait for the host's torchrun."""
+        process = self._processes[host.name]
+        self.wait(lambda: process.poll() is not None)
+        if process.returncode != exit_code:
+            raise UnexpectedError(f"torchrun on {host.name} ended with {process.returncode}")
+        codes = FAILED.findall(self._log(host).read_text())
+        of_process = f" (its process with {codes[-1]})" if exit_code and codes else ""
+        return f"{host.name} ends with {exit_code}{of_process} after {self.seconds()}"
+
+    def finish(self) -> None:
+        """Both hosts train to the end."""
+        self.ends(self.hosts.a, 0)
+        self.ends(self.hosts.b, 0)
+
+    def terminate(self, host: Host) -> None:
+        """SIGTERM to the host's torchrun, as Slurm and Kubernetes send it."""
+        self._processes[host.name].send_signal(signal.SIGTERM)
+
+    def step(self) -> int:
+        """The newest step in the metrics."""
+        return int(numbers(self.out)[-1]["step"])
+
+    def seconds(self) -> str:
+        """Since the fault."""
+        return f"{time.monotonic() - self.since:.0f} s"
+
+    def _log(self, host: Host) -> Path:
+        return self.folder / f"{host.name}.log"
+
+
+# --- what happens ---------------------------------------------------------------------------------
+
+
+def nothing(run: Run) -> str:
+    run.start_and_reach(FAULT_AT)
+    run.finish()
+    return "the run that all others are compared with"
+
+
+def worker_host_killed(run: Run) -> str:
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    b.kill_everything()
+    seen = run.says(a, f"process 1 on {b.name} stopped answering")
+    run.start(b)
+    run.finish()
+    return f"{seen}; {b.name} starts again, and both continue"
+
+
+def rendezvous_host_killed(run: Run) -> str:
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    a.kill_everything()
+    seen = run.says(b, "the rendezvous store, on the machine of process 0, stopped answering")
+    ended = run.ends(b, 1)
+    run.start(a, b)
+    run.finish()
+    return f"{seen}; {ended}; started again, both continue"
+
+
+def power_lost(run: Run) -> str:
+    """No connection is closed: the other host hears nothing at all."""
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    b.set_link("down")
+    b.kill_everything()
+    seen = run.says(a, f"process 1 on {b.name} stopped answering")
+    b.set_link("up")
+    run.start(b)
+    run.finish()
+    return f"{seen}; {b.name} starts again, and both continue"
+
+
+def link_cut(run: Run) -> str:
+    """B's torchrun waits for the rendezvous as long as TCP does; the link's return ends it."""
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    b.set_link("down")
+    seen = [
+        run.says(a, f"process 1 on {b.name} stopped answering"),
+        run.says(b, "process 0, stopped answering"),
+        run.ends(a, 1),
+    ]
+    b.set_link("up")
+    seen.append(run.ends(b, 1))
+    run.start(a, b)
+    run.finish()
+    return f"{'; '.join(seen)}; started again, both continue"
+
+
+def link_cut_with_restarts(run: Run) -> str:
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    b.set_link("down")
+    seen = [
+        run.says(a, f"process 1 on {b.name} stopped answering"),
+        run.says(b, "process 0, stopped answering"),
+    ]
+    b.set_link("up")
+    run.finish()
+    return f"{'; '.join(seen)}; the link is back, and both continue by themselves"
+
+
+def link_cut_for_a_moment(run: Run) -> str:
+    run.start_and_reach(FAULT_AT)
+    run.hosts.b.set_link("down")
+    before = run.step()
+    time.sleep(TIMEOUT / 4)
+    waited = run.step() - before
+    run.hosts.b.set_link("up")
+    run.finish()
+    logs = [(run.folder / f"{host.name}.log").read_text() for host in (run.hosts.a, run.hosts.b)]
+    if any("stopped answering" in log for log in logs):
+        raise UnexpectedError("a process was given up")
+    return f"{waited} steps during {TIMEOUT / 4:.0f} s; then the same processes continue"
+
+
+def full_disk(run: Run) -> str:
+    """Of the folder that both hosts share."""
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    ballast = run.out.parent / "ballast"
+    with ballast.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(run.out).free)
+    seen = [run.says(a, "free disk space and add --resume"), run.ends(a, 1), run.ends(b, 1)]
+    ballast.unlink()
+    run.start(a, b)
+    run.finish()
+    return f"{'; '.join(seen)}; with room again, both continue"
+
+
+def full_shard_cache(run: Run) -> str:
+    cache = run.folder / "shard-cache"
+    cache.mkdir()
+    run.hosts.b.run("mount", "-t", "tmpfs", "-o", "size=16k", "cache", cache)
+    run.more = ["--shard-cache", cache]
+    run.start_and_reach(FAULT_AT)
+    seen = run.says(run.hosts.b, "so shards are fetched again each time; free disk space")
+    run.finish()
+    return f"{seen}, and trains on"
+
+
+def terminated(run: Run) -> str:
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    run.terminate(b)
+    seen = [run.says(a, "checkpoint saved"), run.ends(a, 1), run.ends(b, 1)]
+    run.start(a, b)
+    run.finish()
+    return f"{'; '.join(seen)}; started again, both continue"
+
+
+def evicted(run: Run) -> str:
+    a, b = run.hosts.a, run.hosts.b
+    run.start_and_reach(FAULT_AT)
+    run.terminate(b)
+    seen = [run.says(a, "checkpoint saved"), run.ends(b, 1)]
+    run.start(b)
+    run.finish()
+    return f"{'; '.join(seen)}; {b.name} starts again, and both continue"
+
+
+FAULTS = (
+    Fault("nothing", nothing),
+    Fault("kill -9 of host-b", worker_host_killed),
+    Fault("kill -9 of host-a, the rendezvous", rendezvous_host_killed),
+    Fault("host-b loses power", power_lost),
+    Fault("link cut, no restarts", link_cut, restarts=0),
+    Fault("link cut, with restarts", link_cut_with_restarts),
+    Fault("link cut for a moment", link_cut_for_a_moment),
+    Fault("disk of --out full", full_disk, restarts=0, out="{folder}/small/run"),
+    Fault("shard cache of host-b full", full_shard_cache, shards="file://{folder}/shards"),
+    Fault("SIGTERM of host-b, no restarts", terminated, restarts=0),
+    Fault("SIGTERM of host-b, with restarts", evicted),
+    Fault("kill -9 of host-b, run in a store", worker_host_killed, out="file://{folder}/store/run"),
+    Fault(
+        "kill -9 of host-a, run in a store", rendezvous_host_killed, out="file://{folder}/store/run"
+    ),
+)
+
+
+def trial(fault: Fault, folder: Path) -> str:
+    """What was seen. Raises UnexpectedError where something else was, or other numbers come out."""
+    here = folder / re.sub(r"\W+", "-", fault.name)
+    shutil.rmtree(here, ignore_errors=True)
+    (here / "small").mkdir(parents=True)
+    (here / "store").mkdir()
+    # Before the hosts are made: they get copies of the mounts that are there.
+    small = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK}", "small", str(here / "small")]
+    subprocess.run(small, check=True)
+    try:
+        with TwoHosts(here) as hosts:
+            run = Run(hosts, here, fault)
+            seen = fault.happen(run)
+        compare(run.out, folder)
+        return seen
+    finally:
+        subprocess.run(["umount", str(here / "small")], check=True)
+
+
+def compare(run: Path, folder: Path) -> None:
+    """With the first run: metrics of every step, and the files of the last checkpoint."""
+    found = {"metrics": json.dumps(numbers(run))}
+    for path in sorted(list_checkpoints(run)[-1].iterdir()):
+        found[f"{path.parent.name}/{path.name}"] = sha256(path.read_bytes()).hexdigest()
+    known = folder / "undisturbed.json"
+    if not known.exists():
+        known.write_text(json.dumps(found))
+    wanted = json.loads(known.read_text())
+    if differs := [name for name in wanted if found.get(name) != wanted[name]]:
+        raise UnexpectedError(f"other numbers in {' and '.join(differs)}")
+
+
+def table(folder: Path, wanted: str) -> bool:
+    """Print a row for each fault, as Markdown; whether all went well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "undisturbed.json").unlink(missing_ok=True)
+    if not (folder / "shards").exists():
+        write_data_set(folder / "shards", train=(40,) * 8)
+    print("| What happens | What is seen | Metrics, checkpoint |\n|---|---|---|", flush=True)
+    is_good = True
+    for fault in FAULTS:
+        if fault.happen is not nothing and not re.search(wanted, fault.name):
+            continue
+        try:
+            seen, same = trial(fault, folder), "the same"
+        except UnexpectedError as error:
+            seen, same, is_good = str(error), "FAILED", False
+        print(f"| {fault.name} | {seen} | {same} |", flush=True)
+    return is_good
+
+
+def main() -> None:
+    """Make the namespaces, and run the faults in them; exit code 2 where that is not possible."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("work/hosts"))
+    parser.add_argument("--only", default="", help="pattern of the faults' names")
+    options = parser.parse_args()
+    if INSIDE not in os.environ:
+        try:
+            command = unshare_command()
+        except InputError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        again = [sys.executable, "-m", "tests.faults.hosts", *sys.argv[1:]]
+        os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
+    sys.exit(not table(options.out.absolute(), options.only))
+
+
+if __name__ == "__main__":
+    main()
