@@ -195,7 +195,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types docs check gpu bench torture kills fuzz soak clean distclean
+.PHONY: test test-all test-minima lint types docs check gpu bench torture kills hosts fuzz soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
