@@ -253,6 +253,19 @@ def test_after_a_failure_torchrun_goes_on_by_itself(runs, folder, tmp_path):
     assert_same_training(numbers(tmp_path / "run"), numbers(runs / "one"))
 
 
+@pytest.mark.slow
+def test_four_processes_go_on_from_two_and_two_and_one_from_four(runs, folder, tmp_path):
+    job = {"shards": folder, "changes": OPTIONS}
+    four = {"copy_of": runs / "ddp", "step": 20, "out": tmp_path / "four"}
+    run_jobs([{**job, **four}], tmp_path, "--nproc-per-node=4")
+    two = {"copy_of": tmp_path / "four", "step": 40, "out": tmp_path / "two"}
+    run_jobs([{**job, **two}], tmp_path)
+    one = go_back(shutil.copytree(tmp_path / "four", tmp_path / "one"), 40)
+    train(folder, one, model=MODEL, resume=True, **OPTIONS)
+    for name in ("four", "two", "one"):
+        assert_same_training(numbers(tmp_path / name), numbers(runs / "one"))
+
+
 def test_alone_there_is_nobody_to_wait_for():
     world = World(0, 1, torch.device("cpu"))
     values = torch.tensor([1.0, 2.0])

@@ -108,3 +108,29 @@ def test_all_settings_in_turn_with_real_workers_read_the_sequence(folder, sequen
         found += rows
     assert len(found) == 2 * 10 * 4 * 7 <= FAR
     assert found == sequence[: len(found)]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # on few cores
+@pytest.mark.parametrize("place", ["{}", "file://{}"], ids=["disk", "store"])
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+@pytest.mark.parametrize(
+    ("world_size", "workers"), [(2, 2), pytest.param(8, 3, marks=pytest.mark.slow)]
+)
+def test_ranks_with_real_workers_read_an_epoch_of_any_format_from_anywhere(
+    world_size, workers, format, place, tmp_path
+):
+    rows = (13, 20, 0, 7, 16)
+    folder = write_data_set(tmp_path, train=rows, config=replace(SMALL, format=format))
+    whole = rows_of(load(folder, 1, batch_size=sum(rows)))
+    found, state = leg(
+        place.format(folder),
+        None,
+        world_size=world_size,
+        workers=workers,
+        accumulation=1,
+        micro_batch_size=1,
+        steps=sum(rows) // world_size,
+    )
+    assert found == whole
+    assert state["next_position"] == sum(rows)

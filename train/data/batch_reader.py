@@ -112,6 +112,7 @@ class BatchReader:
         #: The streams of the order that the rank's positions are in.
         self._streams = np.arange(rank_slice.rank % step, order.streams, step)
         self._open = OpenShards(shards.read, opened, threads=fetches)
+        self._has_begun = False
 
     @property
     def batches_at_once(self) -> int:
@@ -197,12 +198,13 @@ class BatchReader:
             pool = self._order.pool_at(pool.stop)
             now += self._order.shards_of(pool, self._streams)
         ahead: list[int] = []
-        for _ in range(POOLS_AHEAD):
+        for _ in range(POOLS_AHEAD if self._has_begun else 0):  # the first batch is waited for
             if pool.stop >= end or len({*ahead} - {*now}) >= SHARDS_AHEAD:
                 break
             pool = self._order.pool_at(pool.stop)
             ahead += self._order.shards_of(pool, self._streams)
         self._open.keep(now, ahead=ahead)
+        self._has_begun = True
 
     def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
         """A copy of the rows, by shard, with the masks of their epochs; and each one's index in it.
