@@ -151,9 +151,11 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path: Path) -> None:
 
 
 def test_a_single_size_has_no_curve(tmp_path: Path) -> None:
-    found = replace(report((1000,)), mistakes=())
+    long = Mistake(row=1, text="long " * 50, label="bad", predicted="good", confidence=0.9)
+    found = replace(report((1000,)), mistakes=(long,))
     html = export_report([write_folder(tmp_path / "c", found)], out=None).read_text()
     assert "Label efficiency" not in html
+    assert f"<td>{('long ' * 50)[:119]}…</td>" in html
     assert html.count("<svg") == 1
 
 

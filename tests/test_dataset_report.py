@@ -344,6 +344,12 @@ def one_span(rows, *, split, shard, config, of):
     return make_examples([[of.cls_id, *row, of.sep_id] for row in words])
 
 
+def test_the_shards_of_a_chart_are_counted_in_whole_numbers():
+    svg = draw_points("one", {"train": ([0], [0.5])}, band=(0.48, 0.52), x_label="x", y_label="y")
+    labels = re.findall("<text[^>]*>([^<]*)</text>", svg)
+    assert [label for label in labels if "." in label and "%" not in label] == []
+
+
 def test_a_chart_does_not_depend_on_what_was_drawn_before():
     def draw():
         points = {"a": ([0, 1], [0.4, 0.5]), "b": ([0], [0.5])}

@@ -136,7 +136,7 @@ def draw_lines(
 def draw_points(
     name: str, series: Series, *, band: tuple[float, float], x_label: str, y_label: str
 ) -> str:
-    """A point for each value (a fraction), and the band where they are expected."""
+    """A point for each value (a fraction) at whole x from 0 on, and the band for most of them."""
     from matplotlib.ticker import MaxNLocator
 
     with _drawing(name, height=2.3) as (axes, svg):
@@ -145,8 +145,9 @@ def draw_points(
             axes.plot(x, y, ".", color=colour, markersize=5, label=printable(label))
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, band[0]) - 0.02, max(high, band[1]) + 0.02)
-        axes.margins(x=0.05)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        last = max(np.max(x) for x, _ in series.values())
+        axes.set_xlim(-0.5, last + 0.5)  # from 0 on
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         _legend(axes, len(series))
         _label(axes, x_label, y_label, percent=True)
     return svg()

@@ -138,8 +138,10 @@ def chromium(folder: Path) -> Iterator[Browser]:
     try:
         made = _start(address, {"capabilities": {"alwaysMatch": wanted}})
         session = f"{address}/{made['sessionId']}"
-        yield Browser(session)
-        call(session, None, method="DELETE")
+        try:
+            yield Browser(session)
+        finally:  # ends the browser, which outlives its driver
+            call(session, None, method="DELETE")
     finally:
         driver.terminate()
         driver.wait()

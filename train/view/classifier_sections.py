@@ -163,7 +163,7 @@ def _selection(summary: ClassifierSummary) -> Section:
 
 def _mistakes(summary: ClassifierSummary) -> Section:
     rows = [
-        (str(m.row), m.label, m.predicted, f"{m.confidence:.4f}", m.text[:LONGEST_TEXT])
+        (str(m.row), m.label, m.predicted, f"{m.confidence:.4f}", _start(m.text))
         for m in summary.report.mistakes
     ]
     return Section(
@@ -198,6 +198,10 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     yield "training rows", f"{report.rows:,}"
     yield "test rows", f"{scores.examples:,}"
     yield "test rows with a near copy in training", f"{report.near_copies:,}"
+
+
+def _start(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
 def _accuracy(point: Point, source: str | None = None) -> str:

@@ -24,7 +24,7 @@ const ticks = (low, high, number) => {
 const shortNumber = (value) => {
   const size = Math.abs(value);
   if (size >= 1000) return Math.round(value).toLocaleString("en");
-  if (size !== 0 && size < 0.001) return value.toExponential(1).replace("e-", "e−");
+  if (size !== 0 && size < 0.0001) return value.toExponential(1).replace("e-", "e−");
   return String(Number(value.toPrecision(4)));
 };
 const shown = (chart, value) =>

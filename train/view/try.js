@@ -41,7 +41,10 @@ const wordOf = ({ word, effect }, most) => {
 const showClasses = (found) => {
   const most = Math.max(0.005, ...found.words.map((word) => Math.abs(word.effect ?? 0)));
   const text = element("p", { class: "effects" });
-  for (const word of found.words) text.append(word.space, wordOf(word, most));
+  found.words.forEach((word, i) => {
+    if (i && word.part !== found.words[i - 1].part) text.append("\n"); // the second text
+    text.append(word.space, wordOf(word, most));
+  });
   const [best] = found.classes;
   return [
     tableOf("Classes", found.classes.map(({ name, probability }) => [name, probability])),

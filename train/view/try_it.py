@@ -92,7 +92,7 @@ class TryPages:
         values = {
             "runs": [as_given(model.run) for model in self._runs],
             "classes": metadata.get("names", []),
-            "is_pair": metadata.get("text_pair") is not None,
+            "columns": [metadata.get("text"), metadata.get("text_pair")],
         }
         return Tab(
             name="Try it",
