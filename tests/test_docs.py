@@ -8,22 +8,17 @@ import click
 import pytest
 
 from pipeline.dataset.schema import example_schema
+from tests.support.printed_commands import PAGES as FILES
+from tests.support.printed_commands import blocks, commands
 from tests.test_architecture import ROOMS
 from train.cli import main
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs/manual").glob("*.md"))}
+PAGES = {path.name: path.read_text() for path in FILES}
+README = PAGES.pop("README.md")
 TEXT = "\n".join([README, *PAGES.values()])
 MAKEFILE = (ROOT / "Makefile").read_text()
-CODE = [
-    line for block in re.findall(r"```\n(.*?)```", TEXT, re.DOTALL) for line in block.split("\n")
-]
-COMMANDS = [
-    line.removeprefix("$ ")
-    for line in CODE
-    if re.match(r"(\$ )?(\.venv/bin/)?clozeline |torchrun ", line) and "..." not in line
-]
+COMMANDS = commands(TEXT)
 
 
 def parse(line: str) -> click.Context:
@@ -37,7 +32,7 @@ def parse(line: str) -> click.Context:
 
 
 def test_there_is_something_to_test():
-    assert len(COMMANDS) >= 8
+    assert len(COMMANDS) >= 50
     assert len(PAGES) >= 12
 
 
@@ -63,6 +58,24 @@ def test_every_link_of_the_readme_leads_to_a_file():
 @pytest.mark.parametrize("line", COMMANDS)
 def test_every_command_line_is_one_that_clozeline_takes(line):
     parse(line)
+
+
+@pytest.mark.parametrize("name", ["python.md", "shards.md"])
+def test_python_in_the_manual_compiles_and_imports_what_there_is(name):
+    code = [block for language, block in blocks(PAGES[name]) if language == "python"]
+    assert code
+    for block in code:
+        compile(block, name, "exec")
+        exec("\n".join(re.findall("^from (?:clozeline|train|model|pipeline).*", block, re.M)), {})
+
+
+def test_the_printed_config_file_is_read(tmp_path):
+    (tables,) = [block for _, block in blocks(PAGES["commands.md"]) if block.startswith("[")]
+    (tmp_path / "job.toml").write_text(tables)
+    found = {name: parse(f"clozeline {name} --config {tmp_path}/job.toml --out x").params
+             for name in re.findall(r"^\[(\w+)\]", tables, re.M)}  # fmt: skip
+    assert found["shards"]["max_seq_length"] == 512
+    assert found["pretrain"]["for_"] == "8h"
 
 
 def test_every_command_is_in_the_readme():

@@ -1,43 +1,84 @@
-"""The commands of the README and of the tutorial, run one after the other as a new user would.
+"""The commands of README and manual, run one after the other as a new user would.
 
-Only sizes are smaller here: less text, a smaller vocabulary, fewer rows and steps.
+Only sizes are smaller here: less text, a smaller vocabulary, shorter rows, fewer of them and steps,
+and no search for a learning rate.
 """
 
 import csv
+import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from pipeline.sources.sample.reviews import make_reviews
+from tests.support.http_clients import ask_once
+from tests.support.printed_commands import PAGES, README, ROOT, blocks, commands
+from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import articles, write_parquet
+from train.finetuning.classifier import load_classifier
+from train.finetuning.onnx_classifier import load_onnx_classifier
+from train.labelled.rows import Texts
 
-ROOT = Path(__file__).parent.parent
+pytest.importorskip("onnxruntime")
+
+#: Checkpoints are named by their steps, so those shrink alike: 20000 -> 20, of which 8000 -> 8.
 SMALLER = (
     (r"size=\d+MB", "size=300KB"),
     (r"rows=\d+", "rows=60"),
     (r"--vocab-size \d+", "--vocab-size 600"),
-    (r"--max-steps \d+", "--max-steps 3"),
-    (r"--preset \S+", "--preset bert-tiny"),
+    (r"--max-seq-length \d+", "--max-seq-length 64"),
+    (r"(--max-steps|--save-every|@)( ?\d+)000\b", r"\1\2"),
+    (r"--max-steps \d{3,}", "--max-steps 3"),
+    (r"--batch-size \d+", "--batch-size 4"),
+    (r"--preset bert-\S+", "--preset bert-tiny"),
+    (r"--preset modern-\S+", "--preset modern-nano"),
+    (r"^(pretrain (?!.*--max-steps).*)", r"\1 --max-steps 3"),
+    (r"^(finetune .*)", r"\1 --epochs 1 --learning-rate 1e-3"),
+    (r"^(view .*)", r"\1 --export page.html"),
 )
+#: What is parsed by test_docs.py alone, and why.
+NOT_RUN = {
+    "torchrun": "eight GPUs; test_distributed.py runs torchrun",
+    "--runner=": "a cluster; test_reproducible.py runs Dask on this machine",
+    "clozeline serve": "it does not end; below it does",
+}
+#: Folders that pages read and do not make: those of the README under other names.
+SAME_AS = {"shards-128": "shards", "shards-512": "shards", "wiki16": "shards"}
 
 
-def commands(page: str, *, heading: str) -> list[list[str]]:
-    """The words after `clozeline` of each line of a page's code blocks, from a heading on."""
-    text = (ROOT / page).read_text()
-    blocks = re.findall(r"^```\n(.*?)^```", text[text.index(heading) :], re.S | re.M)
-    lines = [line for block in blocks for line in block.splitlines()]
-    found = [re.fullmatch(r"(?:\$ |\.venv/bin/)clozeline (.*)", line) for line in lines]
-    return [shlex.split(smaller(line[1])) for line in found if line]
-
-
-def smaller(line: str) -> str:
+def words_of(line: str) -> list[str]:
+    """The words after `clozeline`, with smaller sizes and with variables filled in."""
+    line = line.removeprefix("clozeline ")
     for pattern, size in SMALLER:
         line = re.sub(pattern, size, line)
-    return line
+    return [os.path.expandvars(word) for word in shlex.split(line)]
+
+
+def is_run(line: str) -> bool:
+    return not any(part in line for part in NOT_RUN)
+
+
+def run(line: str, folder: Path) -> None:
+    """Run a printed command; what it makes may be there from another page."""
+    words = words_of(line)
+    if "--out" in words:
+        shutil.rmtree(folder / words[words.index("--out") + 1], ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "clozeline", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, (words, done.stderr)
+    assert done.stdout.strip(), words
 
 
 def write_reviews(path: Path, start: int) -> None:
@@ -49,24 +90,70 @@ def write_reviews(path: Path, start: int) -> None:
         table.writerows(zip(reviews.contents, reviews.labels.tolist(), strict=True))
 
 
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder in which the README's commands have run, on articles and reviews of one's own."""
+    folder = tmp_path_factory.mktemp("home")
+    for name in ("articles/a", "wikipedia/train-0"):
+        (folder / name).parent.mkdir()
+        write_parquet(folder / f"{name}.parquet", articles(200))
+    write_reviews(folder / "train.csv", 0)
+    write_reviews(folder / "test.csv", 1000)
+    found = commands(README.read_text())
+    assert len(found) >= 8
+    for line in found:
+        run(line, folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_the_readme_leads_to_a_classifier_a_page_and_an_exported_model(home):
+    """From nothing but text and a table of labels."""
+    assert "Confusion matrix" in (home / "work/classifier/report.html").read_text()
+    text = "What a lovely lamp."
+    ours, exported = (load(home / "work" / name).classify(Texts([text]))
+                      for load, name in ((load_classifier, "classifier"),
+                                         (load_onnx_classifier, "onnx")))  # fmt: skip
+    np.testing.assert_allclose(exported, ours, atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("page", "heading", "number"),
-    [("README.md", "## Your own text", 7), ("docs/manual/tutorial.md", "# Tutorial", 9)],
+    "page",
+    [page for page in PAGES[1:] if any(map(is_run, commands(page.read_text())))],
+    ids=lambda page: page.stem,
 )
-def test_every_printed_command_ends_well(page, heading, number, tmp_path):
-    (tmp_path / "articles").mkdir()
-    write_parquet(tmp_path / "articles" / "a.parquet", articles(200))
-    write_reviews(tmp_path / "train.csv", 0)
-    write_reviews(tmp_path / "test.csv", 1000)
-    found = commands(page, heading=heading)
-    assert len(found) >= number
-    for words in found:
-        done = subprocess.run(
-            [sys.executable, "-m", "clozeline", *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, (words, done.stderr)
-        assert done.stdout.strip(), words
+def test_every_printed_command_ends_well(page, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("CLOZELINE_DATA", str(home))
+    lines = [line for line in commands(page.read_text()) if is_run(line)]
+    shutil.copytree(home, tmp_path, dirs_exist_ok=True)
+    for name, same in SAME_AS.items():
+        shutil.copytree(home / "work" / same, tmp_path / "work" / name)
+    for line in lines:
+        run(line, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_printed_request_is_answered_as_printed(tmp_path):
+    """Of the manual's page on serving."""
+    text = (ROOT / "docs/manual/serving.md").read_text()
+    (line,) = [line for line in commands(text) if "serve" in line]
+    (exchange,) = [block for _, block in blocks(text) if "curl" in block]
+    request, answer = exchange.removeprefix("$ ").strip().split("\n")
+    write_small_classifier(tmp_path / "work/classifier")
+    words = words_of(line.replace("8000", "0"))
+    command = [sys.executable, "-m", "clozeline", *words]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        url = process.stdout.readline().strip()
+        *_, address, _, header, _, body = shlex.split(request)
+        name, kind = header.split(": ")
+        path = address.removeprefix("localhost:8000")
+        found = ask_once(url, path, body.encode(), **{name: kind})
+        process.terminate()
+    assert found.status == 200
+    (prediction,), (printed,) = found.json["predictions"], json.loads(answer)["predictions"]
+    assert prediction.keys() == printed.keys()
