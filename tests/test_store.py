@@ -10,6 +10,7 @@ from pipeline.common.errors import CorruptDataError, InputError, StoreError
 from pipeline.common.store import read_from_store, sizes_in
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
+from pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.failing_store import failing_folder
 from tests.support.small_data import write_data_set
 from train.data.loader import Loader
@@ -67,6 +68,22 @@ def test_a_failure_of_the_network_is_tried_again_and_then_named(folder, failure,
 def test_a_store_that_cannot_be_listed_is_no_missing_shard(folder):
     with pytest.raises(StoreError, match=r"/gone cannot be used .* 3 attempts .FileNotFound"):
         sizes_in(folder / "gone", pauses=NO_PAUSES)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "vocab.txt"])
+def test_small_files_are_asked_for_again_too(folder, name, monkeypatch):
+    monkeypatch.setattr("pipeline.common.store.PAUSES", NO_PAUSES)
+    write_data_set(folder, train=(13, 20))
+
+    def read():
+        return read_manifest(folder), load_tokenizer(folder / "tokenizer").digest
+
+    whole = read()
+    folder.fs.failures[name] = [HttpError("503 Service Unavailable")] * 2
+    assert read() == whole
+    folder.fs.failures[name] = [HttpError("503 Service Unavailable")] * 3
+    with pytest.raises(StoreError, match=rf"/{name} cannot be used in its store, after 3 attempts"):
+        read()
 
 
 def test_damage_in_a_store_is_damage(folder):

@@ -10,7 +10,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
+from pipeline.common.paths import AnyPath, is_local
+from pipeline.common.store import is_file, read_file
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")
@@ -18,6 +19,8 @@ LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")
 
 def file_sha256(path: AnyPath) -> str:
     """The sha256 of a file, in hexadecimal."""
+    if not is_local(path):
+        return hashlib.sha256(read_file(path)).hexdigest()
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
@@ -44,7 +47,7 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
 
     Checks all files that have a sum, or those of `names`.
     """
-    if not (folder / SUMS).exists():  # written by an earlier version, or not by us
+    if not is_file(folder / SUMS):  # written by an earlier version, or not by us
         return
     sums = _read_sums(folder)
     for name in sums if names is None else names:
@@ -60,7 +63,7 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
 
 
 def _read_sums(folder: AnyPath) -> dict[str, str]:
-    text = (folder / SUMS).read_bytes().decode("utf-8", "replace")
+    text = read_file(folder / SUMS).decode("utf-8", "replace")
     lines = [LINE.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
     if not text or None in lines:
         raise InputError(f"{folder / SUMS} cannot be read (it is damaged); make {folder} again.")

@@ -22,7 +22,17 @@ VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modifi
 PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 
-def read_from_store(path: AnyPath, *, pauses: Sequence[float] = PAUSES) -> bytes:
+def is_file(path: AnyPath) -> bool:
+    """Whether there is such a file. Raises StoreError where a store does not say."""
+    return path.is_file() if is_local(path) else patiently(path.is_file, path)
+
+
+def read_file(path: AnyPath) -> bytes:
+    """The content of a small file. Raises OSError, and StoreError for one in a store."""
+    return path.read_bytes() if is_local(path) else read_from_store(path)
+
+
+def read_from_store(path: AnyPath, *, pauses: Sequence[float] | None = None) -> bytes:
     """The content of a file in a store. Raises StoreError after the last attempt."""
     assert not is_local(path)
     store, name = path.fs, path.path

@@ -21,6 +21,7 @@ from pipeline.common.errors import InputError
 from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.paths import AnyPath, names_in, whole_file
 from pipeline.common.sealed import sealed, unsealed
+from pipeline.common.store import is_file, read_file
 from pipeline.config import DataConfig
 from pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 
@@ -111,10 +112,10 @@ def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
 def read_manifest(folder: AnyPath) -> Manifest:
     """Raises InputError if there is none, or if this version cannot read it."""
     path = folder / MANIFEST
-    if not path.is_file():
+    if not is_file(path):
         raise not_a_data_set(folder)
     try:
-        return _manifest_of(json.loads(path.read_bytes()))
+        return _manifest_of(json.loads(read_file(path)))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(
             f"{path} cannot be read ({error}); build the shards again, with --overwrite."

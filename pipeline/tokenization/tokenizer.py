@@ -29,6 +29,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from pipeline.common.checksums import SUMS, check_sums, sums_of
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
+from pipeline.common.store import is_file
 from pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from pipeline.tokenization.transformers_files import (
     SPECIAL_TOKENS_MAP,
@@ -229,11 +230,11 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     Raises InputError if the folder is missing or does not hold a BERT tokenizer.
     """
     folder = path_of(folder)
-    if not (folder / TOKENIZER_JSON).is_file():
+    if not is_file(folder / TOKENIZER_JSON):
         found = sorted(names_in(folder))[:5] if folder.is_dir() else None
         what = "no such folder" if found is None else f"it has {', '.join(found) or 'no files'}"
         inner = folder / "tokenizer"  # of a data set or a run
-        has_inner = (inner / TOKENIZER_JSON).is_file()
+        has_inner = is_file(inner / TOKENIZER_JSON)
         fix = f"give {inner}" if has_inner else "make one with `clozeline tokenizer`"
         raise InputError(
             f"{folder} is not a tokenizer folder (it has no {TOKENIZER_JSON}: {what}); {fix}."
@@ -241,7 +242,7 @@ def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
     check_sums(folder)
     tokens, normalization = read_tokenizer_json(folder / TOKENIZER_JSON)
     punkt = folder / PUNKT_JSON
-    parameters = _read_punkt(punkt) if punkt.exists() else None
+    parameters = _read_punkt(punkt) if is_file(punkt) else None
     return named_tokenizer(folder, tokens, normalization, parameters)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath
+from pipeline.common.store import is_file, read_file
 from pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
@@ -129,11 +130,11 @@ def _read_normalization(path: AnyPath, spec: dict[str, Any]) -> Normalization:
 
 
 def _read_text(path: AnyPath) -> str:
-    if not path.is_file():
+    if not is_file(path):
         found = "it is a folder" if path.is_dir() else "no such file"
         raise InputError(f"cannot read {path}: {found}; give a vocab.txt or a tokenizer.json.")
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_file(path).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error}); convert it first.") from error
 
