@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 IN_FLIGHT = 64  #: ranges that are requested from a store at once
 #: Where the different stores keep what changes with the content; the first one found counts.
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
-PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
+PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 
 def is_file(path: AnyPath) -> bool:
