@@ -195,7 +195,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types docs check gpu bench torture kills hosts fuzz soak clean distclean
+.PHONY: test test-all test-minima lint types docs check gpu bench torture kills hosts fuzz stores soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -252,6 +252,10 @@ fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Li
 	$(BIN)/$(INSTALL) atheris==3.0.0
 	@for target in $(TARGETS); do echo "== $$target"; \
 	    PYTHONPATH=. FUZZ_FOLDER=$(WORK)/fuzz $(BIN)/python -m tests.fuzz $$target -runs=$(FUZZ_RUNS) || exit 1; done
+
+stores: $(READY)  ## jobs from and to an S3 server that fails, and what they fetch; installs s3fs and moto
+	$(BIN)/$(INSTALL) "s3fs==$$($(BIN)/python -c 'import fsspec; print(fsspec.__version__)')" "moto[server]==5.2.5"
+	PYTHONPATH=. $(BIN)/python -m tests.faults.stores
 
 # Each command runs in the background while it is watched; `wait` gives its exit code.
 SOAK  = PYTHONPATH=. $(BIN)/python -m tests.faults.soak $$! $(WORK)/soak

@@ -9,12 +9,14 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
-from pipeline.common.errors import InputError, JobFailedError
+from pipeline.common.errors import InputError, JobFailedError, StoreError
 from pipeline.common.paths import names_in, path_of, whole_file
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import MANIFEST, read_manifest
 from pipeline.job.job import JobOptions, build_shards, plan_shards
+from pipeline.job.job_log import log_file
 from pipeline.report.inspect import inspect_dataset
 from pipeline.tokenization.tokenizer import load_tokenizer
 from pipeline.verify.verify import verify
@@ -155,3 +157,40 @@ def test_a_file_in_a_store_is_whole_or_absent(store: Path) -> None:
 def test_a_store_that_nobody_knows_is_an_error_of_one_line() -> None:
     with pytest.raises(InputError, match=r"^nowhere://a/b cannot be reached: .*nowhere"):
         path_of("nowhere://a/b")
+
+
+class RefusedError(Exception):
+    """As the library of a store has its own."""
+
+
+def refuse(*_, **__):
+    raise RefusedError("no entry")
+
+
+def test_a_store_that_refuses_is_named_in_one_line(store, tmp_path, monkeypatch):
+    (tmp_path / "corpus.txt").write_text(TEXT)
+    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
+    (store / "out").mkdir()
+    monkeypatch.setattr(MemoryFileSystem, "ls", refuse)
+    message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); fix this and"
+    with pytest.raises(StoreError, match=message):
+        build_shards(
+            [str(tmp_path / "corpus.txt")],
+            tokenizer_dir=tmp_path / "tokenizer",
+            out_dir=store / "out",
+            config=CONFIG,
+            options=ONE_WORKER,
+        )
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_why_the_job_failed(store, monkeypatch):
+    (store / "out").mkdir()
+    monkeypatch.setattr(MemoryFileSystem, "_open", refuse)
+
+    def fail():
+        with log_file(store / "out") as log:
+            log.write_text("what happened")
+            raise JobFailedError("why")
+
+    with pytest.raises(JobFailedError, match="why"):
+        fail()

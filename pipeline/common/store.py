@@ -6,12 +6,13 @@ about the data: it is a StoreError, never a CorruptDataError.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline.common.errors import StoreError, one_line
+from pipeline.common.errors import ClozelineError, StoreError, one_line
 from pipeline.common.paths import AnyPath, is_local
 
 Found = TypeVar("Found")
@@ -90,6 +91,23 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
 def reason_of(error: Exception) -> str:
     """An error of a store's library in one line, with its kind: its message may be empty."""
     return f"{type(error).__name__}: {one_line(error)}".rstrip(": ")
+
+
+@contextmanager
+def naming_store(path: AnyPath) -> Iterator[None]:
+    """What a store's library raises inside becomes a StoreError; a local path's errors pass."""
+    try:
+        yield
+    except (ClozelineError, MemoryError):
+        raise
+    except Exception as error:
+        package = type(error).__module__.partition(".")[0]
+        if is_local(path) or (package == "builtins" and not isinstance(error, OSError)):
+            raise
+        raise StoreError(
+            f"{path} cannot be used in its store ({reason_of(error)}); fix this and run the "
+            "command again."
+        ) from error
 
 
 def version_of(info: Mapping[str, Any]) -> str:

@@ -26,6 +26,7 @@ from pipeline.common.config_options import option
 from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.folder_lock import locked_folder
 from pipeline.common.paths import AnyPath, whole_file
+from pipeline.common.store import naming_store
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
@@ -86,27 +87,29 @@ def build_shards(
 ) -> tuple[Manifest, bool]:
     """Build the data set; return its manifest, and False if it was already complete.
 
-    Raises InputError for what the user can fix, and JobFailedError if the job fails on the way.
-    What is finished by then stays, and the same call continues from there.
+    Raises InputError for what the user can fix, StoreError for a store that does not answer or
+    refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
+    same call continues from there.
     """
     started = time.time()
     blocks = _list_blocks(sources, config, options)
     tokenizer = load_tokenizer(tokenizer_dir)
     context = job_context(blocks, tokenizer, out_dir, config, options)
-    check_folder(context)
     keep_cache = options.token_cache is not None
-    if not options.overwrite and (manifest := finished_dataset(context)):
-        remove_leftovers(context, keep_cache=keep_cache)
-        return manifest, False
+    with naming_store(out_dir):
+        check_folder(context)
+        if not options.overwrite and (manifest := finished_dataset(context)):
+            remove_leftovers(context, keep_cache=keep_cache)
+            return manifest, False
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
-    with locked_folder(out_dir):
+    with naming_store(out_dir), locked_folder(out_dir):
         prepare_folders(context, tokenizer)
         progress = Progress.of(blocks, context)
         _run_graph(blocks, context, args, progress)
         _write_job(progress, sources, args, blocks, started)
         remove_leftovers(context, keep_cache=keep_cache)
-    return read_manifest(out_dir), True
+        return read_manifest(out_dir), True
 
 
 def plan_shards(

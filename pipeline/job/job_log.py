@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -25,7 +25,8 @@ def log_file(folder: AnyPath) -> Iterator[AnyPath]:
         try:
             yield local
         finally:
-            (folder / LOG).write_bytes(local.read_bytes())
+            with suppress(Exception):  # of a store that fails: the job's own error says so
+                (folder / LOG).write_bytes(local.read_bytes())
 
 
 @contextmanager
