@@ -1,6 +1,7 @@
 """`shards` completes, repairs or replaces its own data sets, and never touches other files."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -73,6 +74,20 @@ def test_a_kept_token_cache_limits_the_repair_to_what_is_missing(tmp_path):
     shards(tmp_path, options=options)
     after = {path: path.stat().st_ino for path in (tmp_path / "out").glob("*.arrow")}
     assert kept.items() < after.items()
+
+
+def test_only_old_unfinished_files_of_a_kept_token_cache_go(tmp_path):
+    """Another job may be writing a newer one; what is not named as ours is not ours."""
+    cache, digits = tmp_path / "cache", "0" * 32
+    cache.mkdir()
+    names = [f".{age}.tokens.{digits}.partial" for age in ("old", "new")]
+    for name in (*names, ".somebody.partial"):
+        (cache / name).write_bytes(b"x")
+    for name in (names[0], ".somebody.partial"):
+        os.utime(cache / name, (1e9, 1e9))
+    shards(tmp_path, options=replace(OPTIONS, token_cache=cache))
+    hidden = sorted(path.name for path in cache.glob(".*"))
+    assert hidden == [names[1], ".somebody.partial"]
 
 
 # ---- only what is empty or its own -------------------------------------------------------------

@@ -15,7 +15,14 @@ from typing import Any
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind, remove_files
-from pipeline.common.paths import PARTIAL, make_folder, names_in, remove_named, whole_file
+from pipeline.common.paths import (
+    PARTIAL,
+    make_folder,
+    names_in,
+    old_partials,
+    remove_named,
+    whole_file,
+)
 from pipeline.dataset.manifest import (
     JOB,
     MANIFEST,
@@ -89,6 +96,8 @@ def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     own_cache = context.out_dir / CACHE
     if not keep_cache or own_cache != context.cache_dir:  # of a call without --token-cache
         clear_cache(own_cache)
+    if keep_cache:  # other jobs may write there, too
+        remove_named(context.cache_dir, old_partials(context.cache_dir))
     partial = [name for name in names_in(context.out_dir) if PARTIAL.fullmatch(name)]
     remove_named(context.out_dir, partial)
 
