@@ -40,6 +40,15 @@ def test_concatenated_parts_keep_their_rows(parts):
     assert lists(whole) == [row for part in parts for row in part]
 
 
+def test_rows_of_parts_of_other_types_are_those_of_each_part():
+    narrow = Ragged(np.array([2, 7, 8, 3, 2, 9, 3], np.uint16), offsets_of([4, 3]))
+    wide = Ragged(np.array([5, 6], np.uint32), offsets_of([1, 1]))
+    parts, rows = [narrow, wide, narrow], [[1, 0], [0, 1], [0]]
+    found = ragged.take_from_each(parts, [pa.array(here, pa.int64()) for here in rows])
+    assert lists(found) == [[2, 9, 3], [2, 7, 8, 3], [5], [6], [2, 7, 8, 3]]
+    assert found.values.dtype == np.uint32
+
+
 @given(ROWS, st.data())
 def test_rows_survive_arrow_also_from_slices_and_chunks(rows, data):
     start = data.draw(st.integers(0, len(rows)))

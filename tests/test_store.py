@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from pipeline.common.errors import CorruptDataError, InputError, StoreError
-from pipeline.common.store import read_from_store, sizes_in
+from pipeline.common.paths import remove_named
+from pipeline.common.store import is_file, read_from_store, sizes_in
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
 from pipeline.tokenization.tokenizer import load_tokenizer
@@ -84,6 +85,26 @@ def test_small_files_are_asked_for_again_too(folder, name, monkeypatch):
     folder.fs.failures[name] = [HttpError("503 Service Unavailable")] * 3
     with pytest.raises(StoreError, match=rf"/{name} cannot be used in its store, after 3 attempts"):
         read()
+
+
+def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder, monkeypatch):
+    monkeypatch.setattr("pipeline.common.store.PAUSES", NO_PAUSES)
+    (folder / "there").write_bytes(b"1")
+    folder.fs.info_failures["there"] = [HttpError("503")] * 2
+    assert is_file(folder / "there")
+    assert not is_file(folder / "gone")
+    assert not is_file(folder)
+    folder.fs.info_failures["there"] = [TimeoutError()] * 3
+    with pytest.raises(StoreError, match=r"/there cannot be used in its store, after 3 attempts"):
+        is_file(folder / "there")
+
+
+def test_a_missing_file_does_not_keep_others_from_being_removed(folder):
+    for name in ("a", "b"):
+        (folder / name).write_bytes(b"1")
+    remove_named(folder, ["a", "missing", "b"])
+    assert not is_file(folder / "a")
+    assert not is_file(folder / "b")
 
 
 def test_damage_in_a_store_is_damage(folder):

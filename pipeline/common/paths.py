@@ -113,9 +113,9 @@ def remove_named(folder: AnyPath, names: Iterable[str]) -> None:
     """Delete files of a folder; from a store in as few requests as it allows."""
     paths = [folder / name for name in names]
     if not is_local(folder) and paths:
-        with suppress(FileNotFoundError):
+        with suppress(FileNotFoundError):  # of one of them, and those after it are still there
             folder.fs.rm([path.path for path in paths])  # type: ignore[union-attr]
-        return
+            return
     for path in paths:
         path.unlink(missing_ok=True)
 

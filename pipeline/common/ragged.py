@@ -78,14 +78,18 @@ def concatenate(parts: list[Ragged]) -> Ragged:
 
 
 def take_from_each(parts: list[Ragged], rows: list[pa.Array]) -> Ragged:
-    """The given rows of each part (at least one), one part after the other."""
+    """The given rows of each part (at least one), one part after the other.
+
+    Values of different dtypes become those of the widest.
+    """
     taken = [part.taken_bytes(here) for part, here in zip(parts, rows, strict=True)]
     values = np.concatenate([data for data, _ in taken])
     offsets, at, before = np.zeros(sum(map(len, rows)) + 1, np.int64), 1, 0
-    for _, ends in taken:  # thousands of parts, of few rows each: as few calls as possible
-        np.add(ends[1:], before, out=offsets[at : at + len(ends) - 1])
-        at, before = at + len(ends) - 1, before + int(ends[-1])
-    offsets //= values.itemsize
+    for data, ends in taken:  # thousands of parts, of few rows each: as few calls as possible
+        here = offsets[at : at + len(ends) - 1]
+        np.floor_divide(ends[1:], data.itemsize, out=here)
+        here += before
+        at, before = at + len(here), before + len(data)
     return Ragged(values, offsets)
 
 

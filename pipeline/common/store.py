@@ -25,7 +25,15 @@ PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 def is_file(path: AnyPath) -> bool:
     """Whether there is such a file. Raises StoreError where a store does not say."""
-    return path.is_file() if is_local(path) else patiently(path.is_file, path)
+    return path.is_file() if is_local(path) else patiently(lambda: _is_in_store(path), path)
+
+
+def _is_in_store(path: AnyPath) -> bool:
+    """As `path.is_file`, to which whatever a store raises means "no"."""
+    try:
+        return bool(path.fs.info(path.path)["type"] == "file")  # type: ignore[union-attr]
+    except FileNotFoundError:
+        return False
 
 
 def read_file(path: AnyPath) -> bytes:

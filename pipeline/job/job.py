@@ -26,7 +26,7 @@ from pipeline.common.config_options import option
 from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.folder_lock import locked_folder
 from pipeline.common.paths import AnyPath, whole_file
-from pipeline.common.store import naming_store
+from pipeline.common.store import is_file, naming_store
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
@@ -244,7 +244,7 @@ def _run_graph(
                 from pipeline.job.beam_graph import run_graph  # Beam logs while it is imported
 
                 run_graph(blocks, context=context, beam_args=beam_args)
-            if not (context.out_dir / MANIFEST).exists():  # Dask, where the scheduler has died
+            if not is_file(context.out_dir / MANIFEST):  # Dask, where the scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
         except SystemExit as error:  # Beam's argument parser has printed the reason and exits
             reason = _last_line(log.read_text()).rpartition("error: ")[2]

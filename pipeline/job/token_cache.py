@@ -216,8 +216,9 @@ class TokenCache:
             per_bucket = ENTRY.itemsize * sum(end.runs for end in self._ends)
             size = max(1, INDEX_BYTES // max(1, per_bucket))
             first = bucket // size * size
-            self._indexed = range(first, min(first + size, self.num_buckets))
-            self._index = read_index(self._paths, self._ends, self._indexed)
+            indexed = range(first, min(first + size, self.num_buckets))
+            self._index = read_index(self._paths, self._ends, indexed)
+            self._indexed = indexed
         row = bucket - self._indexed.start
         rows = (entries[row] for entries in self._index)
         return zip(self.inputs, self._paths, rows, strict=True)

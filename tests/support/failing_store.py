@@ -42,7 +42,14 @@ class FailingStore(MemoryFileSystem):
         self.latency = 0.0  #: seconds that each request takes
         self.failure_rate = 0.0  #: of requests that raise TimeoutError, drawn from a seed
         self.num_bytes = 0  #: fetched
+        #: What questions about a file raise, one after the other, by name.
+        self.info_failures: dict[str, list[Exception]] = {}
         self._draws = random.Random(0)
+
+    def info(self, path: str, **options: Any) -> Any:
+        if failures := self.info_failures.get(path.rpartition("/")[2], []):
+            raise failures.pop(0)
+        return super().info(path, **options)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

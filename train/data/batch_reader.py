@@ -112,7 +112,8 @@ class BatchReader:
         #: The streams of the order that the rank's positions are in.
         self._streams = np.arange(rank_slice.rank % step, order.streams, step)
         self._open = OpenShards(shards.read, opened, threads=fetches)
-        self._has_begun = False
+        self._has_begun = bool(opened)
+        self._num_shards = np.count_nonzero(order.shard_rows)
 
     @property
     def batches_at_once(self) -> int:
@@ -199,7 +200,8 @@ class BatchReader:
             now += self._order.shards_of(pool, self._streams)
         ahead: list[int] = []
         for _ in range(POOLS_AHEAD if self._has_begun else 0):  # the first batch is waited for
-            if pool.stop >= end or len({*ahead} - {*now}) >= SHARDS_AHEAD:
+            new = {*ahead} - {*now}
+            if pool.stop >= end or len(new) >= min(SHARDS_AHEAD, self._num_shards - len({*now})):
                 break
             pool = self._order.pool_at(pool.stop)
             ahead += self._order.shards_of(pool, self._streams)

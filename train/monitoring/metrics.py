@@ -53,26 +53,28 @@ class MetricsLog:
 
             _keep_until(path, start_step)
             self._file = path.open("a")
-            self._hook = threading.excepthook
-            threading.excepthook = _without_tensorboard(self._hook)
             self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
             for line in read_metrics(run) if health else ():
                 self._look(line["step"], line)
         self._progress = _Progress(start_step, max_steps, is_shown=writes)
 
     def __enter__(self) -> Self:
+        self._hook = threading.excepthook
+        if self._writes:
+            threading.excepthook = _without_tensorboard(self._hook)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._progress.close()
-        if self._writes:
-            quietly = suppress(InputError) if kind else nullcontext()
-            with quietly, self._full_disk_in_one_line(), ExitStack() as files:
-                files.callback(self._file.close)
-                files.callback(self._board.close)
-            threading.excepthook = self._hook
-        if self._tracker:
-            self._tracker.close()
+        with ExitStack() as last:
+            if self._tracker:
+                last.callback(self._tracker.close)
+            last.callback(setattr, threading, "excepthook", self._hook)
+            if self._writes:
+                quietly = suppress(InputError) if kind else nullcontext()
+                with quietly, self._full_disk_in_one_line(), ExitStack() as files:
+                    files.callback(self._file.close)
+                    files.callback(self._board.close)
 
     def advance(self) -> None:
         """One step of the progress line."""
