@@ -11,6 +11,7 @@ from pipeline.common.paths import remove_named
 from pipeline.common.store import is_file, read_from_store, sizes_in
 from pipeline.dataset.manifest import read_manifest
 from pipeline.dataset.shards import read_shard
+from pipeline.sources.formats import list_blocks, read_block
 from pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.failing_store import failing_folder
 from tests.support.small_data import write_data_set
@@ -97,6 +98,17 @@ def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder, monkeypatch
     folder.fs.info_failures["there"] = [TimeoutError()] * 3
     with pytest.raises(StoreError, match=r"/there cannot be used in its store, after 3 attempts"):
         is_file(folder / "there")
+
+
+def test_a_source_is_asked_for_again_and_then_named(folder, monkeypatch):
+    monkeypatch.setattr("pipeline.common.store.PAUSES", NO_PAUSES)
+    (folder / "a.txt").write_bytes(b"One.\n\nTwo.\n")
+    [block] = list_blocks([str(folder / "a.txt")])
+    folder.fs.open_failures["a.txt"] = [HttpError("503")] * 2
+    assert [chunk.texts for chunk in read_block(block)] == [["One.", "Two."]]
+    folder.fs.open_failures["a.txt"] = [HttpError("503")] * 3
+    with pytest.raises(StoreError, match=r"/a\.txt cannot be used in its store, after 3 attempts"):
+        list(read_block(block))
 
 
 def test_a_missing_file_does_not_keep_others_from_being_removed(folder):

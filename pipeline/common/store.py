@@ -125,7 +125,7 @@ def version_of(info: Mapping[str, Any]) -> str:
 
 
 def patiently(
-    ask: Callable[[], Found], path: AnyPath, pauses: Sequence[float] | None = None
+    ask: Callable[[], Found], path: AnyPath | str, pauses: Sequence[float] | None = None
 ) -> Found:
     """The store's answer, asked again after each pause in seconds. Raises StoreError after all."""
     pauses = PAUSES if pauses is None else pauses

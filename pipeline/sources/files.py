@@ -15,7 +15,7 @@ import io
 import lzma
 import re
 import zlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -24,7 +24,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.common.errors import InputError
-from pipeline.common.store import version_of
+from pipeline.common.store import patiently, version_of
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
@@ -155,14 +155,18 @@ def estimate_unpacked(size: int, compression: str | None, *, text_percent: int =
 
 
 class _Raw(io.RawIOBase):
-    """A file whose errors name it and are not OSErrors, so that none passes for a bad archive."""
+    """A file whose errors name it and are not OSErrors, so that none passes for a bad archive.
+
+    A store is asked again, and is a StoreError in the end.
+    """
 
     def __init__(self, path: str, *, reads_ahead: bool = True) -> None:
         self._path = path
         options = {} if reads_ahead else {"cache_type": "none"}
         try:
             store, name = _store_of(path)
-            self._file = store.open(name, "rb", **options)
+            self._is_here = isinstance(store, LocalFileSystem)
+            self._file = self._patiently(lambda: store.open(name, "rb", **options))
         except (OSError, ImportError) as error:
             raise InputError(f"{path} cannot be opened: {error}") from error
 
@@ -177,11 +181,14 @@ class _Raw(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data = self._file.read(len(buffer))
+            data: bytes = self._patiently(lambda: self._file.read(len(buffer)))
         except OSError as error:
             raise InputError(f"{self._path} cannot be read: {error}") from error
         buffer[: len(data)] = data
         return len(data)
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        return ask() if self._is_here else patiently(ask, self._path)
 
     def close(self) -> None:
         if not self.closed and hasattr(self, "_file"):

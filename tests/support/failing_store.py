@@ -44,12 +44,18 @@ class FailingStore(MemoryFileSystem):
         self.num_bytes = 0  #: fetched
         #: What questions about a file raise, one after the other, by name.
         self.info_failures: dict[str, list[Exception]] = {}
+        self.open_failures: dict[str, list[Exception]] = {}
         self._draws = random.Random(0)
 
     def info(self, path: str, **options: Any) -> Any:
         if failures := self.info_failures.get(path.rpartition("/")[2], []):
             raise failures.pop(0)
         return super().info(path, **options)
+
+    def _open(self, path: str, *args: Any, **options: Any) -> Any:
+        if failures := self.open_failures.get(path.rpartition("/")[2], []):
+            raise failures.pop(0)
+        return super()._open(path, *args, **options)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:

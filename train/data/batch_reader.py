@@ -113,7 +113,7 @@ class BatchReader:
         self._streams = np.arange(rank_slice.rank % step, order.streams, step)
         self._open = OpenShards(shards.read, opened, threads=fetches)
         self._has_begun = bool(opened)
-        self._num_shards = np.count_nonzero(order.shard_rows)
+        self._num_shards = int(np.count_nonzero(order.shard_rows))
 
     @property
     def batches_at_once(self) -> int:
