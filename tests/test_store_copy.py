@@ -3,12 +3,18 @@
 The store is fsspec's file://, which other processes see, or memory://, which can fail at will.
 """
 
+import fcntl
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +23,7 @@ from pipeline.common import store as store_module
 from pipeline.common.errors import InputError, JobFailedError, StoreError
 from pipeline.common.paths import path_of
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from train.artifacts import store_copy as store_copy_module
 from train.artifacts import store_lease
 from train.artifacts.store_copy import StoreCopy, copy_path, store_copy
 from train.artifacts.store_lease import LEASE, Lease
@@ -69,6 +76,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
+OTHER = {"owner": "b", "pid": 7, "host": "other", "renewed": 1763.2}
 FILES = {"run.json": "{}", "checkpoints/step-00000001/state.json": "1", "tokenizer/vocab.txt": "a"}
 
 
@@ -153,13 +161,55 @@ def test_a_copy_whose_download_was_interrupted_is_not_the_newer_one(
     assert contents(store) == there
 
 
-def test_a_writer_whose_lease_was_taken_over_uploads_nothing_more(tmp_path, other_machine):
+def test_a_copy_that_was_not_downloaded_at_all_is_not_the_newer_one(
+    tmp_path, other_machine, monkeypatch
+):
     store = tmp_path / "store" / "run"
-    lease = Lease(path_of(url_of(store)), "a")
-    with lease:
-        write(store, {LEASE: json.dumps({"owner": "b", "pid": 7, "host": "other", "renewed": 0})})
-        with pytest.raises(InputError, match="was taken over by process 7 on other"):
-            lease.confirm()
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    other_machine(tmp_path / "elsewhere")
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, {"run.json": "new", "checkpoints/step-00000002/state.json": "2"})
+    other_machine(tmp_path / "cache")
+
+    def fail(*_, **__):
+        raise ConnectionError("503")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(path_of(url_of(store)).fs), "find", fail)
+        with pytest.raises(StoreError, match="503"):
+            store_copy(url_of(store), writes=True).__enter__()
+    there = contents(store)
+    with store_copy(url_of(store), writes=True) as folder:
+        assert contents(folder) == there
+    assert contents(store) == there
+
+
+@contextmanager
+def taken_over(store: Path) -> Iterator[Lease]:
+    """A lease that another process holds by the end."""
+    with Lease(path_of(url_of(store)), "a") as lease:
+        write(store, {LEASE: json.dumps(OTHER)})
+        yield lease
+
+
+def test_a_writer_whose_lease_was_taken_over_uploads_nothing_more(tmp_path):
+    store = tmp_path / "store" / "run"
+    with (
+        taken_over(store) as lease,
+        pytest.raises(InputError, match="was taken over by process 7 on other"),
+    ):
+        lease.confirm()
+    assert "taken over" in str(lease.lost)
+
+
+def test_a_lease_that_was_taken_over_is_not_given_back(tmp_path, capsys):
+    """Or its new holder would end, and this copy would be the newer one."""
+    store = tmp_path / "store" / "run"
+    with taken_over(store):
+        pass
+    assert json.loads((store / LEASE).read_text()) == OTHER
+    assert "was taken over by process 7 on other" in capsys.readouterr().err
 
 
 def test_completion_and_print_config_open_no_store(tmp_path, cache):
@@ -198,8 +248,13 @@ def test_the_files_that_make_a_folder_count_go_last(tmp_path, monkeypatch):
 
 
 def test_a_second_writer_is_refused_by_name(tmp_path, other_machine, monkeypatch, capsys):
-    """On another machine once the first has renewed its lease, every two seconds here."""
+    """On another machine once the first has renewed its lease, every two seconds here.
+
+    The other machine's clock is an hour ahead.
+    """
     monkeypatch.setattr(store_lease, "LEASE_SECONDS", 6.0)
+    monkeypatch.setattr(store_lease, "STOP", 0)
+    right, here = time.time, threading.current_thread()
     store = tmp_path / "store" / "run"
     with store_copy(url_of(store), writes=True):
         with pytest.raises(InputError, match="by another process of this machine"):
@@ -207,19 +262,74 @@ def test_a_second_writer_is_refused_by_name(tmp_path, other_machine, monkeypatch
         with store_copy(url_of(store), writes=False):
             pass  # readers are welcome
         other_machine(tmp_path / "elsewhere")
-        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on .*, last seen"):
+        monkeypatch.setattr(
+            time, "time", lambda: right() + 3600 * (threading.current_thread() is here)
+        )
+        with pytest.raises(InputError, match=f"by process {os.getpid()} on .*, which has just"):
             store_copy(url_of(store), writes=True).__enter__()
-    assert "a moment ago; waiting for up to 6 s" in capsys.readouterr().err
+    assert "; waiting for up to 6 s" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("age", [59.5, 61])
-def test_the_lease_of_a_lost_machine_ends(tmp_path, age):
+@pytest.mark.parametrize("age", [-3600, 0, 3600])
+def test_the_lease_of_a_lost_machine_ends(tmp_path, monkeypatch, capsys, age):
+    monkeypatch.setattr(store_lease, "LEASE_SECONDS", 0.2)
     store = tmp_path / "store" / "run"
-    lease = {"owner": "x", "pid": 1, "host": "gone", "renewed": time.time() - age}
-    write(store, {LEASE: json.dumps(lease)})
+    write(store, {LEASE: json.dumps(OTHER | {"renewed": time.time() - age})})
     with store_copy(url_of(store), writes=True) as folder:
         write(folder, FILES)
     assert contents(store).keys() == FILES.keys()
+    assert "was in use by process 7 on other; waiting" in capsys.readouterr().err
+
+
+def test_machines_that_share_a_cache_folder_have_their_own_copies(monkeypatch):
+    names = iter(["host-a", "host-b"])
+    monkeypatch.setattr(platform, "node", lambda: next(names))
+    assert copy_path("s3://bucket/run") != copy_path("s3://bucket/run")
+
+
+def test_a_writer_waits_for_a_download_on_its_machine(tmp_path):
+    """As of `clozeline report`, or of the second of two launchers on one machine."""
+    url = url_of(tmp_path / "store" / "run")
+    lock = copy_path(url).with_name(".run.copy.lock")
+    lock.parent.mkdir(parents=True)
+
+    def write_nothing() -> None:
+        with store_copy(url, writes=True):
+            pass
+
+    with ThreadPoolExecutor() as threads:
+        with lock.open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            writer = threads.submit(write_nothing)
+            with pytest.raises(TimeoutError):
+                writer.result(0.1)
+        writer.result(30)
+
+
+def start_of_torchrun(monkeypatch, folder: Path, local_rank: int) -> None:
+    """With a static rendezvous, only the folder of its logs differs from start to start."""
+    monkeypatch.setattr(store_copy_module, "PATIENCE", 0)
+    error_file = folder / "attempt_0" / str(local_rank) / "error.json"
+    variables = {"RANK": 8 + local_rank, "LOCAL_RANK": local_rank, "WORLD_SIZE": 16}
+    variables |= {"MASTER_PORT": 29500, "TORCHELASTIC_RUN_ID": "none"}
+    variables |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_ERROR_FILE": error_file}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_a_process_waits_for_the_download_of_its_own_start(tmp_path, monkeypatch):
+    url = url_of(tmp_path / "store" / "run")
+    write(tmp_path / "store" / "run", FILES)
+    for start in ("none_a", "none_b"):
+        start_of_torchrun(monkeypatch, tmp_path / start, local_rank=1)
+        with pytest.raises(JobFailedError, match="was not made by the machine's first process"):
+            store_copy(url, writes=False).__enter__()
+        start_of_torchrun(monkeypatch, tmp_path / start, local_rank=0)
+        with store_copy(url, writes=False):
+            pass
+        start_of_torchrun(monkeypatch, tmp_path / start, local_rank=1)
+        with store_copy(url, writes=False) as folder:
+            assert contents(folder).keys() == FILES.keys()
 
 
 def test_a_store_that_cannot_be_read_is_one_line(tmp_path):
@@ -280,7 +390,7 @@ def test_a_run_in_a_store_goes_on_elsewhere_after_a_kill(shards, tmp_path, other
             time.sleep(0.01)
         training.send_signal(signal.SIGKILL)
     lease = json.loads((store / LEASE).read_text())
-    write(store, {LEASE: json.dumps(lease | {"renewed": lease["renewed"] - 61})})  # a minute later
+    write(store, {LEASE: json.dumps(lease | {"renewed": 0})})  # otherwise it waits for a minute
     other_machine(tmp_path / "elsewhere")
     done = clozeline(*command)
     assert done.returncode == 0, done.stderr

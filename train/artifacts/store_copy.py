@@ -17,16 +17,17 @@ import fcntl
 import glob
 import json
 import os
+import platform
 import shutil
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from pipeline.common.errors import InputError, JobFailedError, StoreError
 from pipeline.common.folder_lock import LOCK
@@ -56,9 +57,13 @@ def cache_folder() -> Path:
 
 
 def copy_path(url: str) -> Path:
-    """Where the copy of a URL is; the last part of its name is that of the URL."""
+    """Where this machine's copy of a URL is; the last part of its name is that of the URL.
+
+    Machines may share the cache folder, as in a home on NFS.
+    """
     url = url.rstrip("/")
-    return cache_folder() / sha256(url.encode()).hexdigest()[:16] / (url.rpartition("/")[2] or "_")
+    key = sha256(f"{platform.node()} {url}".encode()).hexdigest()[:16]
+    return cache_folder() / key / (url.rpartition("/")[2] or "_")
 
 
 @contextmanager
@@ -71,19 +76,19 @@ def store_copy(url: str, *, writes: bool) -> Iterator[Path]:
     """
     remote = path_of(url.rstrip("/"))
     assert not is_local(remote), "it is a URL"
-    copy = StoreCopy(remote, copy_path(url))
-    copy.local.parent.mkdir(parents=True, exist_ok=True)
+    local = copy_path(url)
+    local.parent.mkdir(parents=True, exist_ok=True)
     if os.environ.get("LOCAL_RANK", "0") != "0":
-        _wait_for(copy.local)
+        _wait_for(local)
     elif writes and os.environ.get("RANK", "0") == "0":
-        with _sole_writer(copy), copy:
-            _announce(copy.local)
-            yield copy.local
+        with _sole_writer(remote, local):
+            _announce(local)
+            yield local
         return
     else:
-        _download_or_share(copy)
-        _announce(copy.local)
-    yield copy.local
+        _download_or_share(remote, local)
+        _announce(local)
+    yield local
 
 
 class StoreCopy:
@@ -101,6 +106,10 @@ class StoreCopy:
     def __enter__(self) -> Self:
         """Raises StoreError, and InputError where another process writes."""
         is_newer = self._is_newer()
+        if not is_newer:
+            # In the old name, this copy would be the newer one after a download that failed.
+            self._owner = uuid.uuid4().hex
+            self._lease = Lease(self.remote, self._owner)
         with ExitStack() as stack:
             stack.enter_context(self._lease)
             self.download(is_newer=is_newer)
@@ -254,34 +263,41 @@ def _is_whole(name: str, names: Collection[str]) -> bool:
 
 
 @contextmanager
-def _sole_writer(copy: StoreCopy) -> Iterator[None]:
+def _sole_writer(remote: "UPath", local: Path) -> Iterator[None]:
     """Raises InputError where another process of this machine writes the same copy."""
-    with _lock_of(copy.local).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+    with _lock_of(local).open("a+") as file:
+        if not _is_locked(file):
             raise InputError(
-                f"{copy.remote} is in use by another process of this machine; wait for its end, or "
+                f"{remote} is in use by another process of this machine; wait for its end, or "
                 "give another folder."
-            ) from error
-        file.truncate(0)
-        file.write(WRITES)
-        file.flush()
-        yield
+            )
+        with StoreCopy(remote, local):
+            file.write(WRITES)  # only now: whoever reads this takes the copy as it is
+            file.flush()
+            yield
         file.truncate(0)
 
 
-def _download_or_share(copy: StoreCopy) -> None:
+def _download_or_share(remote: "UPath", local: Path) -> None:
     """Download, unless a writer of this machine keeps the copy newer than the store."""
-    with _lock_of(copy.local).open("a+") as file:
+    with _lock_of(local).open("a+") as file:
+        if _is_locked(file):
+            StoreCopy(remote, local).download()
+
+
+def _is_locked(file: IO[str]) -> bool:
+    """Lock the file, after the download of another process; False where another one writes."""
+    while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
             if file.read() == WRITES:
-                return
-            fcntl.flock(file, fcntl.LOCK_EX)
-        copy.download()
+                return False
+            time.sleep(0.2)
+        else:
+            file.truncate(0)  # a writer may have been killed
+            return True
 
 
 def _lock_of(local: Path) -> Path:
@@ -289,9 +305,13 @@ def _lock_of(local: Path) -> Path:
 
 
 def _ready_file(local: Path) -> Path:
-    """A name that no other start of torchrun uses."""
+    """A name that all processes of one start on this machine use, and no other start."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
-    start = "-".join(os.environ.get(name, "") for name in names)
+    # Each torchrun has a new folder: FOLDER/attempt_0/LOCAL_RANK/error.json. Its process id may
+    # come again in a container, and need not be that of our parent.
+    error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    launcher = Path(error_file).parents[1] if error_file else os.getppid()
+    start = "-".join([*(os.environ.get(name, "") for name in names), str(launcher)])
     return local.with_name(f".{local.name}.{sha256(start.encode()).hexdigest()[:16]}.ready")
 
 
@@ -299,7 +319,10 @@ def _announce(local: Path) -> None:
     """Let the other processes of this machine continue: the copy is there."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         for old in local.parent.glob(f".{glob.escape(local.name)}.*.ready"):
-            old.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                # A newer one may be waited for: that of a second launcher on this machine.
+                if time.time() - old.stat().st_mtime > PATIENCE:
+                    old.unlink()
         _ready_file(local).touch()
 
 

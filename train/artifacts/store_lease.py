@@ -2,12 +2,13 @@
 
     FOLDER/.lease    {"owner": "5f0c...", "pid": 123, "host": "a", "renewed": 1763.2}
 
-Its holder renews it three times in `LEASE_SECONDS`. Another process waits for up to that long: it
-is refused once the holder renews the lease, and let in once it is given back or has not been
-renewed, as of a holder that was killed. Stores have no common lock, so two processes that start
-within the same second may both be let in: the renewal of one of them finds the other and ends it.
-A process that was cut off for longer writes nothing until its renewal has found that it still
-holds the lease.
+Its holder renews it three times in `LEASE_SECONDS`. Another process waits for that long: it is
+refused once the holder renews the lease, and let in once it is given back (`renewed` is 0) or has
+not changed, as of a holder that was killed. `renewed` is a time of the holder's machine, whose
+clock may be wrong: it is compared with what it was, never with the time here. Stores have no common
+lock, so two processes that start within the same second may both be let in: the renewal of one of
+them finds the other and ends it. A process that was cut off for longer writes nothing until its
+renewal has found that it still holds the lease.
 """
 
 import json
@@ -44,7 +45,9 @@ class Lease:
         """Raises InputError where another process holds and renews it, and StoreError."""
         self._wait_for_a_killed_holder()
         patiently(self._renewed, self._folder)
-        self._check(self.holder())
+        holder = self.holder()
+        if holder.get("owner", self._owner) != self._owner:
+            raise self._in_use(holder)
         self._thread.start()
         return self
 
@@ -53,6 +56,7 @@ class Lease:
         self._thread.join()
         if self.lost is None:
             try:
+                self.confirm()
                 self._write(0.0)
             except Exception as error:  # it ends by itself
                 self._warn(error)
@@ -73,42 +77,42 @@ class Lease:
         return lease
 
     def _wait_for_a_killed_holder(self) -> None:
-        """Return once the lease is free, or was not renewed for as long as it lasts."""
+        """Return once the lease is free, or has not changed for as long as it lasts."""
         first, start = self.holder(), time.monotonic()
         if self._is_free(first):
             return
         print(
-            f"{self._folder} was in use by process {first['pid']} on {first['host']} a moment ago; "
-            f"waiting for up to {LEASE_SECONDS:.0f} s to see whether it still is",
+            f"{self._folder} was in use by process {first['pid']} on {first['host']}; waiting for "
+            f"up to {LEASE_SECONDS:.0f} s to see whether it still is",
             file=sys.stderr,
         )
         lease = first
-        while not self._is_free(lease) and time.monotonic() - start < LEASE_SECONDS:
-            if lease["renewed"] != first["renewed"]:
-                self._check(lease)
+        while not self._is_free(lease):
+            if lease != first:
+                raise self._in_use(lease)
+            if time.monotonic() - start >= LEASE_SECONDS:
+                return
             self._end.wait(LEASE_SECONDS / 60)
             lease = self.holder()
 
     def _is_free(self, lease: dict[str, Any]) -> bool:
-        age = time.time() - lease.get("renewed", 0.0)
-        return lease.get("owner") == self._owner or age >= LEASE_SECONDS
+        return lease.get("owner") == self._owner or not lease.get("renewed")
 
-    def _check(self, lease: dict[str, Any]) -> None:
-        if not self._is_free(lease):
-            age = time.time() - lease["renewed"]
-            raise InputError(
-                f"{self._folder} is in use by process {lease['pid']} on {lease['host']}, last seen "
-                f"{age:.0f} s ago; wait for its end, or give another folder."
-            )
+    def _in_use(self, lease: dict[str, Any]) -> InputError:
+        return InputError(
+            f"{self._folder} is in use by process {lease['pid']} on {lease['host']}, which has "
+            "just renewed its lease; wait for its end, or give another folder."
+        )
 
     def confirm(self) -> None:
         """Raises InputError where another process has taken it since, and StoreError."""
         holder = self.holder()
         if holder.get("owner", self._owner) != self._owner:
-            raise InputError(
+            self.lost = InputError(
                 f"{self._folder} was taken over by process {holder['pid']} on {holder['host']}, "
                 "while this one did not renew its lease."
             )
+            raise self.lost
 
     def _write(self, renewed: float) -> None:
         lease = {"owner": self._owner, "pid": os.getpid(), "host": platform.node()}
@@ -129,7 +133,6 @@ class Lease:
                 self.confirm()
                 self._renewed()
             except InputError as error:
-                self.lost = error
                 print(f"Error: {error}", file=sys.stderr)  # not every command answers the signal
                 os.kill(os.getpid(), STOP)
                 return
