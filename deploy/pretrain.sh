@@ -3,9 +3,10 @@
 #
 #     HOST=10.0.0.1 NODES=2 deploy/pretrain.sh s3://bucket/shards --out s3://bucket/run --preset bert-large
 #
-# HOST      ADDRESS of one of the machines, where they meet; default: this machine
+# HOST      an address or the host name of one of the machines, where they meet; default: this machine
 # NODES     number of machines; default 1
-# ADDRESS   name or address of this machine for the others; default: its first IP address
+# ADDRESS   name or address of this machine for the others; default: HOST if that is
+#           this machine, else its first IP address
 # PORT      port on HOST; default 29500. Training itself takes free ports.
 # GPUS      processes on this machine; default: its number of GPUs
 # RESTARTS  how often the processes of this machine may fail and be started again; default 3
@@ -15,11 +16,24 @@
 # "stopped, the same line continues", 2 "wrong usage".
 set -euo pipefail
 
-if [ -z "${ADDRESS:-}" ]; then
-    ADDRESS=$(hostname -I | cut -d ' ' -f 1)
-    ADDRESS=${ADDRESS:-127.0.0.1} # a machine without a network
-fi
+given=${ADDRESS:-}
+ADDRESS=${ADDRESS:-$(hostname -I | cut -d ' ' -f 1)}
+ADDRESS=${ADDRESS:-127.0.0.1} # a machine without a network
 HOST=${HOST:-$ADDRESS}
+PORT=${PORT:-29500}
+
+# A machine has several names and addresses, and HOST may be any of them.
+is_host=0
+names=$( (hostname -I; hostname; hostname -s; hostname -f) 2> /dev/null || true)
+for name in "$ADDRESS" $names; do
+    if [ "$name" = "$HOST" ]; then is_host=1; fi
+done
+if [ "$is_host" = 1 ]; then
+    ADDRESS=${given:-$HOST} # the others can reach it there
+    echo "rendezvous at $HOST:$PORT, on this machine ($ADDRESS)" >&2
+else
+    echo "rendezvous at $HOST:$PORT, on another machine than this one ($ADDRESS)" >&2
+fi
 
 # Otherwise training would meet at the port of a machine that may be replaced by another.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
@@ -28,9 +42,8 @@ export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-240}
 
 # A machine waits a quarter of an hour for HOST, and an hour for the others: images are large.
 run_id=$(cksum <<< "$*" | cut -d ' ' -f 1) # no machine joins another run
-is_host=$([ "$ADDRESS" = "$HOST" ] && echo 1 || echo 0)
 exec python "$(dirname "$0")/launch.py" \
     --nnodes "${NODES:-1}" --nproc-per-node "${GPUS:-gpu}" --max-restarts "${RESTARTS:-3}" \
-    --rdzv-id "$run_id" --rdzv-backend c10d --rdzv-endpoint "$HOST:${PORT:-29500}" \
+    --rdzv-id "$run_id" --rdzv-backend c10d --rdzv-endpoint "$HOST:$PORT" \
     --rdzv-conf "is_host=$is_host,read_timeout=900,join_timeout=3600" --local-addr "$ADDRESS" \
     --no-python clozeline pretrain "$@" --resume

@@ -45,10 +45,15 @@ def pod(job):
 
 @pytest.fixture
 def programs(tmp_path):
-    """A folder for PATH, whose `python` writes down its arguments and exits with $CODE."""
+    """A folder for PATH, whose `python` writes down its arguments and exits with $CODE.
+
+    Its `hostname` is that of a machine with a bridge of its own before its network.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     add(folder, "python", f"printf '%s\\0' \"$@\" > {folder}/arguments; exit ${{CODE:-0}}")
+    names = "-I) echo 172.17.0.1 10.0.0.7 fd00::7 ;; -f) echo node7.cluster ;; *) echo node7 ;;"
+    add(folder, "hostname", f'case "${{1:-}}" in {names} esac')
     return folder
 
 
@@ -109,6 +114,23 @@ def test_the_launcher_has_the_exit_code_of_its_processes(launch, command, code, 
     assert launch(line) == code
 
 
+@pytest.mark.parametrize(
+    ("conf", "reason"),
+    [
+        ("is_host=0,read_timeout=1", "timed out after 1000ms while trying to connect to"),
+        ("is_host=1,join_timeout=1", "(RendezvousTimeoutError)"),  # nobody else comes
+    ],
+)
+def test_machines_that_do_not_meet_are_one_line(launch, conf, reason, free_port, capfd):
+    endpoint = f"127.0.0.1:{free_port}"
+    line = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--rdzv-id=a"]
+    assert launch([*line, f"--rdzv-conf={conf}", "--no-python", "true"]) == 1
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert f"Error: the rendezvous at {endpoint} failed (" in said.splitlines()[-1]
+    assert reason in said.splitlines()[-1]
+
+
 def test_one_code_for_several_processes():
     script = runpy.run_path(str(LAUNCH))
     assert (script["STOPPED"], script["USAGE"]) == (STOPPED, InputError.exit_code)
@@ -150,11 +172,30 @@ def test_two_machines_meet_at_one_of_them(programs, address):
     assert (str(given["out"]), given["preset"]) == ("bucket/run", "bert-large")
 
 
+@pytest.mark.parametrize("host", ["10.0.0.7", "172.17.0.1", "node7", "node7.cluster"])
+def test_a_machine_knows_itself_by_each_of_its_names(programs, host):
+    line = ("work/shards", "--out", "work/run")
+    done = run(programs, PRETRAIN, *line, HOST=host, NODES="2")
+    arguments, _ = launched(programs)
+    assert "is_host=1," in arguments.rdzv_conf
+    assert (arguments.rdzv_endpoint, arguments.local_addr) == (f"{host}:29500", host)
+    assert done.stderr == f"rendezvous at {host}:29500, on this machine ({host})\n"
+
+
+def test_a_machine_says_that_it_waits_for_another(programs):
+    done = run(programs, PRETRAIN, "work/shards", "--out", "work/run", HOST="10.0.0.70", NODES="2")
+    arguments, _ = launched(programs)
+    assert "is_host=0," in arguments.rdzv_conf
+    assert arguments.local_addr == "172.17.0.1"
+    assert done.stderr == (
+        "rendezvous at 10.0.0.70:29500, on another machine than this one (172.17.0.1)\n"
+    )
+
+
 def test_a_single_machine_meets_itself(programs):
-    add(programs, "hostname", "echo 10.0.0.7 fd00::7")
     assert run(programs, PRETRAIN, "work/shards", "--out", "work/a run").returncode == 0
     arguments, given = launched(programs)
-    assert (arguments.rdzv_endpoint, arguments.nnodes) == ("10.0.0.7:29500", "1")
+    assert (arguments.rdzv_endpoint, arguments.nnodes) == ("172.17.0.1:29500", "1")
     assert "is_host=1," in arguments.rdzv_conf
     assert str(given["out"]) == "work/a run"
 
