@@ -1,12 +1,16 @@
 """What follows `--`: what Beam would ignore, or wait for in vain, is one line at once."""
 
 import socket
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.runner import PipelineRunner
 
 from pipeline.common.errors import InputError
-from pipeline.job.beam_graph import run_graph
+from pipeline.job.beam_graph import _closed_client, run_graph
 from tests.test_steps import work
 
 PORTABLE = "--runner=PortableRunner"
@@ -59,3 +63,43 @@ def test_a_dask_scheduler_that_does_not_answer_is_named(address, nobody, tmp_pat
     address = address.format(nobody)
     found = refusal(tmp_path, DASK, f"--dask_client_address={address}")
     assert found.startswith(f"--dask_client_address: cannot connect to {address} (")
+
+
+class SlowClient:
+    """Dask's, whose scheduler does not answer when it is closed."""
+
+    def __init__(self):
+        self.closed = 0
+
+    def close(self, *, timeout):
+        self.closed += 1
+        raise TimeoutError(f"timed out after {timeout:.0f} s")
+
+
+@pytest.fixture
+def client(monkeypatch) -> SlowClient:
+    """The default client of a `distributed` that is imported."""
+    client = SlowClient()
+    module = SimpleNamespace(default_client=lambda: client)
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    return client
+
+
+class DaskRunner(PipelineRunner):
+    """As the one of Beam is named, which needs clozeline[dask]."""
+
+
+def test_a_client_that_cannot_be_closed_is_logged_after_the_work(client, caplog):
+    with _closed_client(DaskRunner()):
+        pass
+    assert client.closed == 1
+    assert "Dask's client was not closed" in caplog.text
+    assert "TimeoutError: timed out after 5 s" in caplog.text
+    with pytest.raises(OSError, match="of the work"), _closed_client(DaskRunner()):
+        raise OSError("of the work")
+
+
+def test_a_client_of_somebody_else_stays_open(client):
+    with _closed_client(PortableRunner()):
+        pass
+    assert client.closed == 0

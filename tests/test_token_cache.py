@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.common.counts import Counts
 from pipeline.common.errors import CorruptDataError
+from pipeline.common.paths import whole_file
 from pipeline.common.ragged import Ragged, offsets_of
 from pipeline.dataset.buckets import Buckets, hash_documents
 from pipeline.job.cache_file import CacheFileWriter, read_counts, read_ends, read_index, read_runs
@@ -158,6 +159,25 @@ def test_counts_of_all_chunks_come_back_from_the_file(tmp_path):
     assert [entry["where"] for entry in found.rejected] == ["a\tß:3", "b"]
     assert Counts.from_json(found.to_json()) == found
     assert "\n" not in found.to_json()
+
+
+def test_counts_are_read_again_where_another_writer_replaced_the_file(tmp_path):
+    """Between its end and its counts; CPU seconds of another length come from another writer."""
+    names = ["a", "b"]
+    for name in names:
+        write_timed(tmp_path / name, 0.5)
+    found = read_counts([tmp_path / name for name in names])
+    first = next(found)  # the ends of both are read
+    write_timed(tmp_path / "b", 0.123456789)
+    [second] = found
+    assert second == first
+    assert second.seconds == {"read": 0.123456789}
+
+
+def write_timed(path, seconds):
+    counts = Counts(Counter(documents=3), seconds=Counter({"read": seconds}))
+    with whole_file(path) as file:
+        CacheFileWriter(file, 4).finish(counts)
 
 
 def test_a_cache_file_is_named_by_all_it_depends_on_and_the_version():

@@ -2,10 +2,11 @@
 
 import argparse
 import difflib
+import logging
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -13,6 +14,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
+from apache_beam.runners.runner import PipelineRunner
 
 from pipeline.common.errors import InputError
 from pipeline.job.beam_workers import loopback_only
@@ -34,7 +36,7 @@ def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequen
     groups = context.file_groups(blocks)
     inputs = [group.result for group in groups]
     is_local = isinstance(pipeline.runner, FnApiRunner)
-    around = loopback_only() if is_local else _closed_client()
+    around = loopback_only() if is_local else _closed_client(pipeline.runner)
     with around, pipeline as root:
         _ = (
             root
@@ -129,17 +131,24 @@ class AddShards(beam.CombineFn):
 
 
 @contextmanager
-def _closed_client() -> Iterator[None]:
-    """Close Dask's client at the end, if there is one.
+def _closed_client(runner: PipelineRunner) -> Iterator[None]:
+    """Close the client of the DaskRunner at the end.
 
-    Else it keeps trying to reach a scheduler that has died, and prints how that fails.
+    Else it keeps trying to reach a scheduler that has died, and prints how that fails. With another
+    runner a client is not Beam's.
     """
     try:
         yield
     finally:
-        if distributed := sys.modules.get("distributed"):
-            with suppress(ValueError):  # there is none
-                distributed.default_client().close(timeout=SECONDS_TO_CONNECT)
+        if type(runner).__name__ == "DaskRunner":  # cannot be imported without clozeline[dask]
+            _close_client()
+
+
+def _close_client() -> None:
+    try:
+        sys.modules["distributed"].default_client().close(timeout=SECONDS_TO_CONNECT)
+    except Exception:  # the work is done, or its own error says more
+        logging.getLogger(__name__).warning("Dask's client was not closed", exc_info=True)
 
 
 def _by_group(
