@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from pipeline.common.errors import DivergedError, InputError
+from pipeline.common.errors import DivergedError, InputError, JobFailedError
 from train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
@@ -242,10 +242,10 @@ def test_a_failed_write_is_raised_by_the_next_wait_and_at_the_end(tmp_path):
     with no_file_longer_than(64):
         with CheckpointWriter(tmp_path, keep=1) as writer:
             writer.save(snapshot, STATE)
-            with pytest.raises(InputError, match="cannot be written"):
+            with pytest.raises(JobFailedError, match="cannot be written"):
                 writer.wait()
             assert not writer.has_failed  # it is raised once
-        with pytest.raises(InputError), CheckpointWriter(tmp_path, keep=1) as writer:
+        with pytest.raises(JobFailedError), CheckpointWriter(tmp_path, keep=1) as writer:
             writer.save(snapshot, STATE)
         assert writer.has_failed is False
     assert contents(tmp_path) == before
@@ -271,7 +271,7 @@ def test_a_full_disk_leaves_what_was_there(size, tmp_path):
     save(tmp_path, step=5)
     before = contents(tmp_path)
     complaint = "step-00000007 cannot be written .* the checkpoints before it are intact"
-    with no_file_longer_than(size), pytest.raises(InputError, match=complaint):
+    with no_file_longer_than(size), pytest.raises(JobFailedError, match=complaint):
         save(tmp_path, step=7)
     assert contents(tmp_path) == before
     assert steps_of(tmp_path) == [5]

@@ -58,9 +58,9 @@ def output_of(*words: object, code: int = 0) -> str:
     return "".join(line for line in lines if not line.startswith("Next: "))
 
 
-def refused(*words: object) -> str:
+def refused(*words: object, code: int = 2) -> str:
     """The single error line of a command that fails."""
-    output = output_of(*words, code=2)
+    output = output_of(*words, code=code)
     assert output.startswith("Error: ")
     assert output.count("\n") == 1
     return output
@@ -375,7 +375,7 @@ def test_what_transformers_cannot_express_leaves_no_folder(tmp_path: Path) -> No
 
 def test_a_full_disk_leaves_no_partial_export(run: Path, tmp_path: Path) -> None:
     with no_file_longer_than(20_000):
-        line = refused("export", run, "--out", tmp_path / "out")
+        line = refused("export", run, "--out", tmp_path / "out", code=1)
     assert "out cannot be written (" in line
     assert list(tmp_path.iterdir()) == []
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.tokenization.tokenizer import Tokenizer
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.test_checkpoint import no_file_longer_than
@@ -275,7 +275,10 @@ def test_where_nothing_can_be_written_nothing_is_trained(
 def test_a_full_disk_leaves_no_half_of_a_classifier(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
-    with no_file_longer_than(20_000), pytest.raises(InputError, match="free disk space and rerun"):
+    with (
+        no_file_longer_than(20_000),
+        pytest.raises(JobFailedError, match="free disk space and rerun"),
+    ):
         finetune(run, rows[0], out=tmp_path / "out", config=QUICK)
     assert list(tmp_path.iterdir()) == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from tests.test_checkpoint import no_file_longer_than
 from train.monitoring.health import Health
 from train.monitoring.metrics import MetricsLog, read_metrics
@@ -46,7 +46,7 @@ def test_a_full_disk_is_one_line(size, tmp_path, capfd):
     complaint = (
         r"the metrics of .* cannot be written \(File too large\); its checkpoints are intact"
     )
-    with pytest.raises(InputError, match=complaint), no_file_longer_than(size):
+    with pytest.raises(JobFailedError, match=complaint), no_file_longer_than(size):
         write_to_the_end(log)
     assert "Traceback" not in capfd.readouterr().err
 

@@ -227,7 +227,7 @@ def full_disk(run: Run) -> str:
     ballast = run.out.parent / "ballast"
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(run.out).free)
-    seen = [run.says(a, "free disk space and add --resume"), run.ends(a, 2), run.ends(b, 1, 2)]
+    seen = [run.says(a, "free disk space and add --resume"), run.ends(a, 1), run.ends(b, 1)]
     ballast.unlink()
     run.start(a, b)
     run.finish()

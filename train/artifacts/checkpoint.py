@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pipeline.common.checksums import file_sha256
-from pipeline.common.errors import DivergedError, InputError, advice
+from pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
 from pipeline.common.sealed import SHA256, check_seal, sealed
 from train.artifacts.partial_folder import partial_folder, replace_folder
 from train.artifacts.snapshot import Snapshot
@@ -48,8 +48,8 @@ class TrainState:
 def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     """Write a checkpoint beside the others; a full disk leaves those as they are.
 
-    Raises InputError where it cannot be written, and DivergedError for weights that are not finite:
-    training could not continue from them.
+    Raises JobFailedError where it cannot be written, and DivergedError for weights that are not
+    finite: training could not continue from them.
     """
     _check_finite(snapshot, state.step)
     folder = checkpoint_folder(run, state.step)
@@ -62,7 +62,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
             (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
             replace_folder(partial, folder)
         except (OSError, SafetensorError) as error:
-            raise InputError(
+            raise JobFailedError(
                 f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
                 f"intact. To continue, {advice(error)} and add --resume."
             ) from error

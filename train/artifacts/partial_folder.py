@@ -17,7 +17,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from pipeline.common.errors import InputError, advice
+from pipeline.common.errors import JobFailedError, advice
 from pipeline.common.folder_lock import keep_lock
 
 
@@ -25,7 +25,7 @@ from pipeline.common.folder_lock import keep_lock
 def partial_folder(out: Path) -> Iterator[Path]:
     """A new folder beside `out`, for `replace_folder`; removed if it was not put in place.
 
-    Raises InputError where the disk is too full for a file of weights.
+    Raises JobFailedError where the disk is too full for a file of weights.
     """
     restore_folder(out)
     partial = out.with_name(f".{out.name}.{uuid.uuid4().hex}.partial")
@@ -33,7 +33,7 @@ def partial_folder(out: Path) -> Iterator[Path]:
     try:
         yield partial
     except SafetensorError as error:
-        raise InputError(
+        raise JobFailedError(
             f"{out} cannot be written ({error}); {advice(error)} and rerun the command."
         ) from error
     finally:

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from pipeline.common.errors import InputError, advice
+from pipeline.common.errors import InputError, JobFailedError, advice
 from pipeline.common.paths import whole_file
 from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.run import TENSORBOARD
@@ -71,7 +71,7 @@ class MetricsLog:
                 last.callback(self._tracker.close)
             last.callback(setattr, threading, "excepthook", self._hook)
             if self._writes:
-                quietly = suppress(InputError) if kind else nullcontext()
+                quietly = suppress(JobFailedError) if kind else nullcontext()
                 with quietly, self._full_disk_in_one_line(), ExitStack() as files:
                     files.callback(self._file.close)
                     files.callback(self._board.close)
@@ -83,7 +83,7 @@ class MetricsLog:
     def write(self, step: int, values: dict[str, Any]) -> None:
         """One line: `values` are numbers, or strings, which TensorBoard does not get.
 
-        Raises InputError where it cannot be written.
+        Raises JobFailedError where it cannot be written.
         """
         if not self._writes:
             return
@@ -105,7 +105,7 @@ class MetricsLog:
         try:
             yield
         except OSError as error:
-            raise InputError(
+            raise JobFailedError(
                 f"the metrics of {self._run} cannot be written ({error.strerror}); its checkpoints "
                 f"are intact. To continue, {advice(error)} and add --resume."
             ) from error
