@@ -115,7 +115,9 @@ def test_a_line_that_is_none_is_named(tmp_path, line):
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(line + "\n")
     for use in (read_metrics, lambda run: write(run, [3], after=2)):
-        with pytest.raises(InputError, match=r"line 3 of .*metrics.jsonl is not a line of metrics"):
+        with pytest.raises(
+            InputError, match=r"line 3 of .*metrics.jsonl cannot be read; remove it"
+        ):
             use(tmp_path)
 
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from pipeline.common.errors import InputError
 from pipeline.common.paths import whole_file
 from train.artifacts.run import LEARNING
+from train.monitoring.json_lines import finished_lines
 
 ROWS = 32  # held-out rows, the first ones
 
@@ -104,18 +105,10 @@ class LearningLog:
 
 
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            values = json.loads(line)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict) or ("rows" if number == 1 else "step") not in values:
-            raise InputError(
-                f"line {number} of {path} cannot be read; remove the file and run again."
-            )
-        yield values, line
+    """The first line has the rows, the others a step each."""
+    return finished_lines(
+        path, is_right=lambda number, values: ("rows" if number == 1 else "step") in values
+    )
 
 
 def _keep_until(path: Path, step: int) -> None:

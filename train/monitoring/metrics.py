@@ -12,11 +12,12 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from pipeline.common.errors import InputError, JobFailedError, advice
+from pipeline.common.errors import JobFailedError, advice
 from pipeline.common.paths import whole_file
 from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.run import TENSORBOARD
 from train.monitoring.health import Health, HealthWarning
+from train.monitoring.json_lines import finished_lines
 from train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
@@ -198,18 +199,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            values = json.loads(line)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-            raise InputError(
-                f"line {number} of {path} is not a line of metrics; remove it and run again."
-            )
-        yield values, line
+    return finished_lines(path, is_right=lambda _, values: isinstance(values.get("step"), int))
 
 
 def _keep_until(path: Path, step: int) -> None:
