@@ -197,7 +197,7 @@ def test_a_writer_whose_lease_was_taken_over_uploads_nothing_more(tmp_path):
     store = tmp_path / "store" / "run"
     with (
         taken_over(store) as lease,
-        pytest.raises(InputError, match="was taken over by process 7 on other"),
+        pytest.raises(JobFailedError, match="was taken over by process 7 on other"),
     ):
         lease.confirm()
     assert "taken over" in str(lease.lost)

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, JobFailedError
 from pipeline.common.store import patiently, reason_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Lease:
     """A lease in the name of `owner`; as a context it is held and renewed."""
 
     def __init__(self, folder: "UPath", owner: str) -> None:
-        self.lost: InputError | None = None  #: why it is not held any more
+        self.lost: JobFailedError | None = None  #: why it is not held any more
         self._folder, self._owner = folder, owner
         self._renewed_at = -LEASE_SECONDS
         self._end = threading.Event()
@@ -105,10 +105,10 @@ class Lease:
         )
 
     def confirm(self) -> None:
-        """Raises InputError where another process has taken it since, and StoreError."""
+        """Raises JobFailedError where another process has taken it since, and StoreError."""
         holder = self.holder()
         if holder.get("owner", self._owner) != self._owner:
-            self.lost = InputError(
+            self.lost = JobFailedError(
                 f"{self._folder} was taken over by process {holder['pid']} on {holder['host']}, "
                 "while this one did not renew its lease."
             )
@@ -132,7 +132,7 @@ class Lease:
             try:
                 self.confirm()
                 self._renewed()
-            except InputError as error:
+            except JobFailedError as error:
                 print(f"Error: {error}", file=sys.stderr)  # not every command answers the signal
                 os.kill(os.getpid(), STOP)
                 return
