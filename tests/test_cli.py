@@ -45,7 +45,7 @@ Commands:
   benchmark   Fine-tune a pretrained model on several tasks, such as GLUE's.
   predict     Classify texts, files or standard input.
   serve       Answer requests for a classifier over HTTP.
-  fill        Fill in each [MASK] of a text.
+  fill        Fill in each [MASK] of the texts.
   export      Convert a run or a classifier for other libraries.
   completion  Print a script that completes commands, options and presets.
 """
