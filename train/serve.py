@@ -10,9 +10,9 @@ A classifier of pairs takes [first, second] for each text. Requests that are too
 too slow are refused: 413, 503, 504. There is no authentication and no TLS: what is public goes
 behind a proxy that has both.
 
-The server is the standard library's. HTTP, JSON and queueing take 0.4 ms of the 6 to 9 ms of
-processor time of a request to a bert-mini (`tests/benchmarks/serve_speed.py`, one thread of an AMD
-EPYC): a faster library would be one more dependency for a twentieth.
+The server is the standard library's. HTTP, JSON and queueing take 0.3 to 0.6 ms of the 7 to
+15 ms of processor time of a request to a bert-mini (`tests/benchmarks/serve_speed.py`, two threads
+of an AMD EPYC): a faster library would be one more dependency for a tenth at most.
 """
 
 import io

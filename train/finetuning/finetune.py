@@ -103,8 +103,7 @@ def _finetune_into(
 ) -> FinetuneReport:
     start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
-    columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
-    tests = {TEST: test, **{source: read_named(source, **columns) for source in also_test}}
+    tests = {TEST: test, **_read_others(also_test, config)}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
     if not overwrite and world.broadcast_from_main(lambda: is_classifier(out)):
@@ -139,6 +138,11 @@ def _finetune_into(
         return report
 
     return world.broadcast_from_main(write)
+
+
+def _read_others(sources: Sequence[str], config: FinetuneConfig) -> dict[str, Labelled]:
+    columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
+    return {source: read_named(source, **columns) for source in sources}
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:

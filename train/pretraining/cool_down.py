@@ -43,7 +43,7 @@ def parse_cool_down(text: str) -> tuple[str, int]:
 
 
 def settings_of(start: CoolDown) -> dict[str, Setting]:
-    """The recipe settings at this step of the run; the decay defaults to a fifth of all steps.
+    """Recipe settings of a cool-down: those of the run at that step, and a decay over a fifth.
 
     Raises InputError where there is no such run or checkpoint.
     """
