@@ -14,9 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from pipeline.common.errors import InputError
+from pipeline.common.errors import InputError, StoreError
 from pipeline.common.paths import names_in
 from pipeline.common.progress_bar import ProgressBar
+from pipeline.common.store import naming_store
 from pipeline.job.cache_file import read_counts
 from pipeline.job.memory import tree_memory
 from pipeline.job.steps import JobContext
@@ -92,7 +93,8 @@ def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
 def _poll(progress: Progress) -> float:
     """The seconds that it took."""
     started = time.monotonic()
-    with suppress(Exception):  # a store that fails now; the workers try longer and say so
+    # A store that fails now: the workers try longer and say so.
+    with suppress(StoreError, OSError), naming_store(progress.context.cache_dir):
         progress.poll()
     return time.monotonic() - started
 
