@@ -155,11 +155,18 @@ def test_a_truncated_shard_is_named(tmp_path, format, keep):
         read_shard(path)
 
 
-def test_another_schema_version_is_refused_by_name(tmp_path):
-    newer = SCHEMA.with_metadata({"clozeline.schema_version": "9"})
-    write_shard(tmp_path / "s.arrow", masked([[7]]), newer, format="arrow", compression=None)
-    with pytest.raises(InputError, match=r"s\.arrow has schema version 9, this code reads 1"):
-        read_shard(tmp_path / "s.arrow")
+@pytest.mark.parametrize("format", ["arrow", "webdataset"])
+@pytest.mark.parametrize(
+    ("version", "shown"),
+    [("9", "9"), (b"\r\x1b\n", r"\\r\\x1b\\n"), (b"\xff" * 99, "\ufffd{40}")],
+    ids=["newer", "control characters", "not text"],
+)
+def test_another_schema_version_is_refused_by_name(tmp_path, format, version, shown):
+    newer = SCHEMA.with_metadata({"clozeline.schema_version": version})
+    path = tmp_path / shard_name("train", 0, 1, format)
+    write_shard(path, masked([[7]]), newer, format=format, compression=None)
+    with pytest.raises(InputError, match=rf"{path.name} has schema version {shown}, this code"):
+        read_shard(path)
 
 
 def test_a_file_is_whole_or_absent(tmp_path):

@@ -162,7 +162,7 @@ def schema_version(*, packed: bool) -> int:
 def stored_version(schema: pa.Schema) -> str:
     """The version in the metadata of a shard's schema; "none" where it has none."""
     found: bytes = (schema.metadata or {}).get(VERSION_KEY.encode(), b"none")
-    return found.decode()
+    return found.decode(errors="replace")
 
 
 def from_record_batch(batch: pa.RecordBatch) -> Examples:
