@@ -22,11 +22,11 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
 SELECTION = Selection(
-    plan=Plan(learning_rate=1e-3, schedule_epochs=8, epochs=6),
+    plan=Plan(learning_rate=1e-3, epochs=6),
     held_out=HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
     tried=(
         (
-            Plan(learning_rate=1e-3, schedule_epochs=8, epochs=6),
+            Plan(learning_rate=1e-3, epochs=6),
             HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
         ),
     ),
@@ -81,7 +81,7 @@ def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all() -> None:
     assert values["finetuned"]["accuracy"] == 0.84
     assert values["from_scratch"]["accuracy"] == 0.60  # of the first seed
     assert values["bag_of_words"]["accuracy"] == 0.70
-    assert values["plan"] == {"learning_rate": 1e-3, "schedule_epochs": 8, "epochs": 6}
+    assert values["plan"] == {"learning_rate": 1e-3, "epochs": 6}
     assert [(p.start, p.examples) for p in found.points()] == [
         (start, n) for n in (100, 1000) for start in ("pretrained", "from_scratch", "bag_of_words")
     ]
@@ -119,7 +119,7 @@ def test_the_lines_say_what_was_chosen_and_measured() -> None:
     for expected in (
         "          fine-tuned  accuracy 0.8200 ± 0.0283 (2 seeds), 0.8100 on imdb",
         "        bag-of-words  accuracy 0.7000, 0.6900 on imdb",
-        "chosen on training rows: learning rate 0.001, 6 of 8 epochs, 0.8000 on 200 held-out "
+        "chosen on training rows: learning rate 0.001, 6 epochs, 0.8000 on 200 held-out "
         "training rows",
         "3 of 100 test rows have a near copy among the training rows",
         "note: something to know",

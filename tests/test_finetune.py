@@ -32,6 +32,7 @@ from train.finetuning.config import FinetuneConfig
 from train.finetuning.finetune import finetune
 from train.finetuning.report import FinetuneReport
 from train.finetuning.selection import Selection
+from train.finetuning.training import Plan
 from train.labelled.rows import Texts
 from train.predict import Prediction, predict
 
@@ -355,7 +356,7 @@ def test_the_learning_rate_is_searched_and_stored(
     report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
     selection = selection_of(report.finetuned)
     rates = [plan.learning_rate for plan, _ in selection.tried]
-    assert rates == sorted(rates)
+    assert rates[:-1] == sorted(rates[:-1])  # the last one is tried with half the epochs
     assert {3e-4, 1e-3, 3e-3} <= set(rates)
     assert selection.held_out.rows == 40  # of few rows each is held out once
     assert selection.held_out.loss == min(held_out.loss for _, held_out in selection.tried)
@@ -373,7 +374,7 @@ def test_large_sets_hold_rows_out_of_the_final_training(run: Path, tmp_path: Pat
     report = finetune(run, source, out=tmp_path / "out", test_source=test, config=config)
     selection = selection_of(report.finetuned)
     assert selection.held_out.rows == 205  # a twentieth
-    assert 1 <= selection.plan.epochs <= selection.plan.schedule_epochs == 4
+    assert selection.plan == Plan(learning_rate=3e-3, epochs=4)
     assert report.finetuned.scores.accuracy > 0.95
 
 

@@ -1,7 +1,6 @@
 """Learning rate and epochs are chosen by held-out rows; folds are disjoint and stratified."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from train.finetuning.selection import (
     candidate_rates,
     final_plan,
     final_split,
-    scheduled_epochs,
+    most_epochs,
     select_plan,
     selection_folds,
     stratified_folds,
@@ -34,28 +33,23 @@ TWO_CLASSES = np.arange(400) % 2
 
 
 class Learner:
-    """Held-out logits that are the better the nearer rate and epoch are to the best ones."""
+    """Held-out logits that are the better the nearer rate and epochs are to the best ones."""
 
-    def __init__(self, labels: Rows, *, rate: float, epoch: int) -> None:
-        self.labels, self.rate, self.epoch = labels, rate, epoch
+    def __init__(self, labels: Rows, *, rate: float, epochs: int) -> None:
+        self.labels, self.rate, self.epochs = labels, rate, epochs
         self.asked: list[Plan] = []
 
-    def __call__(
-        self, train: Rows, held: Rows, plan: Plan, stops: Sequence[int]
-    ) -> dict[int, Logits]:
+    def __call__(self, train: Rows, held: Rows, plan: Plan) -> Logits:
         assert not set(train) & set(held)
         self.asked.append(plan)
-        found = {}
-        for stop in stops:
-            miss = abs(np.log(plan.learning_rate / self.rate)) + abs(stop - self.epoch) / 4
-            noise = np.sin(np.arange(len(held)) * 12.9898) * (1 + miss)
-            margin = (2 * self.labels[held] - 1) + noise
-            found[stop] = np.stack([-margin, margin], 1).astype(np.float32)
-        return found
+        miss = abs(np.log(plan.learning_rate / self.rate)) + abs(plan.epochs - self.epochs) / 4
+        noise = np.sin(np.arange(len(held)) * 12.9898) * (1 + miss)
+        margin = (2 * self.labels[held] - 1) + noise
+        return np.stack([-margin, margin], 1).astype(np.float32)
 
 
-def search(rate: float, epoch: int = 8, labels: Rows = TWO_CLASSES, **config: Any) -> Selection:
-    learner = Learner(labels, rate=rate, epoch=epoch)
+def search(rate: float, best: int = 9, labels: Rows = TWO_CLASSES, **config: Any) -> Selection:
+    learner = Learner(labels, rate=rate, epochs=best)
     return select_plan(learner, labels, FinetuneConfig(**config), RATES, seed=0)
 
 
@@ -63,56 +57,70 @@ def search(rate: float, epoch: int = 8, labels: Rows = TWO_CLASSES, **config: An
 
 
 @pytest.mark.parametrize("rate", RATES)
-@pytest.mark.parametrize("epoch", [3, 6, 9, 12])
-def test_the_best_rate_and_quarter_of_the_schedule_win(rate: float, epoch: int) -> None:
-    assert search(rate, epoch).plan == Plan(learning_rate=rate, schedule_epochs=12, epochs=epoch)
+@pytest.mark.parametrize("epochs", [6, 12])
+def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(
+    rate: float, epochs: int
+) -> None:
+    found = search(rate, epochs)
+    assert found.plan == Plan(learning_rate=rate, epochs=epochs)
+    assert [plan.epochs for plan, _ in found.tried] == [12] * (len(found.tried) - 1) + [6]
+    assert found.tried[-1][0].learning_rate == rate
 
 
 def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever() -> None:
     def tried(rate: float) -> list[float]:
-        return [plan.learning_rate for plan, _ in search(rate).tried]
+        return [plan.learning_rate for plan, _ in search(rate, best=12).tried]
 
-    assert tried(1e-3) == list(RATES)
-    assert tried(1e-5) == pytest.approx([2.7e-5, 9e-5, *RATES])
-    assert tried(9e-3) == pytest.approx([*RATES, 9e-3, 2.7e-2])
+    assert tried(1e-3) == [*RATES, 1e-3]
+    assert tried(1e-5) == pytest.approx([2.7e-5, 9e-5, *RATES, 2.7e-5])
+    assert tried(9e-3) == pytest.approx([*RATES, 9e-3, 2.7e-2, 9e-3])
     assert search(9e-3).plan.learning_rate == pytest.approx(9e-3)
 
 
 def test_what_the_config_fixes_is_not_searched() -> None:
     found = search(1e-3, learning_rate=7e-4)
-    assert [plan.learning_rate for plan, _ in found.tried] == [7e-4]
-    assert found.plan.epochs in (3, 6, 9, 12)
+    assert [plan for plan, _ in found.tried] == [
+        Plan(learning_rate=7e-4, epochs=epochs) for epochs in (12, 6)
+    ]
     found = search(1e-3, epochs=3)
-    assert found.plan == Plan(learning_rate=1e-3, schedule_epochs=3, epochs=3)
+    assert found.plan == Plan(learning_rate=1e-3, epochs=3)
+    assert [plan.epochs for plan, _ in found.tried] == [3, 3, 3]
+
+
+def test_a_sample_is_searched_for_the_rate_alone() -> None:
+    found = search(1e-3, labels=np.arange(SEARCH_ROWS + 1) % 2)
+    assert [plan for plan, _ in found.tried] == [
+        Plan(learning_rate=rate, epochs=4) for rate in RATES
+    ]
 
 
 def test_of_large_sets_a_fixed_rate_needs_no_search() -> None:
     labels = np.arange(SEARCH_ROWS + 1) % 2
-    learner = Learner(labels, rate=1e-3, epoch=1)
+    learner = Learner(labels, rate=1e-3, epochs=1)
     config = FinetuneConfig(learning_rate=5e-4)
     found = select_plan(learner, labels, config, RATES, seed=0)
     assert learner.asked == []
     plan = final_plan(found.plan, len(labels), config)
-    assert plan == Plan(learning_rate=5e-4, schedule_epochs=4, epochs=4)
+    assert plan == Plan(learning_rate=5e-4, epochs=4)
 
 
 def test_rows_are_not_held_out_for_a_result_that_nobody_needs() -> None:
-    learner = Learner(TWO_CLASSES, rate=1e-3, epoch=1)
+    learner = Learner(TWO_CLASSES, rate=1e-3, epochs=1)
     config = FinetuneConfig(learning_rate=5e-4, epochs=6)
     found = select_plan(learner, TWO_CLASSES, config, RATES, seed=0, needs_held_out=False)
     assert learner.asked == []
-    assert found.line() == "learning rate 0.0005, 6 of 6 epochs"
+    assert found.line() == "learning rate 0.0005, 6 epochs"
     select_plan(learner, TWO_CLASSES, config, RATES, seed=0)
     assert learner.asked == [found.plan]
 
 
-def test_large_sets_keep_the_rate_of_the_search_and_have_a_schedule_of_their_own() -> None:
+def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own() -> None:
     config = FinetuneConfig()
-    plan = Plan(learning_rate=1e-3, schedule_epochs=4, epochs=3)
+    plan = Plan(learning_rate=1e-3, epochs=4)
     assert final_plan(plan, 1000, config) == plan
-    assert final_plan(plan, 60_000, config) == replace(plan, schedule_epochs=3, epochs=3)
-    assert [scheduled_epochs(n, config) for n in (100, 1000, 10_000, 100_000)] == [12, 6, 4, 3]
-    assert scheduled_epochs(100, FinetuneConfig(epochs=2)) == 2
+    assert final_plan(plan, 60_000, config) == replace(plan, epochs=3)
+    assert [most_epochs(n, config) for n in (100, 1000, 10_000, 100_000)] == [12, 6, 4, 3]
+    assert most_epochs(100, FinetuneConfig(epochs=2)) == 2
 
 
 def test_wider_models_get_lower_rates() -> None:
@@ -125,6 +133,9 @@ def test_wider_models_get_lower_rates() -> None:
 def test_a_selection_survives_json() -> None:
     found = search(1e-3)
     assert Selection.from_dict(found.to_dict()) == found
+    earlier = found.to_dict()
+    earlier["plan"]["schedule_epochs"] = 12
+    assert Selection.from_dict(earlier) == found
     worst = HeldOut.of(np.array([[np.nan, 0]], np.float32), np.array([1]))
     diverged = replace(found, tried=(*found.tried, (found.plan, worst)))
     text = json.dumps(diverged.to_dict(), allow_nan=False)

@@ -78,32 +78,9 @@ def trained(config: FinetuneConfig, plan: Plan, **options: object) -> BertForCla
     return model
 
 
-def test_training_may_end_before_its_schedule_does() -> None:
-    """The first epochs are the same, whether or not others follow."""
-    config = FinetuneConfig(batch_size=8, precision="fp32")
-    seen: list[torch.Tensor] = []
-    models: list[BertForClassification] = []
-
-    def keep(epoch: int) -> None:
-        seen.append(models[-1].classifier.weight.detach().clone())
-
-    models.append(small_model(hidden_dropout_prob=0.1))
-    rows, labels = some_rows(50)
-    whole = Plan(learning_rate=1e-3, schedule_epochs=4, epochs=4)
-    with tqdm(disable=True) as progress:
-        train_classifier(
-            models[-1], rows, labels, config, whole, seed=3, progress=progress, after_epoch=keep
-        )
-    cut = trained(config, Plan(learning_rate=1e-3, schedule_epochs=4, epochs=2))
-    assert len(seen) == 4
-    assert torch.equal(cut.classifier.weight, seen[1])
-    shorter = trained(config, Plan(learning_rate=1e-3, schedule_epochs=2, epochs=2))
-    assert not torch.equal(shorter.classifier.weight, seen[1])
-
-
 def test_a_telling_token_is_learned_in_either_precision() -> None:
     rows, labels = some_rows(50)
-    plan = Plan(learning_rate=3e-3, schedule_epochs=8, epochs=8)
+    plan = Plan(learning_rate=3e-3, epochs=8)
     for precision in ("fp32", "bf16"):
         model = trained(FinetuneConfig(batch_size=8, precision=precision), plan)
         found = predict_logits(model, rows, precision=precision)

@@ -215,7 +215,6 @@ def _check_version(path: AnyPath, schema: pa.Schema) -> None:
     found = stored_version(schema)
     if found not in (str(SCHEMA_VERSION), str(PACKED_VERSION)):
         raise InputError(
-            f"{path} has schema version {escaped(found[:40])}, this code reads {SCHEMA_VERSION} and "
-            f"{PACKED_VERSION}; "
-            "build it again with `clozeline shards`."
+            f"{path} has schema version {escaped(found[:40])}, this code reads "
+            f"{SCHEMA_VERSION} and {PACKED_VERSION}; build it again with `clozeline shards`."
         )

@@ -3,7 +3,6 @@
 rows, labels  ->  model, the chosen plan, its results on held-out training rows
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,7 +23,7 @@ from train.finetuning.selection import (
     candidate_rates,
     final_plan,
     final_split,
-    held_out_results,
+    held_out_result,
     select_plan,
 )
 from train.finetuning.training import (
@@ -84,9 +83,8 @@ class Fitter:
                     needs_held_out=needs_held_out,
                 )
             elif needs_held_out and len(labels) <= SEARCH_ROWS:
-                plan = chosen.plan
-                by_stop = held_out_results(held_out_logits, labels, plan, [plan.epochs], seed=seed)
-                chosen = replace(chosen, held_out=by_stop[plan.epochs])
+                result = held_out_result(held_out_logits, labels, chosen.plan, seed=seed)
+                chosen = replace(chosen, held_out=result)
             else:
                 chosen = replace(chosen, held_out=NOT_HELD_OUT)
         plan = final_plan(chosen.plan, len(labels), self.config)
@@ -96,33 +94,14 @@ class Fitter:
     def _train_finally(
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
     ) -> Fitted:
-        """The final training; where rows are held out of it, the best epoch is kept."""
+        """The final training, and its result where rows are held out of it."""
         kept, held = final_split(labels, seed=seed)
-        model, plan = self.new_model(seed), chosen.plan
-        train = partial(
-            train_classifier,
-            *(model, rows.take(kept), labels[kept], self.config, plan),
-            seed=seed,
-            progress=progress,
-        )
-        if not len(held):
-            train()
-            self._check_finite(model, rows, plan)
-            return Fitted(model=model, selection=chosen)
-        held_rows, best, weights = rows.take(held), chosen, model.state_dict()
-
-        def keep_the_best(epoch: int) -> None:
-            nonlocal best, weights
-            result = HeldOut.of(self._logits(model, held_rows), labels[held])
-            is_first = best is chosen
-            if is_first or self.config.epochs != "auto" or result.loss < best.held_out.loss:
-                best = replace(chosen, plan=replace(plan, epochs=epoch), held_out=result)
-                weights = {name: value.clone() for name, value in model.state_dict().items()}
-
-        train(after_epoch=keep_the_best)
-        model.load_state_dict(weights)
-        self._check_finite(model, rows, plan)
-        return Fitted(model=model, selection=best)
+        model = self._trained(rows, labels, seed, progress, kept, chosen.plan)
+        self._check_finite(model, rows, chosen.plan)
+        if len(held):
+            result = HeldOut.of(self._logits(model, rows.take(held)), labels[held])
+            chosen = replace(chosen, held_out=result)
+        return Fitted(model=model, selection=chosen)
 
     def _check_finite(self, model: BertForClassification, rows: Encoded, plan: Plan) -> None:
         """Raises DivergedError where weights, or what they give for the first rows, are NaN."""
@@ -143,22 +122,20 @@ class Fitter:
         train: Rows,
         held: Rows,
         plan: Plan,
-        stops: Sequence[int],
-    ) -> dict[int, Logits]:
-        model, held_rows = self.new_model(seed), rows.take(held)
-        found: dict[int, Logits] = {}
+    ) -> Logits:
+        model = self._trained(rows, labels, seed, progress, train, plan)
+        return self._logits(model, rows.take(held))
 
-        def evaluate(epoch: int) -> None:
-            if epoch in stops:
-                found[epoch] = self._logits(model, held_rows)
-
+    def _trained(
+        self, rows: Encoded, labels: Labels, seed: int, progress: tqdm, train: Rows, plan: Plan
+    ) -> BertForClassification:
+        model = self.new_model(seed)
         train_classifier(
             *(model, rows.take(train), labels[train], self.config, plan),
             seed=seed,
             progress=progress,
-            after_epoch=evaluate,
         )
-        return found
+        return model
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
         return predict_logits(model, rows, precision=self.config.precision)

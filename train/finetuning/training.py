@@ -1,12 +1,4 @@
-"""Training of one classifier: AdamW, a linear warm-up and decay, and dropout drawn from the seed.
-
-    plan: peak 1e-3, schedule of 4 epochs, 3 epochs trained
-
-    rate   /\\
-          /  \\ _              warm-up, decay to 0 at the end of epoch 4
-         /      \\ _
-        0    1    2    3|   4      training ends here
-"""
+"""Training of one classifier: AdamW, linear warm-up and decay, dropout drawn from the seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,8 +29,7 @@ class Plan:
     """How long a classifier is trained, and at which learning rate."""
 
     learning_rate: float  # peak, of the top layers
-    schedule_epochs: int  # the learning rate decays to 0 over so many epochs
-    epochs: int  # training ends after so many of them
+    epochs: int  # over which it warms up and decays to 0
 
 
 def train_classifier(
@@ -50,13 +41,11 @@ def train_classifier(
     *,
     seed: int,
     progress: tqdm,
-    after_epoch: Callable[[int], None] | None = None,
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
 
     The loss is the cross-entropy of classes, or the squared error of real numbers (`labels` float).
-    Dropout and the order of rows depend on the seed only. `after_epoch` gets the number of finished
-    epochs; it may evaluate the model.
+    Dropout and the order of rows depend on the seed only.
     """
     device = model.classifier.weight.device
     precision = resolve_precision(config.precision, device)
@@ -64,7 +53,7 @@ def train_classifier(
     targets = torch.from_numpy(labels)
     loss_of = loss_function(labels, model.classifier.out_features, config, device)
     batch_size = rows_per_step(len(rows), config)
-    total = plan.schedule_epochs * -(-len(rows) // batch_size)
+    total = plan.epochs * -(-len(rows) // batch_size)
     step = 0
     model.train()
     for epoch in range(plan.epochs):
@@ -85,8 +74,6 @@ def train_classifier(
             optimizer.zero_grad(set_to_none=True)
             step += 1
             progress.update()
-        if after_epoch is not None:
-            after_epoch(epoch + 1)
 
 
 def rows_per_step(rows: int, config: FinetuneConfig) -> int:
