@@ -10,16 +10,18 @@ import tracemalloc
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline.common.counter_rng import random_bits
 from pipeline.common.errors import InputError
 from pipeline.config import DataConfig
 from pipeline.dataset.manifest import Manifest, ShardEntry
-from pipeline.report.dropped import REASONS, dropped_lines
+from pipeline.report.dropped import CLEANED, REASONS, dropped_lines
 from pipeline.sources.formats import find_sources, list_blocks, read_block
 from pipeline.sources.record_boundaries import TooLong, cut_chunks
 from pipeline.sources.text_files import BOUNDARIES
@@ -137,6 +139,52 @@ def test_utf8_with_a_mark_and_text_with_a_nul_are_text(tmp_path):
 def test_a_packed_file_is_unpacked_whatever_its_name(name, data, tmp_path):
     (tmp_path / name).write_bytes(gzip.compress(data))
     assert read(tmp_path / name)[0] == ["One.", "Two."]
+
+
+GERMAN = "Die Bären mögen süße Äpfel.\n\n" * 300
+ENCODED = {
+    "a.txt": GERMAN,
+    "a.jsonl": "".join(
+        json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in GERMAN.split("\n\n")
+    ),
+    "wiki_00": f'<doc id="1" title="Bären">\nBären\n\n{GERMAN}</doc>\n',
+    "a.xml": f"<mediawiki><page><title>B</title><revision><text>{GERMAN}</text></revision></page>"
+    "</mediawiki>",
+    "data": '{"text": "' + "Bären. " * 300 + '"}\n',
+}
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_latin1_is_refused_with_the_command_that_converts_it(name, tmp_path):
+    source, text = tmp_path / name, ENCODED[name]
+    source.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=rf"not in UTF-8 \(.*: iconv -f WINDOWS-1252 .*/{name} >"):
+        list_blocks([str(source)])
+    source.write_bytes(text.encode())
+    assert "Bären" in read(source)[0][0]
+
+
+def test_noise_is_refused_and_a_dump_in_utf16_is_not(tmp_path):
+    (tmp_path / "a.txt").write_bytes(random_bits(7, np.arange(100)).tobytes())
+    with pytest.raises(InputError, match=r"a\.txt is not in UTF-8 \(\d+ of its first 800 bytes"):
+        list_blocks([str(tmp_path / "a.txt")])
+    (tmp_path / "a.xml").write_bytes(ENCODED["a.xml"].replace("ä", "語").encode("utf-16"))
+    assert "B語ren" in read(tmp_path / "a.xml")[0][0]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"A caf\xe9. " + b"Plain text. " * 9000 + b"\xe9" * 19,  # few
+        ("語" * 40 + " ").encode() * 600 + b"\xe8\xaa. " * 90,  # cut characters, most are whole
+        b"x" + "語".encode() * 40_000,  # the first bytes end inside a character
+        b"caf\xe9",
+    ],
+)
+def test_text_with_a_rare_bad_byte_is_read(data, tmp_path):
+    (tmp_path / "a.txt").write_bytes(data)
+    [text] = read(tmp_path / "a.txt")[0]
+    assert text == data.decode(errors="replace").strip()
 
 
 def test_a_parquet_page_is_compared_with_its_checksum(tmp_path):
@@ -297,8 +345,17 @@ def test_every_reason_has_its_words():
     source = "".join(path.read_text() for path in PIPELINE.rglob("*.py"))
     reasons = set(re.findall(r'dropped\["(\w+)"\]', source))
     reasons |= set(re.findall(r'Counter\(\{"(\w+)": \w+, "(\w+)"', source)[0])
-    reasons |= set(re.findall(r'\.count\("(\w+)"\)', source)) - {"invalid_utf8", "nul"}
-    assert reasons == set(REASONS)
+    counted = set(re.findall(r'\.count\("(\w+)"\)', source))
+    assert set(CLEANED) < counted
+    assert reasons | counted - set(CLEANED) == set(REASONS)
+
+
+def test_what_is_cleaned_is_named_above_one_percent_of_the_documents():
+    found = manifest(documents=199, invalid_utf8=150, nul=2, dropped={"empty": 1})
+    assert list(dropped_lines(found)) == [
+        "cleaned 150 of 200 documents (75.0%): bytes that are not UTF-8 became U+FFFD; if the text "
+        "is in another encoding, convert the sources with iconv"
+    ]
 
 
 def test_json_of_one_line_stays_what_it_is(tmp_path):

@@ -1,6 +1,7 @@
-"""What a data set left out, in words, for the last lines of the terminal.
+"""What a data set left out or cleaned, in words, for the last lines of the terminal.
 
-dropped 3,640 of 12,911 pairs (28.2 %): more random pairs than following ones
+dropped 3,640 of 12,911 pairs (28.2%): more random pairs than following ones
+cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; ...
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,10 +26,19 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "nothing_to_mask": ("pairs", "no token that may be masked"),
     "cut_tokens": ("tokens", "cut off pairs that are longer than --max-seq-length"),
 }
+#: What was cleaned in documents that were kept, by its count.
+CLEANED: Mapping[str, str] = {
+    "invalid_utf8": "bytes that are not UTF-8 became U+FFFD; if the text is in another encoding, "
+    "convert the sources with iconv",
+    "nul": "NUL characters were removed",
+}
 
 
 def dropped_lines(manifest: Manifest) -> Iterator[str]:
-    """A line for each reason that left out more than 1 % of what there was of its kind."""
+    """A line for each reason that left out or cleaned more than 1 % of what there was of its kind.
+
+    The documents of the sources are those that were kept and those that were left out.
+    """
     dropped, copies = manifest.dropped, manifest.config.dupe_factor
     kept = {
         # A duplicate was counted as read before it was found.
@@ -38,8 +48,18 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
         "tokens": (manifest.counts.get("tokens", 0)) * copies - dropped.get("cut_tokens", 0),
     }
     for reason, (unit, words) in REASONS.items():
-        count = dropped.get(reason, 0)
-        same_unit = (dropped.get(name, 0) for name, (kind, _) in REASONS.items() if kind == unit)
-        total = max(kept[unit] + sum(same_unit), count)
-        if count > THRESHOLD * total:
-            yield f"dropped {count:,} of {total:,} {unit} ({count / total:.1%}): {words}"
+        total = kept[unit] + _count_dropped(manifest, unit)
+        yield from _line("dropped", dropped.get(reason, 0), total, unit, words)
+    for reason, words in CLEANED.items():
+        total = kept["documents"] + _count_dropped(manifest, "documents")
+        yield from _line("cleaned", manifest.counts.get(reason, 0), total, "documents", words)
+
+
+def _count_dropped(manifest: Manifest, unit: str) -> int:
+    return sum(manifest.dropped.get(name, 0) for name, (kind, _) in REASONS.items() if kind == unit)
+
+
+def _line(verb: str, count: int, total: int, unit: str, words: str) -> Iterator[str]:
+    total = max(total, count)
+    if count > THRESHOLD * total:
+        yield f"{verb} {count:,} of {total:,} {unit} ({count / total:.1%}): {words}"

@@ -48,7 +48,7 @@ class Format:
     read_table: Callable[[Block, Sequence[str]], pa.Table] | None = None
     has_columns: bool = False  #: whether `?text=` may name columns
     scheme: str | None = None  #: the beginning of a source that is not a file
-    is_utf8: bool = False  #: the whole file
+    encodings: tuple[str, ...] = ()  #: of the whole file, where it is text
     file_name: str | None = None  #: a pattern for names, without the extension of a compression
     matches: Callable[[str, bytes], bool] | None = None  #: the same for (name, first bytes)
 
@@ -67,12 +67,14 @@ FORMATS = (
         name="wikiextractor",
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_wikiextractor,
+        encodings=("UTF-8",),
         matches=text_files.is_wikiextractor,
     ),
     Format(
         name="mediawiki",
         list_blocks=mediawiki.list_stream_ranges,
         read_block=mediawiki.read_articles,
+        encodings=("UTF-8", "UTF-16"),
         file_name=mediawiki.FILE_NAME,
         matches=mediawiki.has_root_tag,
     ),
@@ -82,7 +84,7 @@ FORMATS = (
         read_block=text_files.read_json_lines,
         read_table=text_files.read_json_table,
         has_columns=True,
-        is_utf8=True,
+        encodings=("UTF-8",),
         file_name=text_files.JSON_LINES_NAME,
         matches=text_files.is_json_lines,
     ),
@@ -90,7 +92,7 @@ FORMATS = (
         name="text",
         list_blocks=text_files.list_byte_ranges,
         read_block=text_files.read_plain_text,
-        is_utf8=True,
+        encodings=("UTF-8",),
         file_name=text_files.PLAIN_TEXT_NAME,
         matches=text_files.is_plain_text,
     ),
@@ -267,15 +269,21 @@ def recognize(file: File) -> tuple[Format, str | None]:
     """
     name = bare_name(file.path)
     head, compression = unpacked_head(file.path)
-    for format in FORMATS:
-        if format.file_name and re.search(format.file_name, name, re.IGNORECASE):
-            if format.is_utf8:
-                check_utf8(file.path, head)
-            return format, compression
-    for format in FORMATS:
-        if format.matches and format.matches(name, head):
-            return format, compression
+    format = _by_name(name) or _by_head(name, head)
+    if format:
+        if format.encodings:
+            check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
+        return format, compression
     raise InputError(
         f"{file.path}: unknown format; give Parquet, .jsonl, .txt, WikiExtractor's wiki_00 or "
         f"MediaWiki's .xml, also as .{' .'.join(COMPRESSIONS)}"
     )
+
+
+def _by_name(name: str) -> Format | None:
+    named = (row for row in FORMATS if row.file_name)
+    return next((row for row in named if re.search(row.file_name or "", name, re.IGNORECASE)), None)
+
+
+def _by_head(name: str, head: bytes) -> Format | None:
+    return next((row for row in FORMATS if row.matches and row.matches(name, head)), None)
