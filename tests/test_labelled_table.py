@@ -146,6 +146,52 @@ def test_bad_tables_are_one_clear_line(
     assert "\n" not in str(error.value)
 
 
+def with_stray_quotes(delimiter: str, *rows: int) -> str:
+    """A header and 1,000 rows, of which some begin with a quotation mark that does not close."""
+    texts = ['"' * (i in rows) + f"Brilliant, said {i}" for i in range(1, 1001)]
+    texts = [text.replace(delimiter, ";") for text in texts]
+    return "\n".join(["label" + delimiter + "text", *(f"1{delimiter}{text}" for text in texts)])
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+@pytest.mark.parametrize("rows", [(100,), (100, 900), (1,), (1000,), (999, 1000)])
+def test_a_quotation_mark_that_is_not_closed_names_its_row(
+    name: str, rows: tuple[int, ...], tmp_path: Path
+) -> None:
+    data = with_stray_quotes("," if name == "a.csv" else "\t", *rows)
+    with pytest.raises(InputError, match=rf'{name}: row {rows[0]} has .*: "Brilliant[,;] said'):
+        read_table(write(tmp_path / name, data), ["label", "text"])
+
+
+@pytest.mark.parametrize(
+    ("data", "named"),
+    [
+        ('label,text\n1,"a\nb"\n\n2,"c" d\n', "row 2"),
+        ('label,text\r1,"a"\r"2,c', "row 2"),
+        ('"label,text\n1,a\n', "the header"),
+        ('\ufeff"label,text\n1,a\n', "the header"),
+        ('label,text\n1,"""a"", b\n', "row 1"),
+    ],
+)
+def test_a_bad_field_is_named_by_its_row(data: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"a.csv: {named} has a field that begins with") as error:
+        read_table(write(tmp_path / "a.csv", data), ["label", "text"])
+    assert "\n" not in str(error.value)
+
+
+def test_marks_inside_a_field_and_whole_quoted_fields_are_text(tmp_path: Path) -> None:
+    rows = [
+        '\ufeff"label",text',
+        '1,He said "no".',
+        '2,"""Well"", she\n\nsaid, no"',
+        '3,""""',
+        '4,""',
+    ]
+    table = read_table(write(tmp_path / "a.csv", "\r\n".join(rows)), ["label", "text"])
+    expected = ['He said "no".', '"Well", she\n\nsaid, no', '"', ""]
+    assert table.column("text").to_pylist() == expected
+
+
 def test_nulls_in_parquet_are_named_by_row(tmp_path: Path) -> None:
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"label": [1, 0, None]}), source, row_group_size=1)

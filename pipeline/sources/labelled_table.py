@@ -3,17 +3,19 @@
     read_table("train.csv", ["label", "text"])  ->  label: ["1", "0", ..]  text: ["Good.", ..]
 
 Unlike a corpus a table is small and every row counts: it is read whole, and the first bad row is an
-error that names it. CSV has no types, so all its columns are text; compare labels as text.
+error that names it. CSV has no types, so all its columns are text; compare labels as text. A field
+of a CSV or TSV file that begins with a quotation mark ends with one.
 """
 
 import io
+import re
 from collections.abc import Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from pipeline.common.errors import InputError, one_line
+from pipeline.common.errors import InputError, escaped, one_line
 from pipeline.sources.block import Block
 from pipeline.sources.documents import fix_unicode
 from pipeline.sources.files import (
@@ -30,6 +32,8 @@ from pipeline.sources.text_columns import check_columns, is_string, strings
 
 MAX_CSV_BLOCK = (1 << 31) - 1  #: bytes, Arrow's limit
 DELIMITERS = {"csv": ",", "tsv": "\t"}
+LINE_END = re.compile(rb"\r\n|\r|\n")
+SHOWN_BYTES = 40  #: of a bad field
 
 
 def read_table(source: str, columns: Sequence[str]) -> pa.Table:
@@ -81,6 +85,7 @@ def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Tab
     data = read_unpacked(path, compression)
     if not data.strip():
         raise InputError(f"{path} has no rows")
+    _check_quotes(path, data, delimiter)
     parse = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     # One block where possible, since no row may be longer than a block.
     read = pa_csv.ReadOptions(block_size=min(len(data) + 1, MAX_CSV_BLOCK))
@@ -103,6 +108,28 @@ def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Tab
         raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
     check_columns(path, names, columns)
     return table.select(list(columns))
+
+
+def _check_quotes(path: str, data: bytes, delimiter: str) -> None:
+    """Raises InputError for a field that begins with a quotation mark and does not end with one.
+
+    Arrow reads it up to the next mark, rows later, as one field. A mark inside an unquoted field is
+    text.
+    """
+    begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % delimiter.encode()
+    quoted = rb'"(?:%s)(?:[^"]++|"")*+' % b"|".join(rb"(?<=%s)" % begin for begin in begins)
+    fields = re.compile(rb'%s("(?=[%s\r\n]|\Z))?' % (quoted, delimiter.encode()))
+    bad = next((field for field in fields.finditer(data) if field[1] is None), None)
+    if bad is None:
+        return
+    before = fields.sub(b"x", data[: bad.start()])  # line ends in quoted fields begin no row
+    row = sum(map(bool, LINE_END.split(before)[:-1]))
+    shown = LINE_END.split(data[bad.start() : bad.start() + SHOWN_BYTES])[0].decode(errors="ignore")
+    raise InputError(
+        f"{path}: {f'row {row}' if row else 'the header'} has a field that begins with a quotation "
+        f"mark and does not end with one: {escaped(shown)} ... Quote the whole field and double "
+        'the marks in it: """Well"", she said."'
+    )
 
 
 def _checked(where: str, table: pa.Table) -> pa.Table:
