@@ -10,8 +10,7 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from pipeline.common.errors import InputError
-from pipeline.job.beam_graph import _closed_client, run_graph
-from tests.test_steps import work
+from pipeline.job.beam_graph import _closed_client, make_pipeline
 
 PORTABLE = "--runner=PortableRunner"
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
@@ -25,12 +24,10 @@ def nobody() -> Iterator[str]:
         yield f"127.0.0.1:{silent.getsockname()[1]}"
 
 
-def refusal(folder, *beam_args):
+def refusal(*beam_args):
     """What is said of Beam options before any work begins."""
-    blocks, context = work(folder)
     with pytest.raises(InputError) as refused:
-        run_graph(blocks, context=context, beam_args=beam_args)
-    assert not list(context.cache_dir.iterdir())
+        make_pipeline(beam_args)
     return str(refused.value)
 
 
@@ -42,26 +39,26 @@ def refusal(folder, *beam_args):
         [PORTABLE, "--job_endpoint=embed", "stray"],
     ],
 )
-def test_an_option_that_nobody_knows_is_named(beam_args, tmp_path):
+def test_an_option_that_nobody_knows_is_named(beam_args):
     unknown = {"--nonsense": "--nonsense 1", PORTABLE: "stray"}.get(beam_args[0], beam_args[0])
-    assert refusal(tmp_path, *beam_args).startswith(f"neither Beam nor the runner knows {unknown};")
+    assert refusal(*beam_args).startswith(f"neither Beam nor the runner knows {unknown};")
 
 
-def test_a_runner_that_is_not_installed_is_named(tmp_path):
-    found = refusal(tmp_path, "--runner=nowhere.to.be.Found")
+def test_a_runner_that_is_not_installed_is_named():
+    found = refusal("--runner=nowhere.to.be.Found")
     assert found.startswith("the runner cannot be imported (No module named 'nowhere')")
 
 
-def test_a_job_server_that_does_not_answer_is_named_and_its_own_options_pass(nobody, tmp_path):
-    found = refusal(tmp_path, PORTABLE, f"--job_endpoint={nobody}", "--an_option_of_its_own=1")
+def test_a_job_server_that_does_not_answer_is_named_and_its_own_options_pass(nobody):
+    found = refusal(PORTABLE, f"--job_endpoint={nobody}", "--an_option_of_its_own=1")
     assert found.startswith(f"--job_endpoint: cannot connect to {nobody} (")
 
 
 @pytest.mark.parametrize("address", ["tcp://{}", "{}", "tcp://127.0.0.1:port"])
-def test_a_dask_scheduler_that_does_not_answer_is_named(address, nobody, tmp_path):
+def test_a_dask_scheduler_that_does_not_answer_is_named(address, nobody):
     pytest.importorskip("distributed", reason="needs clozeline[dask]")
     address = address.format(nobody)
-    found = refusal(tmp_path, DASK, f"--dask_client_address={address}")
+    found = refusal(DASK, f"--dask_client_address={address}")
     assert found.startswith(f"--dask_client_address: cannot connect to {address} (")
 
 

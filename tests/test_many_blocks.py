@@ -6,7 +6,13 @@ from dataclasses import replace
 import pytest
 
 from pipeline.dataset.manifest import MANIFEST
-from pipeline.job.beam_graph import MergeBlocks, TokenizeBlock, _by_group, run_graph
+from pipeline.job.beam_graph import (
+    MergeBlocks,
+    TokenizeBlock,
+    _by_group,
+    make_pipeline,
+    run_graph,
+)
 from pipeline.job.job import local_runner
 from pipeline.job.steps import JobContext
 from pipeline.sources.block import Block
@@ -24,7 +30,7 @@ def merging(monkeypatch):
 
 def run(blocks, context):
     """The whole graph, in this process."""
-    run_graph(blocks, context=context, beam_args=local_runner(1))
+    run_graph(make_pipeline(local_runner(1)), blocks, context=context)
 
 
 def merged_files(context):

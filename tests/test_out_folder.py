@@ -10,7 +10,10 @@ import pytest
 from pipeline.common.errors import InputError, JobFailedError
 from pipeline.dataset.manifest import JOB, MANIFEST, read_manifest
 from pipeline.job.job import plan_shards
+from pipeline.tokenization.tokenizer import Tokenizer
+from pipeline.tokenization.vocabulary import Normalization
 from pipeline.verify.verify import verify
+from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import shard_digests
 from tests.test_job import OPTIONS, shards
 from tests.test_steps import CONFIG, TEXT
@@ -154,6 +157,57 @@ def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(copy):
     assert {name: (out / name).read_text() for name in mine} == mine
     assert len(shard_digests(out)) == 3  # two, and mine
     assert not (out / "train-00000-of-00003.arrow").exists()
+
+
+def tokenizer_without_punkt(folder):
+    small_tokenizer().save(folder / "plain")
+    return {"tokenizer_dir": folder / "plain"}
+
+
+def tokenizer_with_bad_punkt(folder):
+    small_tokenizer({"language": "none"}).save(folder / "bad")
+    return {"tokenizer_dir": folder / "bad"}
+
+
+REFUSED = {
+    "an unknown Beam option": lambda folder: {"beam_args": ["--bogus=1"]},
+    "a wrong value": lambda folder: {"beam_args": ["--direct_num_workers=many"]},
+    "an unknown runner": lambda folder: {"beam_args": ["--runner=NoSuchRunner"]},
+    "Beam's help": lambda folder: {"beam_args": ["--help"]},
+    "no punkt.json": tokenizer_without_punkt,
+    "invalid Punkt parameters": tokenizer_with_bad_punkt,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_overwrite_removes_nothing_before_the_command_is_valid(name, copy):
+    more = REFUSED[name](copy)
+    before = contents(copy / "out")
+    with pytest.raises(SystemExit if name == "Beam's help" else InputError) as refused:
+        shards(copy, TWO, OVERWRITE, **more)
+    assert getattr(refused.value, "code", None) in (None, 0)
+    assert contents(copy / "out") == before
+
+
+def test_a_foreign_file_in_the_folder_of_the_tokenizer_is_named_before_anything_goes(copy):
+    (copy / "out" / "tokenizer" / "notes.txt").write_text("x")
+    Tokenizer(
+        small_tokenizer().tokens, Normalization(lowercase=True, strip_accents=False), PUNKT
+    ).save(copy / "other")
+    before = contents(copy / "out")
+    with pytest.raises(InputError, match=r"holds files that are not part .*\(notes\.txt\)"):
+        shards(copy, TWO, OVERWRITE, tokenizer_dir=copy / "other")
+    assert contents(copy / "out") == before
+    shards(copy, TWO, OVERWRITE)  # with the same tokenizer it is in nobody's way
+    assert (copy / "out" / "tokenizer" / "notes.txt").read_text() == "x"
+
+
+def test_a_file_in_the_place_of_the_tokenizer_is_named(copy):
+    shutil.rmtree(copy / "out" / "tokenizer")
+    (copy / "out" / "tokenizer").write_text("x")
+    with pytest.raises(InputError, match=r"is a file, and the tokenizer goes there; move"):
+        shards(copy)
+    assert (copy / "out" / MANIFEST).exists()
 
 
 def test_a_manifest_cannot_name_files_outside_the_folder(copy):

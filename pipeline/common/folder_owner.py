@@ -24,7 +24,8 @@ def check_kind(out: AnyPath, kind: str, *, is_own: bool) -> None:
     visible = sorted(name for name in names_in(out) if not name.startswith("."))
     if visible and not is_own:
         raise InputError(
-            f"{out} is not empty and not {kind} ({_first(visible)}); give --out another folder."
+            f"{out} is not empty and not {kind} ({first_names(visible)}); "
+            "give --out another folder."
         )
 
 
@@ -39,8 +40,8 @@ def check_replaceable(out: Path, kind: str, *, own: Iterable[str]) -> None:
     foreign = [name for name in names if not any(fnmatch(name, own) for own in patterns)]
     if foreign:
         raise InputError(
-            f"{out} holds files that are not part of {kind} ({_first(foreign)}), and replacing it "
-            "would remove them; move them, or give --out another folder."
+            f"{out} holds files that are not part of {kind} ({first_names(foreign)}), and "
+            "replacing it would remove them; move them, or give --out another folder."
         )
 
 
@@ -53,5 +54,6 @@ def remove_files(folder: AnyPath, names: Iterable[str]) -> None:
             folder.rmdir()
 
 
-def _first(names: list[str]) -> str:
+def first_names(names: list[str]) -> str:
+    """The first three, for a message: "a.txt, b.txt, c.txt, ..."."""
     return ", ".join(names[:3]) + (", ..." if names[3:] else "")

@@ -26,13 +26,11 @@ from pipeline.sources.block import Block
 SECONDS_TO_CONNECT: Final = 5.0
 
 
-def run_graph(blocks: Sequence[Block], *, context: JobContext, beam_args: Sequence[str]) -> None:
-    """Run the whole job on the runner that the Beam options name; return when it is done.
+def run_graph(pipeline: beam.Pipeline, blocks: Sequence[Block], *, context: JobContext) -> None:
+    """Run the whole job with an empty graph of `make_pipeline`; return when it is done.
 
-    Raises InputError for an unknown option or runner, a runner that is not installed, and an
-    address that does not accept connections. What a step or the runner raises passes through.
+    What a step or the runner raises passes through.
     """
-    pipeline = _pipeline(list(beam_args))
     groups = context.file_groups(blocks)
     inputs = [group.result for group in groups]
     is_local = isinstance(pipeline.runner, FnApiRunner)
@@ -164,8 +162,13 @@ def _by_group(
     return [(numbers[part], block) for part, block in unique.items()]
 
 
-def _pipeline(beam_args: list[str]) -> beam.Pipeline:
-    """An empty graph, once its runner is known to understand the options and to be reachable."""
+def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
+    """An empty graph, once its runner is known to understand the options and to be reachable.
+
+    Raises InputError for an unknown option or runner, a runner that is not installed, and an
+    address that does not accept connections; SystemExit for what Beam's own parser refuses.
+    """
+    beam_args = list(beam_args)
     try:
         root = beam.Pipeline(options=PipelineOptions(beam_args))
     except ImportError as error:

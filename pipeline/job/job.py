@@ -13,13 +13,15 @@ import platform
 import re
 import resource
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeline.common import errors
 from pipeline.common.config_options import option
@@ -39,10 +41,16 @@ from pipeline.job.out_folder import (
     remove_leftovers,
 )
 from pipeline.job.progress import Progress, show_progress
-from pipeline.job.steps import JobContext
+from pipeline.job.steps import JobContext, make_splitter
 from pipeline.sources.block import Block
 from pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+
+
+class RunGraph(Protocol):
+    """Runs the job and returns when it is done."""
+
+    def __call__(self, blocks: Sequence[Block], *, context: JobContext) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +111,11 @@ def build_shards(
             return manifest, False
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
+    run_graph = _with_checked(args)  # before anything is removed
     with naming_store(out_dir), locked_folder(out_dir):
         prepare_folders(context, tokenizer)
         progress = Progress.of(blocks, context)
-        _run_graph(blocks, context, args, progress)
+        _run(run_graph, blocks, context, progress)
         _write_job(progress, sources, args, blocks, started)
         remove_leftovers(context, keep_cache=keep_cache)
         return read_manifest(out_dir), True
@@ -151,8 +160,10 @@ def job_context(
 ) -> JobContext:
     """What every worker of the job needs to know.
 
-    Raises InputError for masks of whole words where the tokenizer does not know them.
+    Raises InputError for masks of whole words where the tokenizer does not know them, and where its
+    Punkt parameters are missing or invalid.
     """
+    make_splitter(tokenizer)
     if config.masking == "whole-words" and not tokenizer.knows_words:
         raise InputError(
             "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
@@ -235,22 +246,33 @@ def _check_store(context: JobContext, beam_args: Sequence[str]) -> None:
             raise InputError(f"{folder} is visible to one process only; give --workers 1.")
 
 
-def _run_graph(
-    blocks: list[Block], context: JobContext, beam_args: list[str], progress: Progress
-) -> None:
+def _with_checked(beam_args: Sequence[str]) -> RunGraph:
+    """`run_graph` with an empty graph of these options.
+
+    Raises InputError for options that Beam or the runner does not accept.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch, LOG)
+        try:
+            with logging_to(log):
+                # Beam logs while it is imported.
+                from pipeline.job.beam_graph import make_pipeline, run_graph
+
+                return partial(run_graph, make_pipeline(beam_args))
+        except SystemExit as error:  # Beam's argument parser has printed the reason and exits
+            if not error.code:  # or its help
+                raise
+            reason = _last_line(log.read_text()).rpartition("error: ")[2]
+            raise InputError(f"Beam rejects the options after --: {reason}.") from error
+
+
+def _run(run_graph: RunGraph, blocks: list[Block], context: JobContext, progress: Progress) -> None:
     with log_file(context.out_dir) as log:
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
-                from pipeline.job.beam_graph import run_graph  # Beam logs while it is imported
-
-                run_graph(blocks, context=context, beam_args=beam_args)
+                run_graph(blocks, context=context)
             if not is_file(context.out_dir / MANIFEST):  # Dask, where the scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
-        except SystemExit as error:  # Beam's argument parser has printed the reason and exits
-            reason = _last_line(log.read_text()).rpartition("error: ")[2]
-            raise InputError(
-                f"Beam rejects the options after --: {reason} (details in {context.out_dir / LOG})."
-            ) from error
         except Exception as error:
             with log.open("a") as file:
                 traceback.print_exc(file=file)

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
-from pipeline.common.folder_owner import check_kind, remove_files
+from pipeline.common.folder_owner import check_kind, first_names, remove_files
 from pipeline.common.paths import (
     PARTIAL,
     make_folder,
@@ -39,9 +39,23 @@ from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tok
 
 
 def check_folder(context: JobContext) -> None:
-    """Raises InputError if the folder is not empty, and neither a data set nor a job's."""
+    """Raises InputError if the folder is not empty, and neither a data set nor a job's.
+
+    Or if other files are in the way of its tokenizer, which is written into a folder of its own.
+    """
     is_own = bool(_read_json(context, MANIFEST) or _read_json(context, JOB))
     check_kind(context.out_dir, "a data set", is_own=is_own)
+    folder = context.out_dir / TOKENIZER
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, and the tokenizer goes there; move it.")
+    foreign = sorted(
+        name for name in set(names_in(folder)) - set(TOKENIZER_FILES) if not name.startswith(".")
+    )
+    if foreign and not _has_tokenizer(context):
+        raise InputError(
+            f"{folder} holds files that are not part of a tokenizer ({first_names(foreign)}), and "
+            "the tokenizer goes there; move them."
+        )
 
 
 def finished_dataset(context: JobContext) -> Manifest | None:

@@ -151,11 +151,7 @@ class Steps:
 
     @cached_property
     def _splitter(self) -> SentenceSplitter:
-        if self.tokenizer.punkt is None:
-            raise InputError(
-                "the tokenizer has no Punkt parameters; make it with `clozeline tokenizer`."
-            )
-        return SentenceSplitter(PunktData.from_json(self.tokenizer.punkt))
+        return make_splitter(self.tokenizer)
 
     @cached_property
     def _columns(self) -> ColumnTokenizer:
@@ -273,6 +269,15 @@ class Steps:
             counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
         counts[self.tokenizer.is_special] = 0
         return _compact(counts)
+
+
+def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
+    """The tokenizer's sentence splitter. Raises InputError for Punkt parameters that do not do."""
+    if tokenizer.punkt is None:
+        raise InputError(
+            "the tokenizer has no Punkt parameters; make it with `clozeline tokenizer`."
+        )
+    return SentenceSplitter(PunktData.from_json(tokenizer.punkt))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from pipeline.common.ragged import Ragged
 from pipeline.config import DataConfig
 from pipeline.dataset.buckets import Buckets
 from pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
-from pipeline.job.beam_graph import run_graph
+from pipeline.job.beam_graph import make_pipeline, run_graph
 from pipeline.job.job import local_runner
 from pipeline.job.memory import process_peak
 from pipeline.job.steps import JobContext
@@ -59,7 +59,7 @@ def measure(num_blocks: int, num_shards: int) -> None:
         for block in blocks:
             write_block(block, context)
         written, started = cpu_seconds(), time.monotonic()
-        run_graph(blocks, context=context, beam_args=local_runner(WORKERS))
+        run_graph(make_pipeline(local_runner(WORKERS)), blocks, context=context)
         used, wall = cpu_seconds() - written, time.monotonic() - started
         job = json.loads((context.out_dir / JOB).read_bytes())
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
