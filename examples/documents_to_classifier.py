@@ -30,7 +30,8 @@ def main(
     how = ("--preset", preset, "--for", f"{round(hours * 3600)}s")
     clozeline("pretrain", shards, "--out", run, *how, "--resume")
     # Compared with the same model from random weights: that is what the pretraining was worth.
-    clozeline("finetune", run, labelled, "--out", work / "classifier", "--from-scratch")
+    compared = ("--from-scratch", "--resume")
+    clozeline("finetune", run, labelled, "--out", work / "classifier", *compared)
 
 
 if __name__ == "__main__":

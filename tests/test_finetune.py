@@ -525,6 +525,15 @@ def test_bad_input_is_one_clear_error(
     assert not (tmp_path / "out").exists()
 
 
+def test_other_test_rows_do_not_take_the_name_of_the_test_rows(
+    run: Path, rows: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "test").write_bytes(Path(rows[1]).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"has the name of the --test rows; give \./test"):
+        finetune(run, rows[0], out=tmp_path / "out", also_test=["test"], config=CONFIG)
+
+
 def test_a_label_that_only_the_test_file_has_is_an_error(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """Fine-tuning under torchrun: two processes share the compared models and agree with one."""
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -43,6 +44,29 @@ def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
     assert both.stdout == alone.stdout.replace(str(one), str(two))  # only one of them prints
     trained = re.findall(r"([-a-z ]+), (\d+) rows, seed (\d): accuracy", both.stderr)
     assert len(trained) == len(set(trained)) == 2 * 2 * 2 + 2 + 1  # bag-of-words has one of 40
+
+
+def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path: Path) -> None:
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "from train.engine.distributed import join_world\n"
+        "from train.finetuning.cells import CellStore\n"
+        "with join_world() as world:\n"
+        "    for name in ('shared', os.environ['RANK']):\n"
+        "        cells = CellStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"
+        "        cells.check_shared(world)\n"
+        "        print(name, 'is shared')\n"
+    )
+    (tmp_path / "job.py").write_text(code)
+    both = subprocess.run(
+        [*TORCHRUN, str(tmp_path / "job.py"), str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert both.returncode != 0
+    assert both.stdout.count("shared is shared\n") == 2
+    assert both.stdout.count("is shared") == 2
+    assert f"not every process sees {tmp_path / '0'}; give --out a folder of a f" in both.stderr
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])

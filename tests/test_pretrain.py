@@ -207,6 +207,17 @@ def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
     assert weights(run) == weights(tmp_path / "new")
 
 
+def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder, monkeypatch):
+    """The first start may have failed before it replaced anything, or after its checkpoint."""
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert train(small_folder, run, overwrite=True, max_steps=3, batch_size=4).is_new
+    assert steps(run) == [3]
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")}
+    again = train(small_folder, run, overwrite=True, max_steps=3, batch_size=4)
+    assert (again.step, again.is_new) == (3, False)
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*.safetensors")} == before
+
+
 def test_a_new_run_that_is_refused_leaves_the_old_one(run, finished, small_folder, tmp_path):
     before = weights(run)
     for start_from, reason in ((run, "both"), (tmp_path, "give a run")):

@@ -69,7 +69,7 @@ def main(folder: Path, seed: str = "0") -> None:
         "finetune", run, TRAIN, "--test", PLAIN, "--also-test", TURNING,
         "--text", "title", "--text-pair", "content", "--from-scratch", "--seeds", "3",
         "--batch-size", "16", "--epochs", "6", "--learning-rate", "1e-3", "--seed", seed,
-        "--out", classifier,
+        "--out", classifier, "--resume",
     )  # fmt: skip
     answers = command("predict", classifier, *REVIEWS).splitlines()
     filled = command("fill", run, *MASKED, "--top", "3").splitlines()

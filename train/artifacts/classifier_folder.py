@@ -11,6 +11,7 @@ The folder is whole or absent, except for DIR/cells/, the results of an unfinish
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pipeline.common.checksums import SUMS, check_sums
 from pipeline.common.errors import InputError
 from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.folder_owner import check_kind, check_replaceable
+from pipeline.common.paths import names_in
 from pipeline.tokenization.tokenizer import TOKENIZER_FILES
 from train.artifacts.partial_folder import restore_folder
 
@@ -28,6 +30,7 @@ CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "tokenizer",
 )
 CELLS, JOB = "cells", "job.json"
+CELL = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
     *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*"),
@@ -54,13 +57,20 @@ def is_classifier(folder: Path) -> bool:
 def check_room(folder: Path, *, overwrite: bool) -> None:
     """Raises InputError where the folder cannot be written, or has foreign files in it."""
     restore_folder(folder)
-    is_unfinished = (folder / CELLS / JOB).exists()
-    check_kind(folder, "a classifier", is_own=is_classifier(folder) or is_unfinished)
+    is_own = is_classifier(folder) or _has_only_cells(folder)
+    check_kind(folder, "a classifier", is_own=is_own)
     if overwrite or not is_classifier(folder):
         check_replaceable(folder, "a classifier", own=OWN_FILES)
     above = next(parent for parent in folder.absolute().parents if parent.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise InputError(f"{above} is not writable; give another --out.")
+
+
+def _has_only_cells(folder: Path) -> bool:
+    """Whether cells/ is ours, though a process was killed before it wrote cells/job.json."""
+    cells = folder / CELLS
+    names = [name for name in names_in(cells) if not name.startswith(".")]
+    return cells.is_dir() and (JOB in names or all(map(CELL.fullmatch, names)))
 
 
 def write_json(path: Path, values: dict[str, Any]) -> None:

@@ -9,6 +9,8 @@ The finished classifier takes the place of the folder.
 
 import json
 import shutil
+import sys
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,12 +19,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pipeline.common.checksums import file_sha256
 from pipeline.common.differences import differences
 from pipeline.common.errors import InputError
+from pipeline.common.given_paths import as_given
 from pipeline.common.paths import whole_file
 from train.artifacts.classifier_folder import CELLS, JOB
+from train.engine.distributed import World
 from train.finetuning.selection import Selection
 from train.labelled.scores import Scores
+
+WEIGHTS = "weights_sha256"  #: in a cell's file, where its weights are stored
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
 
@@ -93,30 +100,59 @@ class CellStore:
     """The finished cells of an unfinished classifier folder."""
 
     def __init__(self, out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """Raises InputError where cells of another job, or without `resume` any, are there."""
+        """With `overwrite`, cells of another job are removed, and without `resume` all of them.
+
+        Raises InputError where cells of another job, or without `resume` any, are there.
+        """
         self._folder = out / CELLS
         self._job = job
-        if overwrite:
+        is_continued = resume and is_unfinished(out, job)
+        if (overwrite and not is_continued) or not (self._folder / JOB).exists():
             shutil.rmtree(self._folder, ignore_errors=True)
-        if not self._folder.exists():
             return
         if not resume:
             raise InputError(
                 f"{out} holds an unfinished fine-tuning; add --resume to continue it, or "
                 "--overwrite to start again."
             )
-        if differs := differences(self._read(self._folder / JOB), job):
+        if differs := differences(_read(self._folder / JOB), job):
             raise InputError(
                 f"{out} holds an unfinished fine-tuning with another config "
                 f"({'; '.join(differs)}); give --overwrite to start again."
             )
 
+    def check_shared(self, world: World) -> None:
+        """Raises InputError on all processes where one of them does not see this folder."""
+        if world.size == 1:
+            return
+        token = self._folder / f".{world.broadcast_from_main(lambda: uuid.uuid4().hex)}"
+        world.broadcast_from_main(lambda: _touch(token))
+        is_missing = world.any(not token.exists())
+
+        def finish() -> None:
+            token.unlink()
+            if is_missing:
+                raise InputError(
+                    f"not every process sees {as_given(self._folder.parent)}; give --out a folder "
+                    "of a file system that all machines share."
+                )
+
+        world.broadcast_from_main(finish)
+
     def read(self, key: CellKey, *, with_weights: bool) -> Cell | None:
-        """A finished cell; None if it is not finished, or if its weights are needed and missing."""
+        """A finished cell; None if it is not, or if its weights are needed and not whole."""
         path = self._path(key, "json")
-        if not path.exists() or (with_weights and not self._path(key, "safetensors").exists()):
+        if not path.exists():
             return None
-        return Cell.from_dict(self._read(path))
+        values = _read(path)
+        if with_weights and not self._has_weights(key, values):
+            return None
+        try:
+            return Cell.from_dict(values)
+        except (LookupError, TypeError) as error:
+            raise InputError(
+                f"{path} is of an earlier version; give --overwrite to start again."
+            ) from error
 
     def read_other(self, key: CellKey) -> Cell:
         """A cell that another process has finished. Raises InputError where it is not found."""
@@ -141,11 +177,22 @@ class CellStore:
             except SafetensorError as error:
                 raise InputError(f"{path} cannot be written ({error}); free some space.") from error
             partial.replace(path)
-        self._write(self._path(cell.key, "json"), cell.to_dict())
+        digest = {WEIGHTS: file_sha256(path)} if weights is not None else {}
+        self._write(self._path(cell.key, "json"), cell.to_dict() | digest)
 
     def read_weights(self, key: CellKey) -> dict[str, Tensor]:
         """The weights that were stored with a cell."""
         return load_file(self._path(key, "safetensors"))
+
+    def _has_weights(self, key: CellKey, values: dict[str, Any]) -> bool:
+        """Whether they are those that were written."""
+        path = self._path(key, "safetensors")
+        if not path.exists():
+            return False
+        is_whole = file_sha256(path) == values.get(WEIGHTS)
+        if not is_whole:
+            print(f"warning: {path} is damaged; the model is trained again.", file=sys.stderr)
+        return is_whole
 
     def _path(self, key: CellKey, ending: str) -> Path:
         return self._folder / f"{key.name}.{ending}"
@@ -154,10 +201,22 @@ class CellStore:
         with whole_file(path) as file:
             file.write((json.dumps(values, indent=2) + "\n").encode())
 
-    def _read(self, path: Path) -> Any:
-        try:
-            return json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{path} cannot be read ({error}); give --overwrite to start again."
-            ) from error
+
+def _touch(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+
+
+def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
+    """Whether the folder holds cells of this job. Raises InputError where they cannot be read."""
+    path = out / CELLS / JOB
+    return path.exists() and not differences(_read(path), job)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path} cannot be read ({error}); give --overwrite to start again."
+        ) from error

@@ -26,8 +26,9 @@ from train.artifacts.classifier_folder import check_room, is_classifier, read_me
 from train.artifacts.pretrained import Pretrained, load_pretrained
 from train.artifacts.run import with_dropout
 from train.engine.distributed import World, is_restart, join_world
+from train.engine.lost_process import lost_process_in_one_line
 from train.engine.malloc import disable_malloc_trim
-from train.finetuning.cells import CellStore
+from train.finetuning.cells import CellStore, is_unfinished
 from train.finetuning.classifier import Classifier, save_classifier
 from train.finetuning.comparison import TEST, ComparedModels, train_all
 from train.finetuning.config import FinetuneConfig
@@ -74,9 +75,9 @@ def finetune(
     out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
     sources = (run, train_source, test_source, also_test)
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
-        if world.any(is_restart()):
-            resume, overwrite = True, False
+        resume = resume or world.any(is_restart())
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out, overwrite)))
+        stack.enter_context(lost_process_in_one_line(world))
         how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "options": options or {}}
         return _finetune_into(out, *sources, config, world, **how)
 
@@ -106,10 +107,12 @@ def _finetune_into(
     tests = {TEST: test, **_read_others(also_test, config)}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
-    if not overwrite and world.broadcast_from_main(lambda: is_classifier(out)):
+    is_continued = world.broadcast_from_main(lambda: resume and is_unfinished(out, job))
+    if not (overwrite or is_continued) and world.broadcast_from_main(lambda: is_classifier(out)):
         return world.broadcast_from_main(lambda: _finished(out, job))
     open_store = partial(CellStore, out, job, resume=resume, overwrite=overwrite)
     store = world.broadcast_from_main(open_store)
+    store.check_shared(world)
     disable_malloc_trim()
     compared = ComparedModels(start, train, tests, class_names(train), config, world.device)
     cells, best, weights = train_all(compared, store, world)
@@ -141,6 +144,8 @@ def _finetune_into(
 
 
 def _read_others(sources: Sequence[str], config: FinetuneConfig) -> dict[str, Labelled]:
+    if TEST in sources:
+        raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
     columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
     return {source: read_named(source, **columns) for source in sources}
 

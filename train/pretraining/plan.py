@@ -15,7 +15,7 @@ from model.config import BertConfig
 from pipeline.dataset.manifest import Manifest, read_manifest
 from train.artifacts.run import RUN, RunConfig, model_config, model_of, read_run
 from train.config import RECIPE_FIELDS
-from train.engine.distributed import World, is_restart
+from train.engine.distributed import World
 from train.engine.precision import resolve_precision
 from train.pretraining.cool_down import CoolDown, settings_of, with_decay
 from train.pretraining.initial_weights import initial_config
@@ -95,8 +95,7 @@ def make_plan(
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
     manifest = read_manifest(shards)
-    is_kept = not overwrite or world.any(is_restart())
-    there = world.broadcast_from_main(lambda: _run_in(out) if is_kept else None)
+    there = world.broadcast_from_main(lambda: None if overwrite else _run_in(out))
     other, left_out = cool_down_from.run if cool_down_from else start_from, 0.0
     model = _model(manifest, preset, dropout=dropout, start_from=other, init=init)
     if dropout is None and there:

@@ -77,9 +77,13 @@ def pretrain(
     with join_world() as world, ExitStack() as stack:
         training = _with_precision(training, model, world)
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
+        read_config = partial(_config, out, model, training, manifest, world)
+        config = read_config(overwrite=overwrite)
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
-            resume, overwrite = True, False  # `out` holds the run that failed a moment ago
-        config = _config(out, model, training, manifest, world, overwrite=overwrite)
+            resume = True  # `out` holds the run that failed a moment ago, or still an older one
+            same = read_config(overwrite=False)
+            if world.broadcast_from_main(partial(_is_of, out, same)):
+                config, overwrite = same, False
         start = world.broadcast_from_main(
             lambda: find_start(out, config, shards=shards, resume=resume, overwrite=overwrite)
         )
@@ -110,6 +114,12 @@ def _train(
             lines = first_screen(trainer, config)
             print("\n".join([note, *lines] if note else lines), file=sys.stderr)
         return trainer.train()
+
+
+def _is_of(out: Path, config: RunConfig) -> bool:
+    """Whether `out` holds a run of this config."""
+    parts = ("model", "training", "data", "tokenizer_digest", "dataset_digest")
+    return (out / RUN).exists() and not config.differences(read_run(out), *parts)
 
 
 def _config(

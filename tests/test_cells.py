@@ -1,0 +1,89 @@
+"""Cells of an unfinished comparison: whose they are, and that they are what was written."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.common.errors import InputError
+from train.artifacts.classifier_folder import check_room
+from train.finetuning.cells import Cell, CellKey, CellStore, is_unfinished
+from train.labelled.scores import Scores
+
+KEY = CellKey(start="pretrained", examples=4, seed=0)
+CELL = Cell(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))
+WEIGHTS = {"w": torch.arange(4.0)}
+JOB = {"epochs": 1}
+
+
+def store(out: Path, job: dict[str, Any] = JOB, **how: bool) -> CellStore:
+    return CellStore(out, job, **{"resume": False, "overwrite": False, **how})
+
+
+def is_there(cells: CellStore, *, with_weights: bool = True) -> bool:
+    found = cells.read(KEY, with_weights=with_weights)
+    assert found is None or found.to_dict() == CELL.to_dict()
+    return found is not None
+
+
+def written(out: Path) -> Path:
+    store(out).write(CELL, WEIGHTS)
+    return out / "cells"
+
+
+def test_a_cell_is_read_as_it_was_written(tmp_path: Path) -> None:
+    written(tmp_path)
+    again = store(tmp_path, resume=True)
+    assert is_there(again)
+    assert torch.equal(again.read_weights(KEY)["w"], WEIGHTS["w"])
+
+
+def test_damaged_weights_are_said_and_trained_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path) / f"{KEY.name}.safetensors"
+    data = bytearray(path.read_bytes())
+    for damaged in (data[:-3], data[:-1] + bytes([data[-1] ^ 1])):
+        path.write_bytes(damaged)
+        assert not is_there(store(tmp_path, resume=True))
+        assert (
+            capsys.readouterr().err == f"warning: {path} is damaged; the model is trained again.\n"
+        )
+    assert is_there(store(tmp_path, resume=True), with_weights=False)
+
+
+def test_an_overwriting_comparison_continues_if_it_is_the_same(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert is_unfinished(tmp_path, JOB)
+    assert not is_unfinished(tmp_path, {"epochs": 2})
+    assert is_there(store(tmp_path, resume=True, overwrite=True))
+    other = store(tmp_path, {"epochs": 2}, resume=True, overwrite=True)
+    assert not is_there(other, with_weights=False)
+
+
+def test_without_resume_nothing_is_left_of_what_is_overwritten(tmp_path: Path) -> None:
+    written(tmp_path)
+    assert not is_there(store(tmp_path, overwrite=True), with_weights=False)
+
+
+def test_cells_without_their_job_count_for_nothing(tmp_path: Path) -> None:
+    (written(tmp_path) / "job.json").unlink()
+    check_room(tmp_path, overwrite=False)
+    assert not is_there(store(tmp_path), with_weights=False)
+
+
+def test_a_folder_of_that_name_may_be_of_others(tmp_path: Path) -> None:
+    (tmp_path / "cells").mkdir()
+    check_room(tmp_path, overwrite=False)
+    (tmp_path / "cells" / "battery.json").touch()
+    with pytest.raises(InputError, match=r"is not empty and not a classifier \(cells\)"):
+        check_room(tmp_path, overwrite=True)
+
+
+def test_a_cell_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = written(tmp_path) / f"{KEY.name}.json"
+    path.write_text(json.dumps({"start": "pretrained"}))
+    with pytest.raises(InputError, match=r"of an earlier version; give --overwrite"):
+        store(tmp_path, resume=True).read(KEY, with_weights=False)
