@@ -9,6 +9,7 @@
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=8
+#SBATCH --cpus-per-gpu=8
 #SBATCH --time=24:00:00
 #SBATCH --signal=TERM@600
 #SBATCH --requeue

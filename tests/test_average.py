@@ -85,6 +85,18 @@ def test_a_run_starts_from_it_and_does_not_continue_it(
     assert read_run(tmp_path / "more").started_from is not None
 
 
+def test_a_kept_average_can_still_be_evaluated(run: Path, averaged: Path, shards: Path) -> None:
+    out = run.parent / "not-evaluated"
+    line = ("average", run, "--last", 2, "--out", out)
+    output_of(*line)
+    assert json.loads((out / "summary.json").read_text())["heldout"] is None
+    said = output_of(*line, "--evaluate", shards)
+    assert said.startswith("20 held-out examples\n")
+    assert said.endswith(f"already complete: mean of the weights of steps 8 and 12: {out}\n")
+    for name in ("summary.json", "metrics.jsonl"):
+        assert (out / name).read_text() == (averaged / name).read_text()
+
+
 def test_the_same_average_is_kept_and_other_folders_are_refused(
     run: Path, averaged: Path, shards: Path
 ) -> None:

@@ -1,6 +1,8 @@
 """One run on several tasks: each is fine-tuned and scored, in one table, and kept."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +109,12 @@ def test_results_are_kept_and_written(done, run):
     before = (out / "STS-B" / "regression.json").stat().st_mtime_ns
     assert benchmark(run, tasks, out=out, config=config) == results
     assert (out / "STS-B" / "regression.json").stat().st_mtime_ns == before
+    [sts] = [task for task in tasks if task.name == "STS-B"]
+    moved = Path(shutil.copy(sts.test[0], out / "moved.parquet"))
+    of_moved = benchmark(run, [replace(sts, test=(str(moved),))], out=out, config=config)
+    assert [found.values for found in of_moved] == [
+        found.values for found in results if found.task == "STS-B"
+    ]
     other = FinetuneConfig(**{**config.to_dict(), "seed": 3})
     with pytest.raises(InputError, match=r"regression of another config \(seed 0 there, 3 now"):
         benchmark(run, tasks[1:], out=out, config=other)
@@ -147,6 +155,30 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
     assert hotels.split()[:3] == ["hotels", "40", "spearman"]
     assert mean.split()[1] == hotels.split()[3]
     assert last == f"1 tasks: {tmp_path}/out"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('text = ["title", "content"]', r"text is \['title', 'content'\]; it is of another type"),
+        ("train = 5", "train is 5; it is of another type"),
+        ('metrics = "f2"', "metrics out of accuracy"),
+        ("test = []", "give a test table"),
+    ],
+)
+def test_tasks_of_wrong_types_are_one_line(tmp_path, line, message):
+    values = {"train": '"a.csv"', "test": '"a.csv"', line.split(" = ")[0]: line.split(" = ")[1]}
+    text = "\n".join(f"{name} = {value}" for name, value in values.items())
+    (tmp_path / "tasks.toml").write_text(f"[hotels]\n{text}\n")
+    with pytest.raises(InputError, match=message):
+        read_tasks([tmp_path / "tasks.toml"], out=tmp_path / "out")
+
+
+def test_one_metric_needs_no_list(tmp_path):
+    text = '[hotels]\ntrain = "a.csv"\ntest = "a.csv"\nmetrics = "f1"\n'
+    (tmp_path / "tasks.toml").write_text(text)
+    [task] = read_tasks([tmp_path / "tasks.toml"], out=tmp_path / "out")
+    assert task.metrics == ("f1",)
 
 
 def test_targets_must_be_finite_numbers(tmp_path):

@@ -158,7 +158,9 @@ def test_options_that_do_not_go_with_it(option: str, tmp_path: Path) -> None:
     assert f"{name} does not go with --cool-down-from" in output_of(*line, code=2)
 
 
-@pytest.mark.parametrize("text", ["run", "run@", "@12", "run@0", "run@-4", "run@1.5"])
+@pytest.mark.parametrize(
+    "text", ["run", "run@", "@12", "run@0", "run@-4", "run@1.5", "run@" + "9" * 5000]
+)
 def test_a_run_and_a_step_have_to_be_given(text: str, tmp_path: Path) -> None:
     line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path, 1)
     line[line.index("--cool-down-from") + 1] = text

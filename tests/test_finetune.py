@@ -34,7 +34,7 @@ from train.finetuning.report import FinetuneReport
 from train.finetuning.selection import Selection
 from train.finetuning.training import Plan
 from train.labelled.rows import Texts
-from train.predict import Prediction, predict
+from train.predict import Prediction, load_any_classifier, predict
 
 FILLERS = [f"w{i}" for i in range(30)]
 GOOD, BAD = ["good", "fine"], ["bad", "poor"]
@@ -606,6 +606,12 @@ def test_texts_are_classified_in_order(classifier: Path) -> None:
     assert [prediction.text for prediction in found] == texts
     assert labels_of(iter(found)) == ["1", "0", "0", "1"]
     assert all(0.5 <= prediction.probability <= 1 for prediction in found)
+
+
+def test_a_classifier_of_single_texts_reads_no_pairs(classifier: Path) -> None:
+    for use in (predict, load_any_classifier):
+        with pytest.raises(InputError, match="was trained on single texts; omit --text-pair"):
+            use(classifier, text_pair="second")  # type: ignore[operator]
 
 
 def test_a_batch_is_answered_before_the_next_is_read(classifier: Path) -> None:

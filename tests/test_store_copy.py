@@ -350,7 +350,10 @@ def test_commands_write_and_read_runs_in_a_store(shards, tmp_path):
     done = clozeline("pretrain", shards, "--out", run, *TRAIN, "--max-steps", 2)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "store" / "run" / "summary.json").exists()
-    assert clozeline("report", run).returncode == 0
+    with store_copy(run, writes=True):  # it is in use; a report only reads it
+        reported = clozeline("report", run)
+    assert reported.returncode == 0, reported.stderr
+    assert reported.stdout == f"{run}/report.html\n"
     assert (tmp_path / "store" / "run" / "report.html").exists()
 
 

@@ -120,6 +120,7 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     CLASSIFIER/report.html.
     """
     from pipeline.report.dataset_report import write_report
+    from pipeline.report.html import REPORT
     from train.view.view import export_report, kind_of_folder
 
     kinds = [kind_of_folder(folder) for folder in folders]
@@ -127,7 +128,9 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
         for folder, kind in zip(folders, kinds, strict=True):
             if kind != "run" and len(folders) > 1:
                 raise wrong_folder(folder, "a run of `clozeline pretrain`")
-        click.echo(export_report(local_copies(folders, writes=out is None), out=out))
+        page = out or folders[0] / REPORT
+        export_report(local_copies(folders), page)
+        click.echo(page)
         print_next_for(folders[0])
         return
     written = write_report(folders[0], out=out)
@@ -174,7 +177,7 @@ for command in (view, pretrain, average, evaluate, finetune, baseline, benchmark
 def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files or standard input.
 
-    Prints one line per text: class, probability and text, separated by tabs; line ends in a text
+    Prints one line per text: class, probability and text, separated by tabs; line ends in them
     are shown as spaces. HF_DIR is a BertForSequenceClassification; with --text-pair it reads pairs.
     """
     from train.predict import predict as run_prediction
@@ -182,8 +185,8 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     if not texts and not options["files"]:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
     for prediction in run_prediction(classifier, texts, **options):
-        text = " ".join(prediction.text.splitlines())
-        click.echo(f"{prediction.label}\t{prediction.probability:.4f}\t{text}")
+        label, text = (" ".join(part.splitlines()) for part in (prediction.label, prediction.text))
+        click.echo(f"{label}\t{prediction.probability:.4f}\t{text}")
 
 
 @main.command(cls=Command, example="clozeline serve work/classifier --port 8000")

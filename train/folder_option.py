@@ -32,13 +32,10 @@ class Folder(PathOrUrl):
             return _copy(str(value), writes=self.writes)
 
 
-def local_copies(folders: Sequence[AnyPath], *, writes: bool = False) -> list[Path]:
-    """The folders, each by its local copy where it is in a store; the first one may be written."""
+def local_copies(folders: Sequence[AnyPath]) -> list[Path]:
+    """The folders, to be read: each by its local copy where it is in a store."""
     return [
-        folder
-        if is_local(folder)
-        else _copy(folder.as_uri(), writes=writes and folder is folders[0])
-        for folder in folders
+        folder if is_local(folder) else _copy(folder.as_uri(), writes=False) for folder in folders
     ]
 
 

@@ -72,8 +72,6 @@ def predict(
     """
     classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
-    if text_pair and not classifier.text_pair:
-        raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
     is_pair = bool(text_pair)
     batches = chain(
         _batches_of_lines(map(fix_unicode, texts), is_pair, batch_size),
@@ -87,12 +85,17 @@ def load_any_classifier(
 ) -> Classifier | OnnxClassifier:
     """A classifier of `clozeline finetune`, of Hugging Face or of an ONNX folder.
 
-    Raises InputError for another folder.
+    Raises InputError for another folder, and for a `text_pair` where single texts are read.
     """
+    classifier: Classifier | OnnxClassifier
     if engine == "onnx":
-        return load_onnx_classifier(folder)
-    with join_world() as world:
-        return _load(folder, text_pair, device=world.device)
+        classifier = load_onnx_classifier(folder)
+    else:
+        with join_world() as world:
+            classifier = _load(folder, text_pair, device=world.device)
+    if text_pair and not classifier.text_pair:
+        raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
+    return classifier
 
 
 def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:

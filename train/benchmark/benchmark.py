@@ -139,7 +139,7 @@ def _regression(
         "tokenizer": start.tokenizer.digest,
         "rows": [part.digest() for part in (train, *tests)],
     }
-    by_start = None if overwrite else _stored(out, job)
+    by_start = None if overwrite else _stored(out, job, task.test)
     if by_start is None:
         with join_world() as world:
             by_name = dict(zip(task.test, tests, strict=True))
@@ -163,8 +163,11 @@ def _compare(regression: Regression, config: FinetuneConfig) -> ByStart[Correlat
     return by_start
 
 
-def _stored(out: Path, job: dict[str, Any]) -> ByStart[Correlations] | None:
-    """The scores of a finished regression. Raises InputError if it was another one."""
+def _stored(out: Path, job: dict[str, Any], tests: Sequence[str]) -> ByStart[Correlations] | None:
+    """The scores of a finished regression, by the tests in order: their paths may have changed.
+
+    Raises InputError if it was another regression.
+    """
     path = out / REGRESSION_RESULTS
     if not path.exists():
         return None
@@ -172,7 +175,10 @@ def _stored(out: Path, job: dict[str, Any]) -> ByStart[Correlations] | None:
         stored = json.loads(path.read_bytes())
         by_start: ByStart[Correlations] = {
             start: [
-                {test: Correlations(**scores) for test, scores in of_seed.items()}
+                {
+                    test: Correlations(**scores)
+                    for test, scores in zip(tests, of_seed.values(), strict=True)
+                }
                 for of_seed in of_start
             ]
             for start, of_start in stored["scores"].items()

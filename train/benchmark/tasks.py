@@ -16,9 +16,11 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
+from pipeline.common.config_checks import check_types
 from pipeline.common.errors import InputError
 from pipeline.common.folder_owner import check_kind
 from train.benchmark.glue import GLUE, glue_task, read_glue
@@ -99,14 +101,22 @@ def _toml_tasks(path: Path) -> Iterator[Task]:
         raise InputError(f"{path} is not TOML ({error}).") from error
     for name, values in tables.items():
         try:
-            test, metrics = values.pop("test"), values.pop("metrics", ["accuracy"])
-            tests = (test,) if isinstance(test, str) else tuple(test)
-            yield Task(name=name, test=tests, metrics=tuple(metrics), **values)
-        except (AttributeError, KeyError, TypeError) as error:
+            test, metrics = values.pop("test"), values.pop("metrics", "accuracy")
+            task = Task(name=name, test=_words(test), metrics=_words(metrics), **values)
+            check_types(task)
+            yield task
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{path}: [{name}] needs train and test; text, text_pair, label and metrics are "
                 f"optional, and nothing else is known ({error})."
             ) from error
+
+
+def _words(value: Any) -> tuple[Any, ...]:
+    """One, or a list of them."""
+    return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _glue_folders(path: Path) -> list[Path]:

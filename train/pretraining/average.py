@@ -72,19 +72,17 @@ def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> A
     if (out / RUN).exists():
         if read_run(out) != config:
             raise InputError(f"{out} holds another run; choose another --out.")
-        return Averaged(steps=steps, is_new=False, heldout=None)
+        with locked_folder(out):
+            heldout = _evaluated(out, state, shards)
+        return Averaged(steps=steps, is_new=False, heldout=heldout)
     check_replaceable(out, "an average", own=())
     with locked_folder(out), partial_folder(out) as partial:
         write_run(partial, config, tokenizer)
         weights = mean_of(folders)
-        heldout = None
         state = replace(state, heldout_loss=None)
         save_checkpoint(partial, Snapshot(weights, {}), state)
-        if shards:
-            heldout = evaluate_run(
-                partial, shards, split="validation", batch_size=BATCH_SIZE, limit=None
-            )
-        _write_results(partial, state, heldout)
+        _write_results(partial, state, None)
+        heldout = _evaluated(partial, state, shards)
         replace_folder(partial, out)
     return Averaged(steps=steps, is_new=True, heldout=heldout)
 
@@ -129,6 +127,15 @@ def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
                 f"or train with --keep {last}."
             )
     return kept[-last:]
+
+
+def _evaluated(run: Path, state: TrainState, shards: Path | None) -> Evaluation | None:
+    """The held-out result, also written; None without shards to measure it on."""
+    if shards is None:
+        return None
+    heldout = evaluate_run(run, shards, split="validation", batch_size=BATCH_SIZE, limit=None)
+    _write_results(run, state, heldout)
+    return heldout
 
 
 def _write_results(run: Path, state: TrainState, heldout: Evaluation | None) -> None:

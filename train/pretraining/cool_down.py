@@ -9,6 +9,7 @@ step. After a constant learning rate, the model is bit for bit the one that `--s
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -34,7 +35,7 @@ class CoolDown(NamedTuple):
 def parse_cool_down(text: str) -> tuple[str, int]:
     """A run and a step, such as "work/run@8000". Raises InputError for anything else."""
     run, _, step = text.rpartition("@")
-    if not run or not step.isdecimal() or int(step) == 0:
+    if not run or not re.fullmatch("[1-9][0-9]{0,14}", step):
         raise InputError(
             f"--cool-down-from {text!r} is not RUN@STEP; give a run and the step of one of its "
             "checkpoints, such as work/run@8000."

@@ -13,7 +13,7 @@ from pipeline.common.folder_kind import wrong_folder
 from pipeline.common.given_paths import as_given
 from pipeline.common.paths import AnyPath
 from pipeline.dataset.manifest import MANIFEST
-from pipeline.report.html import REPORT, check_report
+from pipeline.report.html import check_report
 from pipeline.view.examples import ExamplePages
 from pipeline.view.site import LIBRARIES, Site, Tab
 
@@ -86,11 +86,9 @@ def kind_of_folder(folder: AnyPath) -> str:
     return kind
 
 
-def export_report(folders: Sequence[Path], *, out: Path | None) -> Path:
-    """Write the site as one static page to `out`, or into the first folder; return its path.
+def export_report(folders: Sequence[Path], page: AnyPath) -> None:
+    """Write the site as one static page.
 
-    Raises InputError as `make_site`, and where `out` cannot be a file.
+    Raises InputError as `make_site`, and where `page` cannot be a file.
     """
-    path = out or folders[0] / REPORT
-    make_site(folders).export(path)
-    return path
+    make_site(folders).export(page)
