@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline.common import errors
-from pipeline.common.errors import ClozelineError
+from pipeline.common.errors import ClozelineError, InputError
 from train.cli import InOrder
 
 MANUAL = (Path(__file__).parent.parent / "docs/manual/guarantees.md").read_text()
@@ -50,6 +51,12 @@ def test_an_error_is_one_line_and_its_exit_code(name):
     result = fail_with(getattr(errors, name)("the file is gone; restore it."))
     assert (result.exit_code, result.stdout) == (EXIT_CODES[name], "")
     assert result.stderr == "Error: the file is gone; restore it.\n"
+
+
+def test_a_message_is_one_line_whatever_it_quotes():
+    error = InputError("tab\t, line\nend, \u202eleft, \udce9: bad")
+    assert str(error) == r"tab\t, line\nend, \u202eleft, \udce9: bad"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_what_the_system_refuses_is_one_line_with_the_path():

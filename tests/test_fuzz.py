@@ -29,6 +29,7 @@ def tokenizer_with(**values: object) -> bytes:
 
 FOUND = (
     ("punkt.json", as_json(RULES.to_json() | {"collocations": [5]})),
+    ("punkt.json", as_json({"la\nguage": 2})),
     ("punkt.json", as_json(RULES.to_json() | {"ortho_context": {"he": "x"}})),
     ("config.json", as_json(MODERN | {"rope_parameters": 7})),
     ("config.json", as_json(MODERN | {"layer_types": ["sliding_attention"] * 200_000})),

@@ -45,7 +45,7 @@ class InOrder(click.Group):
         try:
             return super().invoke(ctx)
         except ClozelineError as error:
-            raise failure(escaped(str(error)), error.exit_code) from error
+            raise failure(str(error), error.exit_code) from error
         except BrokenPipeError:  # click's: the reader of our output has left
             raise
         except OSError as error:

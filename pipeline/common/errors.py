@@ -15,9 +15,15 @@ STOPPED = 75  #: exit code of a run that was asked to stop and saved a checkpoin
 
 
 class ClozelineError(Exception):
-    """Ends a command in one line: what is wrong, what was found, what to do."""
+    """Ends a command in one line: what is wrong, what was found, what to do.
+
+    A message may quote names and data of any characters; see `escaped`.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str) -> None:
+        super().__init__(escaped(message))
 
 
 class InputError(ClozelineError, ValueError):

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.common.errors import CorruptDataError, InputError, escaped, one_line
+from pipeline.common.errors import CorruptDataError, InputError, one_line
 from pipeline.common.paths import AnyPath, is_local, open_mapped, whole_file
 from pipeline.common.ragged import Ragged, to_record_batch
 from pipeline.common.store import PAUSES, read_from_store
@@ -215,6 +215,6 @@ def _check_version(path: AnyPath, schema: pa.Schema) -> None:
     found = stored_version(schema)
     if found not in (str(SCHEMA_VERSION), str(PACKED_VERSION)):
         raise InputError(
-            f"{path} has schema version {escaped(found[:40])}, this code reads "
+            f"{path} has schema version {found[:40]}, this code reads "
             f"{SCHEMA_VERSION} and {PACKED_VERSION}; build it again with `clozeline shards`."
         )

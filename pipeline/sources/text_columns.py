@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError, escaped
+from pipeline.common.errors import InputError
 from pipeline.sources.documents import Documents, decode_utf8
 
 #: How a corpus's text columns are named.
@@ -25,7 +25,7 @@ def check_columns(
     for name in columns:
         if found.count(name) != 1:
             problem = "more than one" if name in found else "no"
-            names = escaped(", ".join(found)) + advice if found else "none"
+            names = ", ".join(found) + advice if found else "none"
             raise InputError(f"{source} has {problem} column '{name}'; its columns are {names}")
 
 

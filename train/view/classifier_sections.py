@@ -166,9 +166,12 @@ def _mistakes(summary: ClassifierSummary) -> Section:
         (str(m.row), m.label, m.predicted, f"{m.confidence:.4f}", _start(m.text))
         for m in summary.report.mistakes
     ]
+    sentence = "Test rows that the classifier got wrong."
+    if summary.report.sources["test"] is None:
+        sentence = "Held-out rows that the classifier got wrong, with their place among these rows."
     return Section(
         heading="Most confident mistakes",
-        sentence="Test rows that the classifier got wrong." if rows else "None.",
+        sentence=sentence if rows else "None.",
         tables=[
             Table(
                 heads=("row", "label", "predicted", "confidence", "text"),
