@@ -49,6 +49,30 @@ def test_concatenated_streams_are_read_to_the_end(compression: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("compression", PACKERS)
+def test_an_empty_file_is_cut_and_packed_nothing_is_not(compression: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"")
+    assert read(path, compression) == (
+        b"",
+        f"truncated or corrupt {compression}: the file is empty",
+    )
+    path.write_bytes(PACKERS[compression](b""))
+    assert read(path, compression) == (b"", None)
+
+
+@pytest.mark.parametrize("size", [0, 4, 8, 3 * CHUNK + 4, 3, 5, CHUNK + 1])
+def test_xz_may_have_padding_between_and_after_streams(size: int, tmp_path: Path) -> None:
+    path, padding = tmp_path / "file", bytes(size)
+    data, reason = b"", f"truncated or corrupt xz: {size} bytes of padding, which are not a"
+    for rest in (b"", lzma.compress(b"the end")):
+        path.write_bytes(lzma.compress(b"begin ") + padding + rest)
+        data, found = read(path, "xz")
+        assert data == b"begin " + (b"the end" if rest and size % 4 == 0 else b"")
+        assert (found or "").startswith(reason if size % 4 else "")
+        assert bool(found) == bool(size % 4)
+
+
+@pytest.mark.parametrize("compression", PACKERS)
 def test_a_truncated_file_ends_early_and_says_so(compression: str, tmp_path: Path) -> None:
     noise = random_bytes(300_000)
     packed = PACKERS[compression](noise)

@@ -285,6 +285,8 @@ class Unpacked(io.RawIOBase):
 
 def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
     """Chunks of unpacked bytes. Small ones, since the content of a damaged chunk is lost."""
+    if not packed.peek(1):  # nothing packed takes some bytes, too
+        raise EOFError("the file is empty")
     match compression:
         case "bz2":
             yield from unpack_streams(packed, bz2.BZ2Decompressor)
@@ -302,7 +304,7 @@ def unpack_streams(
     packed: IO[bytes],
     decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
 ) -> Generator[bytes, None, None]:
-    """Concatenated streams, as pbzip2 writes them.
+    """Concatenated streams, as pbzip2 writes them; those of xz may have padding after them.
 
     The standard library's own files take a damaged stream after a good one for garbage, and end
     silently.
@@ -317,6 +319,22 @@ def unpack_streams(
                 raise EOFError("the file ends inside a stream")
             yield stream.decompress(data, CHUNK)
         data = stream.unused_data or packed.read(CHUNK)
+        if decompressor is lzma.LZMADecompressor:
+            data = _after_padding(data, packed)
+
+
+def _after_padding(data: bytes, packed: IO[bytes]) -> bytes:
+    """What follows the padding of an xz stream (its format, section 2.2): NULs, four at a time."""
+    size = 0
+    while data:
+        rest = data.lstrip(b"\0")
+        size += len(data) - len(rest)
+        if rest:
+            break
+        data = packed.read(CHUNK)
+    if size % 4:
+        raise lzma.LZMAError(f"{size} bytes of padding, which are not a multiple of four")
+    return data.lstrip(b"\0")
 
 
 def unpack(packed: io.BufferedReader, compression: str | None) -> io.BufferedReader:
