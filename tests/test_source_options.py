@@ -167,6 +167,15 @@ def test_a_limit_keeps_the_first_documents_and_counts_only_what_is_before(
         assert set(one_less.counts.elements()) <= set(found.counts.elements())
 
 
+def test_a_file_that_a_limit_left_out_can_be_named_again(tmp_path: Path) -> None:
+    for name in "ab":
+        json_lines(tmp_path / f"{name}.jsonl", *({"text": f"{name} {i}."} for i in range(20)))
+    found = read(f"{tmp_path}/*.jsonl?limit=10", f"{tmp_path}/b.jsonl?limit=10")
+    assert found.texts == [f"{name} {i}." for name in "ab" for i in range(10)]
+    twice = read(f"{tmp_path}/a.jsonl?limit=10", f"{tmp_path}/*.jsonl?limit=10")
+    assert twice.texts == found.texts
+
+
 def test_every_format_has_a_limit(tmp_path: Path) -> None:
     texts = [f"Document {i} is here." for i in range(50)]
     pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=7)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from pipeline.common.errors import InputError, JobFailedError
 from pipeline.sources import hub, parquet, text_files
 from pipeline.sources.block import Block
-from pipeline.sources.documents import Documents
+from pipeline.sources.documents import Documents, fix_unicode
 from pipeline.sources.files import (
     COMPRESSIONS,
     File,
@@ -141,9 +141,11 @@ def list_blocks(
             for whole in find_sources(name)
         ]
         new = [whole for whole in wholes if whole not in seen]
-        seen.update(new)
         found = _cut(new, block_bytes)
-        blocks += found if options.limit is None else first_documents(found, options.limit)
+        listed = list(found if options.limit is None else first_documents(found, options.limit))
+        paths = {block.path for block in listed}  # a limit may leave out files
+        seen.update(whole for whole in new if whole.path in paths)
+        blocks += listed
     if not blocks:
         named = ", ".join(sources) or "no source"
         raise InputError(f"nothing to read in {named}; give a source that is not empty.")
@@ -206,8 +208,8 @@ def read_block(block: Block, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Docu
 def not_whole(path: str, reason: str) -> JobFailedError:
     """The error for a source that ends early, where that is not allowed."""
     return JobFailedError(
-        f"{path} is not whole: {reason}. Get the whole file, or add --allow-truncated to use what "
-        "is there."
+        f"{fix_unicode(path)} is not whole: {reason}. Get the whole file, or add "
+        "--allow-truncated to use what is there."
     )
 
 
