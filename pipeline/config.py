@@ -81,7 +81,8 @@ class DataConfig:
     )
     max_rejected: float = option(
         0.01,
-        "Fail the job when more than this fraction of the documents is rejected.",
+        "Fail the job when more than this fraction of the documents is rejected. Sources that end "
+        "early do not count.",
         group="Text",
     )
     format: Format = option("arrow", "File format of the shards.", group="Shards")

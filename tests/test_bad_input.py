@@ -156,7 +156,7 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(
     (folder / "mixed.jsonl").write_text("\n".join(lines))
     out = tmp_path / "out"
     line = refused(*shards_line(folder / "mixed.jsonl", out), exit_code=1)
-    assert line.startswith("5 of 45 documents were rejected, more than the 1 that --max-rejected ")
+    assert line.startswith("5 of 45 documents were rejected, more than the 0 that --max-rejected ")
     assert f"mixed.jsonl:1 ('text' is not text), all are in {out / REJECTED}" in line
     assert [entry["where"].rpartition(":")[2] for entry in rejected(out)] == [
         "1", "10", "19", "28", "37"

@@ -1,7 +1,9 @@
 """The three steps: each does its work once, and what is not sound never gets a manifest."""
 
+import gzip
 import json
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -14,7 +16,7 @@ from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_m
 from pipeline.dataset.schema import Examples
 from pipeline.dataset.shards import read_shard
 from pipeline.job.cache_file import read_counts
-from pipeline.job.finish import ShardTotals, finish_dataset
+from pipeline.job.finish import ShardTotals, _check_rejected, finish_dataset
 from pipeline.job.steps import JobContext, Steps
 from pipeline.sources.formats import list_blocks
 from pipeline.verify.verify import verify
@@ -197,7 +199,7 @@ def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manife
     listed = [json.loads(line) for line in (context.out_dir / REJECTED).read_text().splitlines()]
     assert [entry["where"] for entry in listed] == [f"{source}:31", f"{source}:62"]
 
-    manifest = build(blocks, replace(context, config=replace(config, max_rejected=0.03)))
+    manifest = build(blocks, replace(context, config=replace(config, max_rejected=0.04)))
     assert manifest.counts["rejected"] == 2
     assert (context.out_dir / MANIFEST).exists()
 
@@ -254,6 +256,49 @@ def test_repaired_text_is_counted_as_read_and_not_as_dropped(tmp_path):
     assert counts.read["nul"] == counts.read["invalid_utf8"] == 1
     assert +counts.dropped == {}
     assert counts.read["documents"] == 3
+
+
+def cut_sources(folder, number):
+    """JSON lines of 20 documents each, packed, that end early; their blocks and a context."""
+    _, context = work(folder)
+    parts = TEXT.split("\n\n")
+    for i in range(number):
+        lines = [json.dumps({"text": text}) for text in parts[20 * i : 20 * i + 20]]
+        packed = gzip.compress("\n".join([*lines, ""]).encode(), mtime=0)
+        (folder / f"{i}-caf\udce9.jsonl.gz").write_bytes(packed[:-8])  # without its checksum
+    return list_blocks([str(folder / "*.jsonl.gz")]), context
+
+
+def test_truncated_sources_that_are_allowed_are_not_rejected_documents(tmp_path):
+    blocks, context = cut_sources(tmp_path, 3)
+    manifest = build(blocks, replace(context, allow_truncated=True))
+    assert manifest.counts["documents"] == 60
+    assert manifest.counts["truncated"] == manifest.counts["rejected"] == 3
+    lines = (context.out_dir / REJECTED).read_text().splitlines()
+    assert [json.loads(line)["kind"] for line in lines] == ["truncated"] * 3
+
+
+def test_a_truncated_source_with_a_name_that_is_not_utf8_is_named(tmp_path):
+    [block], context = cut_sources(tmp_path, 1)
+    with pytest.raises(JobFailedError, match=r"0-caf\ufffd\.jsonl\.gz is not whole: truncated or"):
+        Steps(context).tokenize_block(block)
+    with pytest.raises(JobFailedError, match=r"is not whole: truncated or"):  # from the token cache
+        Steps(context).tokenize_block(block)
+
+
+@pytest.mark.parametrize(
+    ("bad", "good", "max_rejected", "fails"),
+    [(1, 9, 0.01, True), (1, 9, 0.1, False), (1, 99, 0.01, False), (29, 71, 0.29, False),
+     (1, 0, 1.0, False), (1, 9, 0.0, True), (30, 70, 0.29, True)],
+)  # fmt: skip
+def test_more_than_the_fraction_of_rejected_documents_fails(
+    bad, good, max_rejected, fails, tmp_path
+):
+    _, context = work(tmp_path, replace(CONFIG, max_rejected=max_rejected))
+    entry = {"where": "a.jsonl:1", "reason": "not JSON"}
+    total = Counts(read=Counter(documents=good), rejected=[entry] * bad)
+    with pytest.raises(JobFailedError, match="were rejected") if fails else nullcontext():
+        _check_rejected(total, context)
 
 
 @pytest.mark.parametrize("change", [{"format": "webdataset"}, {"compression": "zstd"}])

@@ -11,7 +11,9 @@ class Counts:
 
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    rejected: list[dict[str, str]] = field(default_factory=list)  # {"where": ..., "reason": ...}
+    rejected: list[dict[str, str]] = field(
+        default_factory=list
+    )  # {"where": .., "reason": .., ["kind": ..]}
     #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
 

@@ -46,7 +46,7 @@ from pipeline.job.token_cache import (
     write_cache_file,
 )
 from pipeline.sources.block import Block
-from pipeline.sources.documents import TRUNCATED, Documents
+from pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from pipeline.sources.formats import not_whole, read_block
 from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
 from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
@@ -209,7 +209,7 @@ class Steps:
             )
             for reason, number in chunk.counts.items():
                 (counts.read if reason in KEPT else counts.dropped)[reason] += number
-            counts.rejected += [asdict(rejected) for rejected in chunk.rejected]
+            counts.rejected += map(_entry, chunk.rejected)
             counts.seconds.update(timer.seconds)
             timer.seconds.clear()
             yield documents, counts
@@ -306,8 +306,13 @@ def _compact(counts: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
 
 def _check_whole(block: Block, counts: Counts, context: JobContext) -> None:
     if counts.read[TRUNCATED] and not context.allow_truncated:
-        *_, reason = (entry["reason"] for entry in counts.rejected if entry["where"] == block.path)
-        raise not_whole(block.path, reason)
+        found = (entry for entry in counts.rejected if entry.get("kind") == TRUNCATED)
+        raise not_whole(block.path, next(found)["reason"])
+
+
+def _entry(rejected: Rejected) -> dict[str, str]:
+    """A line of rejected.jsonl: {"where": .., "reason": ..}, of a truncated source also "kind"."""
+    return {name: value for name, value in asdict(rejected).items() if value or name != "kind"}
 
 
 def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:

@@ -57,7 +57,7 @@ from pipeline.job.cache_file import (
 from pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 7
+CACHE_VERSION = 8
 
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"

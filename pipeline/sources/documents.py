@@ -14,10 +14,14 @@ NOT_A_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # surrogates that stand
 
 @dataclass(frozen=True)
 class Rejected:
-    """One bad document: where it is ("file:line", "file: page title", "file: row 7") and why."""
+    """One bad document: where it is ("file:line", "file: page title", "file: row 7") and why.
+
+    Or, if `kind` is TRUNCATED, a source that ends early.
+    """
 
     where: str
     reason: str
+    kind: str = ""
 
 
 @dataclass
@@ -52,14 +56,14 @@ class Documents:
             self.count("nul")
         self.texts.append(clean)
 
-    def reject(self, where: str, reason: str) -> None:
+    def reject(self, where: str, reason: str, *, kind: str = "") -> None:
         """Record a document that is left out, and why."""
-        self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason)))
+        self.rejected.append(Rejected(fix_unicode(where), fix_unicode(reason), kind))
         self._events.append((len(self.texts), self.rejected[-1]))
 
     def reject_rest(self, where: str, reason: str) -> None:
         """Record that the source ends early: what was read is kept, the rest is missing."""
-        self.reject(where, reason)
+        self.reject(where, reason, kind=TRUNCATED)
         self.count(TRUNCATED)
 
     def count(self, reason: str) -> None:
