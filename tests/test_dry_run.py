@@ -1,5 +1,6 @@
 """A dry run estimates what the job will write, from a part of the text, and writes nothing."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -94,6 +95,33 @@ def test_a_complete_data_set_needs_nothing(tokenizer: Path, tmp_path: Path) -> N
     clozeline_ok(*line, *options)
     shown = clozeline_ok(*line, *options, "--dry-run")
     assert shown == f"nothing to do: {tmp_path / 'out'} is already complete\n"
+
+
+def json_lines(path: Path, *keys: str) -> str:
+    """A document of 40 words under each of the keys."""
+    lines = [json.dumps({key: "the cat sat on the mat. " * 7}) for key in keys]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+def test_a_sample_without_text_names_the_first_reason(tokenizer: Path, tmp_path: Path) -> None:
+    source = json_lines(tmp_path / "a.jsonl", *["content"] * 200)
+    message = (
+        r"all 200 documents sampled are rejected, the first is .*a\.jsonl:1 "
+        r"\(no 'text' in the JSON object\); check --text-columns"
+    )
+    with pytest.raises(InputError, match=message):
+        estimate(*facts(tokenizer, tmp_path / "out", source=source))
+    (tmp_path / "b.txt").write_text(" \n" * 9)
+    with pytest.raises(InputError, match="the sampled parts of the sources have no text; give"):
+        estimate(*facts(tokenizer, tmp_path / "out", source=str(tmp_path / "b.txt")))
+
+
+def test_the_rejected_share_of_the_sample_is_in_the_plan(tokenizer: Path, tmp_path: Path) -> None:
+    source = json_lines(tmp_path / "a.jsonl", *["text", "text", "content", "text"] * 10)
+    lines = by_name(list(dry_run(*facts(tokenizer, tmp_path / "out", source=source), workers=1)))
+    shown = "10 of 40 documents sampled (25.0%, more than --max-rejected 0.01); the first is "
+    assert lines["rejected"] == f"{shown}{source}:3 (no 'text' in the JSON object)"
 
 
 def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path: Path) -> None:

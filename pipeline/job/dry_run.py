@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, is_local, names_in
 from pipeline.dataset.buckets import Buckets
 from pipeline.job.steps import JobContext, scratch_steps
 from pipeline.job.token_cache import CacheInput, cache_file_name
 from pipeline.sources.block import Block
-from pipeline.sources.documents import Documents
+from pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from pipeline.sources.formats import read_block
 from pipeline.tokenization.tokenizer import Tokenizer
 
@@ -30,16 +31,24 @@ class Estimate:
     shard_bytes: int
     cache_bytes: int
     cpu_seconds: float
+    sampled: int  #: documents of the sample, with those that are rejected
+    rejected: list[Rejected]  #: of the sample
 
 
 def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
-    """Process some of the text and scale up. Raises InputError if a source cannot be read."""
-    read_bytes = 0
+    """Process some of the text and scale up.
+
+    Raises InputError if a source cannot be read, and if what is sampled gives no text.
+    """
+    read_bytes, documents = 0, 0
+    rejected: list[Rejected] = []
 
     def measured() -> Iterator[Documents]:
-        nonlocal read_bytes
+        nonlocal read_bytes, documents
         for chunk in _sample(blocks):
             read_bytes += sum(len(text.encode(errors="replace")) for text in chunk.texts)
+            documents += len(chunk.texts)
+            rejected.extend(entry for entry in chunk.rejected if entry.kind != TRUNCATED)
             yield chunk
 
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
@@ -47,17 +56,31 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         started = time.process_time()
         path = steps.context.cache_dir / cache_file_name("sample")
         steps.cache_tokens(path, measured())
+        if not read_bytes:
+            raise InputError(_no_text(rejected))
         cache = steps.context.token_cache([CacheInput(path.name)])
         shard = steps.build_shard(0, cache).entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
     is_merged = any(len(group.names) > 1 for group in context.file_groups(blocks))
-    factor = sum(block.text_bytes for block in blocks) / max(read_bytes, 1)
-    repeated = sum(block.text_bytes * block.repeat for block in blocks) / max(read_bytes, 1)
+    factor = sum(block.text_bytes for block in blocks) / read_bytes
+    repeated = sum(block.text_bytes * block.repeat for block in blocks) / read_bytes
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),
         cache_bytes=round(cache_bytes * factor * (2 if is_merged else 1)),
         cpu_seconds=seconds * factor,
+        sampled=documents + len(rejected),
+        rejected=rejected,
+    )
+
+
+def _no_text(rejected: Sequence[Rejected]) -> str:
+    """Why there is nothing to estimate from."""
+    if not rejected:
+        return "the sampled parts of the sources have no text; give a source that is not empty."
+    return (
+        f"all {len(rejected):,} documents sampled are rejected, the first is {rejected[0].where} "
+        f"({rejected[0].reason}); check --text-columns and the format of the sources."
     )
 
 
@@ -79,6 +102,14 @@ def dry_run(
         f"{context.buckets.num_validation:,} for validation, {context.config.format}, "
         f"in {context.out_dir}"
     )
+    if found.rejected:
+        share, first = len(found.rejected) / found.sampled, found.rejected[0]
+        limit = context.config.max_rejected
+        yield (
+            f"rejected   {len(found.rejected):,} of {found.sampled:,} documents sampled "
+            f"({share:.1%}{f', more than --max-rejected {limit}' * (share > limit)}); "
+            f"the first is {first.where} ({first.reason})"
+        )
     yield f"examples   about {_rounded(found.examples):,}"
     yield (
         f"disk       about {_size(found.shard_bytes)} for the shards and "
