@@ -94,13 +94,27 @@ def test_at_most_max_megabytes_are_read(tmp_path, punkt_of_nltk):
     assert len({"a", "b", "c", "d"} & set(tokenizer.tokens)) in (1, 2)
 
 
-@pytest.mark.parametrize(("character", "files"), [("a", 3), ("é", 2), ("字", 1)])
+@pytest.mark.parametrize(("character", "files"), [("a", 2.75), ("é", 1.375), ("字", 0.915)])
 def test_text_is_limited_in_bytes(character, files, tmp_path):
     for i in range(4):
         (tmp_path / f"{i}.txt").write_text(character * 400)
     corpus = Corpus(list_blocks([str(tmp_path / "*.txt")]), allow_truncated=False)
     texts = list(corpus.texts(1100, reading_for="a test"))
-    assert texts == [character * 400] * files
+    assert texts == [character * 400] * int(files) + [character * int(files % 1 * 400)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "end"),
+    [(1000, "\n23 words of line 49"), (30, "23 words of line 0"), (11, "23 words"), (1, "2")],
+)
+def test_the_last_document_is_cut_at_a_line_end(limit, end, tmp_path):
+    text = "\n".join(f"23 words of line {i}" for i in range(100_000))
+    (tmp_path / "a.txt").write_text(text)
+    corpus = Corpus(list_blocks([str(tmp_path / "a.txt")]), allow_truncated=False)
+    [begin] = corpus.texts(limit, reading_for="a test")
+    assert text.startswith(begin)
+    assert begin.endswith(end)
+    assert len(begin) <= limit
 
 
 def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):

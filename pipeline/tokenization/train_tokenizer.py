@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -63,19 +64,23 @@ class Corpus:
     allow_truncated: bool
 
     def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
-        """The documents, up to about `limit` bytes; shows how far it is, then what follows.
+        """The documents, up to `limit` bytes; shows how far it is, then what follows.
+
+        The last one is cut at a line end, or where it has none at a space.
 
         Raises JobFailedError for a source that ends early, unless that is allowed.
         """
         total = min(limit, sum(block.text_bytes for block in self.blocks))
         read, label = 0, f"reading text for {reading_for}"
         with ProgressBar(desc=label, total=total, unit="B", unit_scale=True) as bar:
-            for texts in self._chunks():
-                yield from texts
-                read += sum(len(text.encode()) for text in texts)
+            for text in chain.from_iterable(self._chunks()):
+                size = len(text.encode())
+                yield text if read + size <= limit else _begin(text, limit - read)
+                read += size
                 bar.update(min(read, total) - bar.n)  # sizes of blocks are estimates
                 if read >= limit:
                     break
+        read = min(read, limit)
         if read >= LONG_TEXT:
             print(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...", file=sys.stderr)
 
@@ -85,6 +90,15 @@ class Corpus:
                 if chunk.counts.get(TRUNCATED) and not self.allow_truncated:
                     raise not_whole(block.path, chunk.rejected[-1].reason)
                 yield chunk.texts
+
+
+def _begin(text: str, size: int) -> str:
+    """The first lines of a text, of at most `size` bytes; of a single long line, the first words.
+
+    "Rome is old.\\nIt is big.", 18  ->  "Rome is old."
+    """
+    begin = text.encode()[:size].decode(errors="ignore")
+    return begin[: max(begin.rfind("\n"), 0) or max(begin.rfind(" "), 0) or None]
 
 
 def make_tokenizer(
