@@ -18,7 +18,7 @@ from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 from pipeline.common.errors import InputError
 from pipeline.tokenization import sentences
-from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
+from pipeline.tokenization.punkt import PunktData, find_punkt, installed_languages, train_punkt
 from pipeline.tokenization.sentences import BEGIN_LOWER, MIDDLE_UPPER, UPPER, SentenceSplitter
 from tests.support.reference_chain import nltk_splitter
 
@@ -364,9 +364,15 @@ def test_no_punkt_tab_is_none(tmp_path, monkeypatch):
     assert find_punkt("english") is None
 
 
-def test_a_missing_language_is_an_error(punkt_tab):
-    with pytest.raises(InputError, match=r"does not have .klingon.; it has dutch, english"):
-        find_punkt("klingon")
+def test_a_missing_language_is_none_and_a_typo_an_error(punkt_tab, monkeypatch):
+    assert find_punkt("klingon") is None
+    assert find_punkt("german") is None
+    assert installed_languages() == ["dutch", "english"]
+    for folders in (nltk.data.path, []):  # whatever is installed
+        monkeypatch.setattr(nltk.data, "path", folders)
+        for language, near in (("englsh", "english"), ("German", "german"), ("swedsh", "swedish")):
+            with pytest.raises(InputError, match=f"'{language}' is not .* did you mean '{near}'?"):
+                find_punkt(language)
     with pytest.raises(InputError, match="is not a language"):
         find_punkt("dutch/../english")
 

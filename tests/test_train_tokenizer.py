@@ -123,6 +123,29 @@ def test_punkt_of_nltk_is_used_if_found(tmp_path, vocabulary, punkt_of_nltk):
     assert "dr" in tokenizer.punkt["abbrev_types"]
 
 
+def test_a_language_that_nltk_lacks_is_learned_with_a_note(
+    tmp_path, corpus, vocabulary, monkeypatch
+):
+    import nltk.data
+
+    (tmp_path / "nltk" / "tokenizers" / "punkt_tab" / "danish").mkdir(parents=True)
+    learned = {}
+    for name, folders in (("one", [str(tmp_path / "nltk")]), ("none", [])):
+        monkeypatch.setattr(nltk.data, "path", folders)
+        found, learned[name], *_ = make(
+            tmp_path / name, corpus, vocab=vocabulary, language="elvish"
+        )
+        assert found.punkt["language"] == "elvish"
+    assert load_tokenizer(tmp_path / "one").digest == load_tokenizer(tmp_path / "none").digest
+    assert learned == {
+        "one": "trained on the sources (nltk's punkt_tab has danish, not elvish)",
+        "none": "trained on the sources",
+    }
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk")])
+    with pytest.raises(InputError, match="no punkt_tab for elvish, but for danish, and there is"):
+        make(tmp_path / "out", vocab=vocabulary, language="elvish")
+
+
 def test_without_punkt_and_sources_the_error_says_what_to_do(tmp_path, vocabulary, no_punkt):
     with pytest.raises(InputError, match=r"no punkt_tab for english.*give sources, or set NLTK"):
         make(tmp_path / "out", vocab=vocabulary)

@@ -3,14 +3,23 @@
 train_punkt(["Dr. Oz came. He left."], "english")  ->  PunktData(abbrev_types=["dr"], ...)
 """
 
+import difflib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.common.config_checks import check_types
 from pipeline.common.errors import InputError
+
+#: All languages of `punkt_tab`; NLTK's data folders may have fewer.
+LANGUAGES = (
+    *("czech", "danish", "dutch", "english", "estonian", "finnish", "french", "german", "greek"),
+    *("italian", "malayalam", "norwegian", "polish", "portuguese", "russian", "slovene"),
+    *("spanish", "swedish", "turkish"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,36 +59,49 @@ class PunktData:
 
 
 def find_punkt(language: str) -> PunktData | None:
-    """The `punkt_tab` parameters from NLTK's data folders (NLTK_DATA), or None without any.
+    """The `punkt_tab` parameters from NLTK's data folders (NLTK_DATA); None if they are not there.
 
-    Raises InputError if `punkt_tab` lacks this language, or if NLTK refuses to read it.
+    Raises InputError if NLTK refuses to read them, and for a name that is nearly that of a language
+    of `punkt_tab`, whatever is installed: such a name is a typo.
     """
     import warnings
 
     import nltk.data
     from nltk.tokenize.punkt import load_punkt_params
 
-    if not re.fullmatch(r"\w+", language):
-        raise InputError(f"{language!r} is not a language; give a name such as 'english'.")
-    with warnings.catch_warnings():
+    _check_language(language)
+    with warnings.catch_warnings(), suppress(LookupError, PermissionError):
         # NLTK warns about every folder that other users can write to.
         warnings.simplefilter("ignore", RuntimeWarning)
-        try:
-            folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
-            return _plain(load_punkt_params(folder), language)
-        except (LookupError, PermissionError):
-            roots = [Path(root, "tokenizers", "punkt_tab") for root in nltk.data.path if root]
-    there = sorted(path for root in roots for path in root.glob("*/"))
-    for path in there:
+        folder = nltk.data.find(f"tokenizers/punkt_tab/{language}/")
+        return _plain(load_punkt_params(folder), language)
+    for path in _installed():
         if path.name == language:
             raise InputError(
                 f"NLTK cannot read {path}: a file is missing, or other users can write to it. "
                 f"Run `chmod -R go-w {path.parents[2]}`, or install punkt_tab again."
             )
-    if there:
-        names = ", ".join(path.name for path in there)
-        raise InputError(f"punkt_tab does not have {language!r}; it has {names}.")
     return None
+
+
+def installed_languages() -> list[str]:
+    """The languages of `punkt_tab` in NLTK's data folders, sorted."""
+    return sorted({path.name for path in _installed()})
+
+
+def _installed() -> list[Path]:
+    import nltk.data
+
+    roots = [Path(root, "tokenizers", "punkt_tab") for root in nltk.data.path if root]
+    return sorted(path for root in roots for path in root.glob("*/"))
+
+
+def _check_language(language: str) -> None:
+    if not re.fullmatch(r"\w+", language):
+        raise InputError(f"{language!r} is not a language; give a name such as 'english'.")
+    near = difflib.get_close_matches(language.lower(), LANGUAGES, n=1, cutoff=0.8)
+    if near and language not in LANGUAGES:
+        raise InputError(f"{language!r} is not a language of Punkt; did you mean {near[0]!r}?")
 
 
 def train_punkt(texts: Iterable[str], language: str) -> PunktData:

@@ -25,7 +25,7 @@ from pipeline.tokenization.accents import (
     count_letters,
     lost_from_vocabulary,
 )
-from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
+from pipeline.tokenization.punkt import PunktData, find_punkt, installed_languages, train_punkt
 from pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
     PunktJson,
@@ -159,7 +159,9 @@ def _learn_or_adopt(
     origin = f"from nltk ({language})"
     if punkt is None:
         punkt = _train_punkt(corpus, language)
-        origin = "trained on the sources"
+        there = ", ".join(installed_languages())
+        note = f" (nltk's punkt_tab has {there}, not {language})" if there else ""
+        origin = f"trained on the sources{note}"
     if vocab is not None:
         tokenizer = adopt_vocabulary(
             vocab, cased=cased, strip_accents=strip_accents, punkt=punkt.to_json()
@@ -278,9 +280,11 @@ def _check_out(out: AnyPath, *, overwrite: bool) -> None:
 
 def _train_punkt(corpus: Corpus, language: str) -> PunktData:
     if not corpus.blocks:
+        there = ", ".join(installed_languages())
         raise InputError(
-            f"nltk has no punkt_tab for {language}, and there is no source to train Punkt on; give "
-            "sources, or set NLTK_DATA to a folder that contains tokenizers/punkt_tab."
+            f"nltk has no punkt_tab for {language}{there and f', but for {there}'}, and there is "
+            "no source to train Punkt on; give sources, or set NLTK_DATA to a folder that contains "
+            "tokenizers/punkt_tab."
         )
     texts = corpus.texts(PUNKT_TEXT_BYTES, reading_for="Punkt")
     return train_punkt(texts, language)
