@@ -11,7 +11,8 @@ A `boundary` is a pattern for what separates two documents: it begins with a lin
 all whitespace that follows. To find the starts at or after p it is enough to search from where the
 whitespace before p begins.
 
-A document that is longer than a limit is skipped, and never in memory as a whole.
+A document that is longer than a limit is skipped, and never in memory as a whole. The whitespace
+after it counts only where it would fill memory, too: from twice the limit on, both together.
 """
 
 import io
@@ -21,6 +22,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 WHITESPACE = b" \t\r\n"
+BLANKS = re.compile(rb"[ \t]+")
 LOOKAHEAD = 16  #: bytes after a start that a boundary may inspect ("<doc "), at most
 STEP = 1 << 16  #: bytes read beyond a target, doubled as long as there is no boundary in them
 SKIP_STEP = 1 << 20  #: bytes of a document that is skipped, read at once
@@ -42,7 +44,8 @@ def cut_chunks(
     """Offset and bytes of chunks of whole documents: those that start in [start, stop).
 
     A chunk is at least `chunk_bytes` long, except the last one, and ends where a document does; a
-    document of more than `longest` bytes, without the whitespace after it, is a `TooLong` instead.
+    document of more than `longest` bytes, or twice as many with the whitespace after it, is a
+    `TooLong` instead.
     `stream` is at byte 0; it must be seekable only where `start` is not 0.
     """
     window = _Window(stream, boundary, _whitespace_before(stream, start) if start else 0)
@@ -71,13 +74,18 @@ def _without_long_ones(
     if len(data) > longest:
         ends = [found.end() for found in boundary.finditer(data)]
         for start, stop in pairwise([0, *ends, len(data)]):
-            if len(data[start:stop].rstrip(WHITESPACE)) > longest:
+            if _is_longer(data[start:stop], longest):
                 if start > begin:
                     yield offset + begin, data[begin:start]
                 yield offset + start, TooLong(b"\n" * data.count(b"\n", start, stop))
                 begin = stop
     if begin < len(data):
         yield offset + begin, data[begin:] if begin else data
+
+
+def _is_longer(document: bytes, longest: int) -> bool:
+    """Whether a document and the whitespace after it, or their beginning, is over the limit."""
+    return len(document) > 2 * longest or len(document.rstrip(WHITESPACE)) > longest
 
 
 def _whitespace_before(stream: io.BufferedIOBase, position: int) -> int:
@@ -117,7 +125,10 @@ class _Window:
                 return self._end
             if self._end > limit + LOOKAHEAD:
                 return limit
-            if self._end - position > longest and self._is_longer(position, longest):
+            # What a boundary may still inspect does not belong to the document yet.
+            if self._end - position > longest and _is_longer(
+                self._data[self.last_start(position) - self.offset : -LOOKAHEAD], longest
+            ):
                 return None
             self._read(step)
             step *= 2
@@ -138,11 +149,28 @@ class _Window:
         while (found := self._search(self.offset + 1)) is None and not self._ended:
             # A boundary may have begun in the whitespace at the end, or be cut in what it inspects.
             kept = len(self._data[:-LOOKAHEAD].rstrip(WHITESPACE))
-            kept = max(kept, len(self._data) - longest - 4 * LOOKAHEAD)  # gigabytes of whitespace
             lines += self.drop(self.offset + kept).count(b"\n")
+            lines += self._drop_whitespace(len(self._data) - longest - 4 * LOOKAHEAD)
             self._read(SKIP_STEP)
         end = self._end if found is None else found
         return TooLong(b"\n" * (lines + self.drop(end).count(b"\n")))
+
+    def _drop_whitespace(self, size: int) -> int:
+        """Drop the first `size` bytes, all whitespace like the next ones; returns their line ends.
+
+        A boundary that begins in them is kept: it replaces some of the whitespace that follows.
+        """
+        if size <= 0:
+            return 0
+        after = size + LOOKAHEAD
+        begin = BLANKS.sub(b" ", self._data[:after])
+        if len(begin) > LOOKAHEAD:  # then it has several line ends, and only their kind matters
+            begin = begin[: LOOKAHEAD - 1] + (b"\n" if b"\n" in begin else b" ")
+        begin = begin.rjust(LOOKAHEAD)
+        lines = self._data.count(b"\n", 0, after) - begin.count(b"\n")
+        self.drop(self.offset + size)
+        self._data = begin + self._data[LOOKAHEAD:]
+        return lines
 
     def drop(self, position: int) -> bytes:
         """Returns the bytes up to `position` and forgets them."""
@@ -154,11 +182,6 @@ class _Window:
     @property
     def _end(self) -> int:
         return self.offset + len(self._data)
-
-    def _is_longer(self, position: int, longest: int) -> bool:
-        # What a boundary may still inspect does not belong to the document yet.
-        document = self._data[self.last_start(position) - self.offset : -LOOKAHEAD]
-        return len(document.rstrip(WHITESPACE)) > longest or len(document) > 2 * longest
 
     def _search(self, position: int) -> int | None:
         size = position - self.offset
