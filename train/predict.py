@@ -16,9 +16,9 @@ import torch
 
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import fix_unicode
+from pipeline.sources.encoding import check_utf8
 from pipeline.sources.files import (
     bare_name,
-    check_utf8,
     damage,
     find_files,
     open_unpacked,

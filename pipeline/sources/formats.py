@@ -21,11 +21,11 @@ from pipeline.common.errors import InputError, JobFailedError
 from pipeline.sources import hub, parquet, text_files
 from pipeline.sources.block import Block
 from pipeline.sources.documents import Documents, fix_unicode
+from pipeline.sources.encoding import check_utf8
 from pipeline.sources.files import (
     COMPRESSIONS,
     File,
     bare_name,
-    check_utf8,
     find_files,
     unpacked_head,
 )

@@ -18,10 +18,10 @@ import pyarrow.csv as pa_csv
 from pipeline.common.errors import InputError, escaped, one_line
 from pipeline.sources.block import Block
 from pipeline.sources.documents import fix_unicode
+from pipeline.sources.encoding import check_utf8
 from pipeline.sources.files import (
     File,
     bare_name,
-    check_utf8,
     find_files,
     read_unpacked,
     unpacked_head,

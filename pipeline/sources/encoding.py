@@ -1,0 +1,58 @@
+"""Whether a file is text in UTF-8, by its first bytes; one that is not is refused.
+
+b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.txt > FILE"
+"""
+
+import codecs
+
+from pipeline.common.errors import InputError
+
+ENCODINGS = ("UTF-32", "UTF-16")
+#: What a file that is named as text must not begin with; UTF-32 has the longer mark.
+NOT_UTF8 = {
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+    b"PAR1": "Parquet",
+    b"ARROW1": "an Arrow file",
+    b"PK\3\4": "a zip archive",
+    b"7z\xbc\xaf": "a 7z archive",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"%PDF": "a PDF file",
+}
+#: A head with a bad byte here and there is read; from so many on it is refused.
+MIN_INVALID = 20  #: bytes
+INVALID_SHARE = 0.001  #: of all bytes
+
+
+def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
+    """Raises InputError where the unpacked first bytes show that a text file is none in UTF-8.
+
+    With `or_utf16` UTF-16 with a byte-order mark is accepted, too.
+    """
+    if or_utf16 and head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return
+    found = next((name for mark, name in NOT_UTF8.items() if head.startswith(mark)), None)
+    if found is None and len(head) >= 64 and head.count(0) * 3 > len(head):
+        found = "UTF-16 without a byte-order mark, or binary data"
+    if found in ENCODINGS:
+        raise InputError(f"{path} is {found}; convert it: iconv -f {found} -t UTF-8 {path} > FILE")
+    if found:
+        raise InputError(f"{path} is {found}, not text in UTF-8; convert it, or rename it.")
+    invalid, valid = _count_non_ascii(head)
+    if invalid >= max(MIN_INVALID, INVALID_SHARE * len(head)) and invalid > valid:
+        raise InputError(
+            f"{path} is not in UTF-8 ({invalid:,} of its first {len(head):,} bytes are invalid). "
+            "If it is text in Latin-1 or Windows-1252, convert it: "
+            f"iconv -f WINDOWS-1252 -t UTF-8 {path} > FILE"
+        )
+
+
+def _count_non_ascii(head: bytes) -> tuple[int, int]:
+    r"""Bytes that are not UTF-8, and valid characters that are not ASCII.
+
+    b"caf\xe9 \xc3\xa9 \xc3"  ->  1, 1    the last one is a character that is cut in two
+    """
+    valid, used = codecs.utf_8_decode(head, "ignore", False)
+    return used - len(valid.encode()), len(valid) - len(valid.encode("ascii", "ignore"))
