@@ -141,11 +141,13 @@ def list_blocks(
             for whole in find_sources(name)
         ]
         new = [whole for whole in wholes if whole not in seen]
-        found = _cut(new, block_bytes)
-        listed = list(found if options.limit is None else first_documents(found, options.limit))
-        paths = {block.path for block in listed}  # a limit may leave out files
-        seen.update(whole for whole in new if whole.path in paths)
-        blocks += listed
+        found = list(_cut(new, block_bytes))
+        if options.limit is not None:
+            found = list(first_documents(found, options.limit))
+            paths = {block.path for block in found}  # other sources may name what is left out
+            new = [whole for whole in new if whole.path in paths]
+        seen.update(new)
+        blocks += found
     if not blocks:
         named = ", ".join(sources) or "no source"
         raise InputError(f"nothing to read in {named}; give a source that is not empty.")
