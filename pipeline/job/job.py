@@ -109,6 +109,7 @@ def build_shards(
         if not options.overwrite and (manifest := finished_dataset(context)):
             remove_leftovers(context, keep_cache=keep_cache)
             return manifest, False
+    make_splitter(tokenizer)  # its Punkt parameters may be missing or invalid
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
     run_graph = _with_checked(args)  # before anything is removed
@@ -139,6 +140,7 @@ def plan_shards(
     if not options.overwrite and finished_dataset(context):
         yield f"nothing to do: {out_dir} is already complete"
         return
+    make_splitter(tokenizer)
     yield from dry_run(blocks, context, tokenizer, workers=options.workers or os.cpu_count() or 1)
 
 
@@ -160,10 +162,8 @@ def job_context(
 ) -> JobContext:
     """What every worker of the job needs to know.
 
-    Raises InputError for masks of whole words where the tokenizer does not know them, and where its
-    Punkt parameters are missing or invalid.
+    Raises InputError for masks of whole words where the tokenizer does not know them.
     """
-    make_splitter(tokenizer)
     if config.masking == "whole-words" and not tokenizer.knows_words:
         raise InputError(
             "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "

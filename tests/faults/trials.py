@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from model.heads import BertForPretraining
 from pipeline.common.sealed import sealed
+from pipeline.tokenization.punkt import PunktData
 from tests.support.small import SENTENCE, small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run
@@ -37,12 +38,21 @@ class Trial:
     exit_code: int = 2
 
 
+PUNKT = PunktData(
+    language="english",
+    abbrev_types=["dr"],
+    collocations=[],
+    sent_starters=[],
+    ortho_context={},
+)
+
+
 def make_folder(folder: Path) -> None:
     """data/, run/, tokenizer/, text.txt and rows.csv."""
     write_data_set(folder / "data", train=(6,), validation=(4,))
     model = BertForPretraining(TINY)
     write_small_run(folder / "run", model, small_tokenizer(), max_seq_length=16)
-    small_tokenizer(punkt=None).save(folder / "tokenizer")
+    small_tokenizer(PUNKT.to_json()).save(folder / "tokenizer")
     (folder / "text.txt").write_text(f"{SENTENCE}.\n\n" * 3)
     rows = [f"{SENTENCE[:20]} {i},{'ab'[i % 2]}" for i in range(12)]
     (folder / "rows.csv").write_text("\n".join(["text,label", *rows]))
