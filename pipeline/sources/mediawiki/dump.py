@@ -44,10 +44,12 @@ NS = re.compile(r"<ns>\s*(-?[0-9]{1,6})\s*</ns>")
 ID = re.compile(r"<id>\s*([0-9]{1,18})\s*</id>")
 ENTITY = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6});")
 CHARACTERS = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
-# "#REDIRECT [[A]]" in any language, and nothing but templates and categories after it. So is the
-# item "#Berlin [[Germany]]" of a numbered list, but dumps with namespace numbers (from version 0.5)
-# mark redirects: there only the word that all wikis know counts.
-REDIRECT = re.compile(r"\s*#([^\s\[\]:]++)\s*+:?\s*+\[\[[^\[\]\n]*\]\]\s*(?:\Z|\n|\{\{|\[\[|<!--)")
+# "#REDIRECT [[A]]"; in another language, too, if only templates, categories and comments follow:
+# "#Berlin [[Germany]]", and "#Paris [[France]]" below it, is a numbered list.
+REDIRECT = re.compile(
+    r"\s*#(?:redirect|([^\s\[\]:]++))\s*+:?\s*+\[\[[^\[\]\n]*\]\](?(1)\s*(?:\Z|\{\{|\[\[|<!--|__))",
+    re.IGNORECASE,
+)
 NAMESPACE = re.compile(r'<namespace key="(-?[0-9]+)"[^<>]*>([^<>]+)</namespace>')
 #: The names known to every wiki, for exports without namespace numbers (before version 0.5).
 NAMESPACES = {"Media": -2, "Special": -1, "Talk": 1} | {
@@ -183,12 +185,10 @@ def _page(xml: str, namespaces: dict[str, int]) -> Page:
     number = NS.search(head)
     prefix, colon, _ = title.partition(":")
     page_id = ID.search(head)
-    redirect = REDIRECT.match(text)
     return Page(
         title=title,
         namespace=int(number[1]) if number else namespaces.get(prefix, 0) if colon else 0,
-        redirect="<redirect" in head
-        or (redirect is not None and (not number or redirect[1].lower() == "redirect")),
+        redirect="<redirect" in head or REDIRECT.match(text) is not None,
         text=text,
         page_id=int(page_id[1]) if page_id else 0,
     )
