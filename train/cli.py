@@ -177,8 +177,8 @@ for command in (view, pretrain, average, evaluate, finetune, baseline, benchmark
 def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     """Classify texts, files or standard input.
 
-    Prints one line per text: class, probability and text, separated by tabs; line ends in them
-    are shown as spaces. HF_DIR is a BertForSequenceClassification; with --text-pair it reads pairs.
+    Prints one line per text: class, probability and text, separated by tabs; line ends are
+    shown as spaces. HF_DIR is a BertForSequenceClassification; with --text-pair it reads pairs.
     """
     from train.predict import predict as run_prediction
 

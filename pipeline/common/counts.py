@@ -11,9 +11,8 @@ class Counts:
 
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    rejected: list[dict[str, str]] = field(
-        default_factory=list
-    )  # {"where": .., "reason": .., ["kind": ..]}
+    #: {"where": ..., "reason": ...}, of a source that ends early also "kind"
+    rejected: list[dict[str, str]] = field(default_factory=list)
     #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
 

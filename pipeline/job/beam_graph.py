@@ -26,7 +26,7 @@ from pipeline.sources.block import Block
 SECONDS_TO_CONNECT: Final = 5.0
 
 
-def run_graph(pipeline: beam.Pipeline, blocks: Sequence[Block], *, context: JobContext) -> None:
+def run_graph(pipeline: beam.Pipeline, blocks: Sequence[Block], context: JobContext) -> None:
     """Run the whole job with an empty graph of `make_pipeline`; return when it is done.
 
     What a step or the runner raises passes through.

@@ -105,9 +105,10 @@ def dry_run(
     if found.rejected:
         share, first = len(found.rejected) / found.sampled, found.rejected[0]
         limit = context.config.max_rejected
+        excess = f", more than --max-rejected {limit}" if share > limit else ""
         yield (
             f"rejected   {len(found.rejected):,} of {found.sampled:,} documents sampled "
-            f"({share:.1%}{f', more than --max-rejected {limit}' * (share > limit)}); "
+            f"({share:.1%}{excess}); "
             f"the first is {first.where} ({first.reason})"
         )
     yield f"examples   about {_rounded(found.examples):,}"

@@ -16,12 +16,12 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pipeline.common import errors
 from pipeline.common.config_options import option
@@ -46,11 +46,8 @@ from pipeline.sources.block import Block
 from pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-
-class RunGraph(Protocol):
-    """Runs the job and returns when it is done."""
-
-    def __call__(self, blocks: Sequence[Block], *, context: JobContext) -> None: ...
+#: Runs the job and returns when it is done.
+RunGraph = Callable[[Sequence[Block], JobContext], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +109,7 @@ def build_shards(
     make_splitter(tokenizer)  # its Punkt parameters may be missing or invalid
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
-    run_graph = _with_checked(args)  # before anything is removed
+    run_graph = _checked_runner(args)  # before anything is removed
     with naming_store(out_dir), locked_folder(out_dir):
         prepare_folders(context, tokenizer)
         progress = Progress.of(blocks, context)
@@ -246,8 +243,8 @@ def _check_store(context: JobContext, beam_args: Sequence[str]) -> None:
             raise InputError(f"{folder} is visible to one process only; give --workers 1.")
 
 
-def _with_checked(beam_args: Sequence[str]) -> RunGraph:
-    """`run_graph` with an empty graph of these options.
+def _checked_runner(beam_args: Sequence[str]) -> RunGraph:
+    """What runs the job with these options.
 
     Raises InputError for options that Beam or the runner does not accept.
     """
@@ -270,7 +267,7 @@ def _run(run_graph: RunGraph, blocks: list[Block], context: JobContext, progress
     with log_file(context.out_dir) as log:
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
-                run_graph(blocks, context=context)
+                run_graph(blocks, context)
             if not is_file(context.out_dir / MANIFEST):  # Dask, where the scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
         except Exception as error:

@@ -272,7 +272,7 @@ class Steps:
 
 
 def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
-    """The tokenizer's sentence splitter. Raises InputError for Punkt parameters that do not do."""
+    """The tokenizer's sentence splitter. Raises InputError where its Punkt data is unusable."""
     if tokenizer.punkt is None:
         raise InputError(
             "the tokenizer has no Punkt parameters; make it with `clozeline tokenizer`."

@@ -27,7 +27,7 @@ INVALID_SHARE = 0.001  #: of all bytes
 
 
 def check_utf8(path: str, head: bytes, *, or_utf16: bool = False) -> None:
-    """Raises InputError where the unpacked first bytes show that a text file is none in UTF-8.
+    """Raises InputError where the unpacked first bytes of a text file are not in UTF-8.
 
     With `or_utf16` UTF-16 with a byte-order mark is accepted, too.
     """

@@ -12,7 +12,7 @@ all whitespace that follows. To find the starts at or after p it is enough to se
 whitespace before p begins.
 
 A document that is longer than a limit is skipped, and never in memory as a whole. The whitespace
-after it counts only where it would fill memory, too: from twice the limit on, both together.
+after it does not count, unless both together are longer than twice the limit.
 """
 
 import io

@@ -281,8 +281,9 @@ def _check_out(out: AnyPath, *, overwrite: bool) -> None:
 def _train_punkt(corpus: Corpus, language: str) -> PunktData:
     if not corpus.blocks:
         there = ", ".join(installed_languages())
+        others = f", but for {there}" if there else ""
         raise InputError(
-            f"nltk has no punkt_tab for {language}{there and f', but for {there}'}, and there is "
+            f"nltk has no punkt_tab for {language}{others}, and there is "
             "no source to train Punkt on; give sources, or set NLTK_DATA to a folder that contains "
             "tokenizers/punkt_tab."
         )

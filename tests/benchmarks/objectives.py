@@ -1,13 +1,14 @@
 """Pretraining objectives and architectures at equal compute, by what a classifier gains from them.
 
-    python tests/benchmarks/objectives.py FOLDER [--steps 500] [--labels 1000] [--seeds 3]
-        [--source SOURCE ...] [--train FILE --test FILE --text COLUMNS] [--only NAME ...]
+    python tests/benchmarks/objectives.py FOLDER [--steps 500] [--batch-size 128] [--labels 1000]
+        [--seeds 3] [--source SOURCE ...] [--train FILE --test FILE --text COLUMNS]
+        [--only NAME ...]
 
 Each row is pretrained from nothing on shards of 64 tokens, for as many steps as cost the floating-
-point operations of `--steps` steps of `nano` with its recipe (counted by `train.engine.flops`).
-Then each pooling is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning
-rate. Everything else is the preset's recipe. Stages that FOLDER already has are not repeated, so an
-interrupted comparison continues.
+point operations of `--steps` steps of `nano` (counted by `train.engine.flops`). Then each pooling
+is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning rate. Everything
+else is the preset's recipe, with the learning rate that it has for `--batch-size`. Stages that
+FOLDER already has are not repeated, so an interrupted comparison continues.
 
 Where CLOZELINE_DATA is set the text is that of the Amazon and IMDB training reviews and the labels
 are Amazon's, else `sample:reviews`.
@@ -28,7 +29,6 @@ if DATA := os.environ.get("CLOZELINE_DATA"):
 from model.config import preset as preset_config
 from tests.support.small_jobs import clozeline
 from train.engine.flops import step_flops
-from train.recipes import recipe_of
 
 LENGTH = 64
 SOURCES = (
@@ -55,6 +55,7 @@ class Variant:
     pairs: str = "none"
     masked_lm_prob: float = 0.15
     masking: str = "tokens"
+    optimizer: str = "adamw"
     poolings: tuple[str, ...] = ("mean",)
 
     @property
@@ -62,17 +63,10 @@ class Variant:
         """Slots for masked tokens of an example, as `shards` has by default."""
         return -int(-LENGTH * self.masked_lm_prob // 1)
 
-    def steps(self, budget: float, vocab_size: int) -> int:
-        """As many steps as `budget` floating-point operations buy."""
-        return max(1, round(budget / self.flops(vocab_size)))
-
-    def flops(self, vocab_size: int) -> float:
-        """Floating-point operations of a step with the recipe's batch."""
+    def flops_per_example(self, vocab_size: int) -> float:
+        """Floating-point operations of an example in training."""
         config = replace(preset_config(self.preset), vocab_size=vocab_size)
-        batch_size = int(recipe_of(self.preset)["batch_size"].value)
-        return step_flops(
-            config, batch_size=batch_size, seq_len=LENGTH, predictions=self.predictions
-        )
+        return step_flops(config, batch_size=1, seq_len=LENGTH, predictions=self.predictions)
 
 
 BASE = Variant(name="masked LM, 15 %", poolings=("mean", "cls"))
@@ -80,6 +74,7 @@ VARIANTS = (
     BASE,
     replace(BASE, name="masked LM, 30 %", masked_lm_prob=0.3, poolings=("mean",)),
     replace(BASE, name="masked LM, 40 %", masked_lm_prob=0.4, poolings=("mean",)),
+    replace(BASE, name="masked LM, Muon", optimizer="muon", poolings=("mean",)),
     replace(BASE, name="masked LM, whole words", masking="whole-words", poolings=("mean",)),
     replace(BASE, name="masked LM + next sentence", pairs="segments"),
     replace(BASE, name="masked LM + sentence order", pairs="order"),
@@ -91,6 +86,7 @@ VARIANTS = (
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--steps", default=500, help="Steps of nano whose compute every row gets.")
+@click.option("--batch-size", default=128)
 @click.option("--labels", default=1000)
 @click.option("--seeds", default=3)
 @click.option("--source", "sources", multiple=True, default=SOURCES)
@@ -102,6 +98,7 @@ VARIANTS = (
 def main(
     folder: Path,
     steps: int,
+    batch_size: int,
     labels: int,
     seeds: int,
     sources: tuple[str, ...],
@@ -116,17 +113,18 @@ def main(
     tokenizer = folder / "tokenizer"
     if not (tokenizer / "tokenizer.json").exists():
         command("tokenizer", *sources, "--vocab-size", vocab_size, "--out", tokenizer)
-    budget = BASE.flops(vocab_size) * steps
+    budget = BASE.flops_per_example(vocab_size) * steps
     labelled = [train, "--test", test, "--text", text, "--max-examples", labels, "--seeds", seeds]
     print("| objective | steps | masked-LM loss | NSP or order | pooling | accuracy |")
     print("|---|---:|---:|---:|---|---:|", flush=True)
     for row in VARIANTS:
         if not only or row.name in only:
-            run = pretrained(row, folder, sources, row.steps(budget, vocab_size))
+            equal_steps = round(budget / row.flops_per_example(vocab_size))
+            run = pretrained(row, folder, sources, steps=equal_steps, batch_size=batch_size)
             for pooling in row.poolings:
                 report = fine_tuned(run, pooling, labelled)
                 print(line(row, run, pooling, report, seeds), flush=True)
-    if (report_file := folder / "nano-none-15-tokens" / "mean" / "report.json").exists():
+    if (report_file := folder / "nano-adamw-none-15-tokens" / "mean" / "report.json").exists():
         report = json.loads(report_file.read_text())
         for start, name in (
             ("from_scratch", "nano from scratch"),
@@ -135,11 +133,13 @@ def main(
             print(f"{name}: {spread(report, start)}")
 
 
-def pretrained(row: Variant, folder: Path, sources: Sequence[str], steps: int) -> Path:
+def pretrained(
+    row: Variant, folder: Path, sources: Sequence[str], *, steps: int, batch_size: int
+) -> Path:
     """The run of a row, trained by now."""
-    percent = round(100 * row.masked_lm_prob)
-    data = folder / f"shards-{row.pairs}-{percent}-{row.masking}"
-    run = folder / f"{row.preset}-{row.pairs}-{percent}-{row.masking}"
+    objective = f"{row.pairs}-{round(100 * row.masked_lm_prob)}-{row.masking}"
+    data = folder / f"shards-{objective}"
+    run = folder / f"{row.preset}-{row.optimizer}-{objective}"
     command(
         "shards", *sources, "--tokenizer", folder / "tokenizer", "--out", data,
         "--token-cache", folder / "cache", "--max-seq-length", LENGTH, "--pairs", row.pairs,
@@ -147,7 +147,8 @@ def pretrained(row: Variant, folder: Path, sources: Sequence[str], steps: int) -
     )  # fmt: skip
     command(
         "pretrain", data, "--out", run / "run", "--preset", row.preset, "--dropout", 0,
-        "--max-steps", steps, "--eval-every", 0, "--save-every", 100, "--keep", 1, "--resume",
+        "--optimizer", row.optimizer, "--batch-size", batch_size, "--max-steps", steps,
+        "--eval-every", 0, "--save-every", 100, "--keep", 1, "--resume",
     )  # fmt: skip
     return run
 
@@ -155,7 +156,7 @@ def pretrained(row: Variant, folder: Path, sources: Sequence[str], steps: int) -
 def fine_tuned(run: Path, pooling: str, labelled: Sequence[object]) -> dict[str, Any]:
     """The report of a run's classifier."""
     out = run / pooling
-    is_base = run.name == "nano-none-15-tokens" and pooling == "mean"
+    is_base = run.name == "nano-adamw-none-15-tokens" and pooling == "mean"
     scratch = ["--from-scratch"] if is_base else ["--no-baseline"]
     command(
         "finetune", run / "run", *labelled, "--pooling", pooling, "--out", out, "--resume", *scratch

@@ -46,7 +46,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def read_report(folder: Path) -> dict[str, Any]:
     """The content of report.json. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, REPORT, ("finetuned",))
+    return _read_json(folder, REPORT, ("finetuned", "cells", "near_copies", "notes"))
 
 
 def is_classifier(folder: Path) -> bool:
@@ -57,7 +57,7 @@ def is_classifier(folder: Path) -> bool:
 def check_room(folder: Path, *, overwrite: bool) -> None:
     """Raises InputError where the folder cannot be written, or has foreign files in it."""
     restore_folder(folder)
-    is_own = is_classifier(folder) or _has_only_cells(folder)
+    is_own = is_classifier(folder) or _has_cells(folder)
     check_kind(folder, "a classifier", is_own=is_own)
     if overwrite or not is_classifier(folder):
         check_replaceable(folder, "a classifier", own=OWN_FILES)
@@ -66,8 +66,8 @@ def check_room(folder: Path, *, overwrite: bool) -> None:
         raise InputError(f"{above} is not writable; give another --out.")
 
 
-def _has_only_cells(folder: Path) -> bool:
-    """Whether cells/ is ours, though a process was killed before it wrote cells/job.json."""
+def _has_cells(folder: Path) -> bool:
+    """Whether cells/ is ours; a process may have been killed before it wrote cells/job.json."""
     cells = folder / CELLS
     names = [name for name in names_in(cells) if not name.startswith(".")]
     return cells.is_dir() and (JOB in names or all(map(CELL.fullmatch, names)))

@@ -125,8 +125,7 @@ class CellStore:
         """Raises InputError on all processes where one of them does not see this folder."""
         if world.size == 1:
             return
-        token = self._folder / f".{world.broadcast_from_main(lambda: uuid.uuid4().hex)}"
-        world.broadcast_from_main(lambda: _touch(token))
+        token = self._folder / world.broadcast_from_main(self._write_token)
         is_missing = world.any(not token.exists())
 
         def finish() -> None:
@@ -169,6 +168,7 @@ class CellStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / JOB).exists():
             self._write(self._folder / JOB, self._job)
+        values = cell.to_dict()
         if weights is not None:
             path = self._path(cell.key, "safetensors")
             partial = path.with_suffix(".partial")
@@ -177,12 +177,19 @@ class CellStore:
             except SafetensorError as error:
                 raise InputError(f"{path} cannot be written ({error}); free some space.") from error
             partial.replace(path)
-        digest = {WEIGHTS: file_sha256(path)} if weights is not None else {}
-        self._write(self._path(cell.key, "json"), cell.to_dict() | digest)
+            values[WEIGHTS] = file_sha256(path)
+        self._write(self._path(cell.key, "json"), values)
 
     def read_weights(self, key: CellKey) -> dict[str, Tensor]:
         """The weights that were stored with a cell."""
         return load_file(self._path(key, "safetensors"))
+
+    def _write_token(self) -> str:
+        """The name of a new file that other processes can check for."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        name = f".{uuid.uuid4().hex}"
+        (self._folder / name).touch()
+        return name
 
     def _has_weights(self, key: CellKey, values: dict[str, Any]) -> bool:
         """Whether they are those that were written."""
@@ -200,11 +207,6 @@ class CellStore:
     def _write(self, path: Path, values: dict[str, Any]) -> None:
         with whole_file(path) as file:
             file.write((json.dumps(values, indent=2) + "\n").encode())
-
-
-def _touch(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
 
 
 def is_unfinished(out: Path, job: dict[str, Any]) -> bool:

@@ -107,8 +107,7 @@ def _finetune_into(
     tests = {TEST: test, **_read_others(also_test, config)}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
-    is_continued = world.broadcast_from_main(lambda: resume and is_unfinished(out, job))
-    if not (overwrite or is_continued) and world.broadcast_from_main(lambda: is_classifier(out)):
+    if world.broadcast_from_main(partial(_keeps, out, job, resume=resume, overwrite=overwrite)):
         return world.broadcast_from_main(lambda: _finished(out, job))
     open_store = partial(CellStore, out, job, resume=resume, overwrite=overwrite)
     store = world.broadcast_from_main(open_store)
@@ -141,6 +140,13 @@ def _finetune_into(
         return report
 
     return world.broadcast_from_main(write)
+
+
+def _keeps(out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
+    """Whether the classifier in the folder, if there is one, is reported on and not trained."""
+    if overwrite or (resume and is_unfinished(out, job)):
+        return False
+    return is_classifier(out)
 
 
 def _read_others(sources: Sequence[str], config: FinetuneConfig) -> dict[str, Labelled]:

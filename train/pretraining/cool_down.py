@@ -44,7 +44,7 @@ def parse_cool_down(text: str) -> tuple[str, int]:
 
 
 def settings_of(start: CoolDown) -> dict[str, Setting]:
-    """Recipe settings of a cool-down: those of the run at that step, and a decay over a fifth.
+    """The run's settings at that step, with as many steps more as make the decay a fifth of all.
 
     Raises InputError where there is no such run or checkpoint.
     """

@@ -69,21 +69,18 @@ def pretrain(
     is not finite any more.
     """
     check_tracker(track)
-    find_start = partial(
-        find_resume_point, start_from=start_from, init=init, cool_down_from=cool_down_from
-    )
+    origin = {"start_from": start_from, "init": init, "cool_down_from": cool_down_from}
+    find_start = partial(find_resume_point, **origin)
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     with join_world() as world, ExitStack() as stack:
         training = _with_precision(training, model, world)
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
         read_config = partial(_config, out, model, training, manifest, world)
-        config = read_config(overwrite=overwrite)
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume = True  # `out` holds the run that failed a moment ago, or still an older one
-            same = read_config(overwrite=False)
-            if world.broadcast_from_main(partial(_is_of, out, same)):
-                config, overwrite = same, False
+            overwrite = overwrite and not _is_of(out, read_config(overwrite=False), world)
+        config = read_config(overwrite=overwrite)
         start = world.broadcast_from_main(
             lambda: find_start(out, config, shards=shards, resume=resume, overwrite=overwrite)
         )
@@ -116,10 +113,12 @@ def _train(
         return trainer.train()
 
 
-def _is_of(out: Path, config: RunConfig) -> bool:
+def _is_of(out: Path, config: RunConfig, world: World) -> bool:
     """Whether `out` holds a run of this config."""
     parts = ("model", "training", "data", "tokenizer_digest", "dataset_digest")
-    return (out / RUN).exists() and not config.differences(read_run(out), *parts)
+    return world.broadcast_from_main(
+        lambda: (out / RUN).exists() and not config.differences(read_run(out), *parts)
+    )
 
 
 def _config(
