@@ -69,8 +69,8 @@ def pretrain(
     is not finite any more.
     """
     check_tracker(track)
-    origin = {"start_from": start_from, "init": init, "cool_down_from": cool_down_from}
-    find_start = partial(find_resume_point, **origin)
+    origin: dict[str, Any] = {"start_from": start_from, "init": init}
+    origin |= {"cool_down_from": cool_down_from}
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     with join_world() as world, ExitStack() as stack:
@@ -81,9 +81,8 @@ def pretrain(
             resume = True  # `out` holds the run that failed a moment ago, or still an older one
             overwrite = overwrite and not _is_of(out, read_config(overwrite=False), world)
         config = read_config(overwrite=overwrite)
-        start = world.broadcast_from_main(
-            lambda: find_start(out, config, shards=shards, resume=resume, overwrite=overwrite)
-        )
+        origin |= {"shards": shards, "resume": resume, "overwrite": overwrite}
+        start = world.broadcast_from_main(lambda: find_resume_point(out, config, **origin))
         data = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
