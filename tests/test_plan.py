@@ -36,6 +36,7 @@ def plan(shards: Path, out: Path, *, world: World = ALONE, **changes) -> Plan:
         "overwrite": False,
         "given": {},
         "is_timed": False,
+        "is_sharded": False,
     }
     return make_plan(shards, out=out, world=world, **options | changes)
 

@@ -75,7 +75,7 @@ _SMALL_BERT = _BERT | _from(CLARK, batch_size=128, examples=128_000_000, learnin
 _LARGE_BERT = _BERT | _from("Wettig et al. 2022", masked_lm_prob=0.4)
 _NANO = {
     **_BERT,
-    **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="adamw"),
+    **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="muon"),
     **_from(LIU, beta2=0.98, pairs="none"),
 }
 # Its norms precede the sublayers, which therefore bear a larger learning rate (Xiong et al. 2020).
@@ -126,14 +126,18 @@ def resolve(
     device: str = "cpu",
     world_size: int = 1,
     is_timed: bool = False,
+    is_sharded: bool = False,
 ) -> dict[str, Setting]:
     """The settings of a run: what is given, else what the recipe and the rules say.
 
     `examples` of `max_seq_length` tokens are in the data set; `device` is "cpu" or "cuda";
-    `is_timed`: a time budget ends the run, so its number of steps is not known.
+    `is_timed`: a time budget ends the run, so its number of steps is not known; `is_sharded`: no
+    process has a whole matrix, as Muon would need.
     """
     found = {name: setting for name, setting in recipe.items() if name != "examples"}
     found |= {name: Setting(value, "given") for name, value in given.items()}
+    if is_sharded and "optimizer" not in given:
+        found["optimizer"] = _BERT["optimizer"]
     if "batch_size" not in given:
         found["batch_size"] = _batch_size(recipe, device=device, world_size=world_size)
     batch_size = int(found["batch_size"].value)

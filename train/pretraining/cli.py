@@ -141,8 +141,9 @@ def pretrain(
     from train.pretraining.pretrain import pretrain as run_pretraining
 
     how: dict[str, Any] = {"preset": preset, "dropout": dropout, "given": given, **sources}
+    how |= {"is_timed": bool(options["for_"]), "is_sharded": options["parallel"] == "fsdp"}
     with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):
-        plan = make_plan(shards, out=out, is_timed=bool(options["for_"]), world=world, **how)
+        plan = make_plan(shards, out=out, world=world, **how)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)

@@ -88,6 +88,7 @@ def make_plan(
     overwrite: bool,
     given: Mapping[str, Value],
     is_timed: bool,
+    is_sharded: bool,
     world: World,
 ) -> Plan:
     """The plan of a run; `given` has the values of RECIPE_FIELDS that the user chose.
@@ -119,6 +120,7 @@ def make_plan(
             device=world.device.type,
             world_size=world.size,
             is_timed=is_timed,
+            is_sharded=is_sharded,
         )
     settings |= {name: Setting(value, "given") for name, value in given.items()}
     if cool_down_from:
