@@ -311,6 +311,26 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     assert load_classifier(tmp_path / "out").model.pooling == "cls"
 
 
+def test_the_optimizer_is_that_of_pretraining_unless_one_is_given(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    pretrained = BertForPretraining(MODEL, seed=7)
+    by_muon = write_small_run(
+        tmp_path / "run", pretrained, TOKENIZER, max_seq_length=12, optimizer="muon"
+    )
+    found = {}
+    for name, start, optimizer in (
+        *(("adamw", run, "auto"), ("muon", by_muon, "auto")),
+        *(("given adamw", by_muon, "adamw"), ("given muon", run, "muon")),
+    ):
+        out = tmp_path / name
+        finetune(start, rows[0], out=out, config=replace(QUICK, optimizer=optimizer))
+        job = json.loads((out / "classifier.json").read_text())["job"]
+        assert job["optimizer"] == name.removeprefix("given ")
+        found[name] = (out / "model.safetensors").read_bytes()
+    assert found["given adamw"] == found["adamw"] != found["muon"] == found["given muon"]
+
+
 # What is chosen, and on which rows
 
 

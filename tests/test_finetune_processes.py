@@ -55,8 +55,9 @@ def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path
         "with join_world() as world:\n"
         "    for name in ('shared', os.environ['RANK']):\n"
         "        cells = CellStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"
+        "        world.any(False)  # a new store empties its folder\n"
         "        cells.check_shared(world)\n"
-        "        print(name, 'is shared')\n"
+        "        print(name, 'is shared', flush=True)\n"
     )
     (tmp_path / "job.py").write_text(code)
     both = subprocess.run(

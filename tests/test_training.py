@@ -35,9 +35,11 @@ def some_rows(count: int) -> tuple[Encoded, np.ndarray]:
     return Encoded(Ragged(values, offsets), lengths, 12, 0), labels
 
 
-def test_the_rate_falls_by_the_factor_from_layer_to_layer() -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_rate_falls_by_the_factor_from_layer_to_layer(optimizer: str) -> None:
     model = small_model()
-    optimizer = build_optimizer(model, FinetuneConfig(layer_decay=0.5, weight_decay=0.1))
+    config = FinetuneConfig(layer_decay=0.5, weight_decay=0.1, optimizer=optimizer)
+    optimizer = build_optimizer(model, config)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     scales = {
         names[id(parameter)]: (group["scale"], group["weight_decay"])
@@ -56,6 +58,27 @@ def test_the_rate_falls_by_the_factor_from_layer_to_layer() -> None:
 def test_without_layer_decay_every_rate_is_the_same() -> None:
     groups = build_optimizer(small_model(), FinetuneConfig()).param_groups
     assert {group["scale"] for group in groups} == {1.0}
+
+
+def test_muon_trains_the_layers_matrices_at_the_rate_of_their_layer() -> None:
+    """A step of Muon is nearly orthogonal: no singular value is far from the others."""
+    model = small_model()
+    config = FinetuneConfig(layer_decay=0.5, weight_decay=0.0, optimizer="muon")
+    optimizer = build_optimizer(model, config)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1 * group["scale"]
+    draw = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=draw)
+    optimizer.step()
+    steps = {name: before[name] - p.detach() for name, p in model.named_parameters()}
+    for layer, rate in ((0, 0.025), (1, 0.05)):
+        step = steps[f"encoder.layers.{layer}.attention.qkv.weight"]
+        values = torch.linalg.svdvals(step / (rate * 0.2 * max(step.shape) ** 0.5))
+        assert 0.4 < values.min() <= values.max() < 1.4
+    embeddings = steps["encoder.embeddings.word_embeddings.weight"]
+    assert embeddings.abs().max() == pytest.approx(0.0125, rel=0.01)  # AdamW's first: the rate
 
 
 def test_balanced_weights_give_each_class_the_same_total() -> None:

@@ -29,16 +29,10 @@ def is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
 class MuonWithAdamW(torch.optim.Optimizer):
     """Both optimizers as one, with a single list of groups and a single table of moments."""
 
-    def __init__(
-        self,
-        matrices: list[nn.Parameter],
-        adamw: torch.optim.AdamW,
-        *,
-        learning_rate: float,
-        weight_decay: float,
-    ) -> None:
-        group = {"params": matrices, "lr": learning_rate, "weight_decay": weight_decay}
-        super().__init__([group, *adamw.param_groups], {})
+    def __init__(self, groups: list[dict[str, Any]], adamw: torch.optim.AdamW) -> None:
+        """`groups` of matrices for Muon, each with `lr` and `weight_decay`; then AdamW's groups."""
+        super().__init__([*groups, *adamw.param_groups], {})
+        self._matrix_groups = self.param_groups[: len(groups)]
         self._adamw = adamw
         self._adamw.state = self.state
 
@@ -46,9 +40,9 @@ class MuonWithAdamW(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """One update of all parameters."""
         assert closure is None, "a closure would run twice"
-        group = self.param_groups[0]
-        for matrices in _of_one_shape(group["params"]):
-            self._update(matrices, group["lr"], group["weight_decay"])
+        for group in self._matrix_groups:
+            for matrices in _of_one_shape(group["params"]):
+                self._update(matrices, group["lr"], group["weight_decay"])
         self._adamw.step()
 
     def _update(self, matrices: list[nn.Parameter], rate: float, decay: float) -> None:

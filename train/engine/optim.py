@@ -1,6 +1,7 @@
 """The optimizers of pretraining and fine-tuning."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -11,14 +12,16 @@ from train.engine.muon import MuonWithAdamW, is_hidden_matrix
 
 def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.Optimizer:
     """The optimizer of pretraining."""
-    rates = {"learning_rate": training.learning_rate, "weight_decay": training.weight_decay}
-    betas = (training.beta1, training.beta2)
+    rate, decay = training.learning_rate, training.weight_decay
+    rates: dict[str, Any] = {"learning_rate": rate, "weight_decay": decay}
+    rates["betas"] = (training.beta1, training.beta2)
     if training.optimizer == "adamw":
-        return adamw(model, betas=betas, **rates)
+        return adamw(model, **rates)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     hidden = [p for name, p in named if is_hidden_matrix(name, p)]
     rest = [p for name, p in named if not is_hidden_matrix(name, p)]
-    return MuonWithAdamW(hidden, _adamw(rest, betas=betas, **rates), **rates)
+    groups = [{"params": hidden, "lr": rate, "weight_decay": decay}]
+    return MuonWithAdamW(groups, _adamw(rest, **rates))
 
 
 def adamw(

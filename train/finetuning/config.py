@@ -12,7 +12,7 @@ from pipeline.common.config_checks import (
     check_positive,
 )
 from pipeline.common.config_options import option
-from train.config import Precision
+from train.config import Optimizer, Precision
 
 Auto = Literal["auto"]
 ClassWeights = Literal["none", "balanced"]
@@ -63,6 +63,12 @@ class FinetuneConfig:
         "auto",
         "Passes over the training rows; `auto` is 12 for up to 500 rows, 6 for 2,000, 4 for 20,000 "
         "and 3 for more; of up to 4,000 rows it also tries half as many on held-out training rows.",
+        group="Training",
+    )
+    optimizer: Optimizer | Auto = option(
+        "auto",
+        "`muon` trains the layers' weight matrices and leaves everything else to AdamW; `auto` is "
+        "what the model was pretrained with.",
         group="Training",
     )
     learning_rate: float | Auto = option(

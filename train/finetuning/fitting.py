@@ -130,8 +130,9 @@ class Fitter:
         self, rows: Encoded, labels: Labels, seed: int, progress: tqdm, train: Rows, plan: Plan
     ) -> BertForClassification:
         model = self.new_model(seed)
+        config = replace(self.config, optimizer=self.start.optimizer)
         train_classifier(
-            *(model, rows.take(train), labels[train], self.config, plan),
+            *(model, rows.take(train), labels[train], config, plan),
             seed=seed,
             progress=progress,
         )

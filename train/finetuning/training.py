@@ -1,4 +1,4 @@
-"""Training of one classifier: AdamW, linear warm-up and decay, dropout drawn from the seed."""
+"""Training of one classifier: linear warm-up and decay, dropout drawn from the seed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from model.heads import BertForClassification
+from train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from train.engine.precision import autocast, resolve_precision, seed_dropout
 from train.engine.schedule import schedule_factor
 from train.finetuning.config import FinetuneConfig
@@ -123,26 +124,28 @@ def class_weights(labels: Rows, classes: int, config: FinetuneConfig) -> Tensor:
     return torch.from_numpy(len(labels) / (classes * counts)).float()
 
 
-def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> torch.optim.AdamW:
-    """Fused AdamW; the `scale` of each parameter group multiplies its learning rate.
+def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> torch.optim.Optimizer:
+    """AdamW, or Muon with AdamW; the `scale` of each group multiplies its learning rate.
 
     A layer that is d layers below the top has scale `layer_decay ** d` (Howard & Ruder 2018, 3.3;
     Clark et al. 2020, appendix). Norms and biases have no weight decay.
     """
-    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         scale = config.layer_decay ** _depth(name, len(model.encoder.layers))
-        groups.setdefault((scale, decay), []).append(parameter)
-    return torch.optim.AdamW(
-        [
-            {"params": parameters, "scale": scale, "weight_decay": decay}
-            for (scale, decay), parameters in groups.items()
-        ],
-        betas=(0.9, 0.98),
-        eps=1e-6,
-        fused=True,
-    )
+        by_muon = config.optimizer == "muon" and is_hidden_matrix(name, parameter)
+        groups.setdefault((scale, decay, by_muon), []).append(parameter)
+
+    def of(by_muon: bool) -> list[dict[str, Any]]:
+        return [
+            {"params": parameters, "lr": 0.0, "scale": scale, "weight_decay": decay}
+            for (scale, decay, muon), parameters in groups.items()
+            if muon == by_muon
+        ]
+
+    adamw = torch.optim.AdamW(of(by_muon=False), betas=(0.9, 0.98), eps=1e-6, fused=True)
+    return MuonWithAdamW(of(by_muon=True), adamw) if config.optimizer == "muon" else adamw
 
 
 def _depth(name: str, layers: int) -> int:
