@@ -324,11 +324,16 @@ def test_the_optimizer_is_that_of_pretraining_unless_one_is_given(
         *(("given adamw", by_muon, "adamw"), ("given muon", run, "muon")),
     ):
         out = tmp_path / name
-        finetune(start, rows[0], out=out, config=replace(QUICK, optimizer=optimizer))
-        job = json.loads((out / "classifier.json").read_text())["job"]
-        assert job["optimizer"] == name.removeprefix("given ")
-        found[name] = (out / "model.safetensors").read_bytes()
-    assert found["given adamw"] == found["adamw"] != found["muon"] == found["given muon"]
+        config = replace(QUICK, optimizer=optimizer, from_scratch=True, max_examples=100, epochs=3)
+        report = finetune(start, rows[0], out=out, test_source=rows[1], config=config)
+        [from_scratch] = [cell for cell in report.cells if cell.key.start == "from_scratch"]
+        found[name] = (
+            (out / "model.safetensors").read_bytes(),
+            from_scratch.scores.confusion.tolist(),
+        )
+    weights, scratch = ({name: pair[i] for name, pair in found.items()} for i in (0, 1))
+    assert weights["given adamw"] == weights["adamw"] != weights["muon"] == weights["given muon"]
+    assert scratch["given adamw"] == scratch["adamw"] == scratch["muon"] != scratch["given muon"]
 
 
 # What is chosen, and on which rows

@@ -68,7 +68,7 @@ class FinetuneConfig:
     optimizer: Optimizer | Auto = option(
         "auto",
         "`muon` trains the layers' weight matrices and leaves everything else to AdamW; `auto` is "
-        "what the model was pretrained with.",
+        "what the model was pretrained with, and AdamW from scratch.",
         group="Training",
     )
     learning_rate: float | Auto = option(

@@ -214,7 +214,6 @@ def _job(
         **config.to_dict(),
         "max_seq_length": start.max_seq_length,
         "pooling": start.pooling,
-        "optimizer": start.optimizer,
         "pretrained": weights_digest(start.weights),
         "tokenizer": start.tokenizer.digest,
         "training rows": train.digest(),
