@@ -141,7 +141,7 @@ class Fitter:
 
     @property
     def _optimizer(self) -> Optimizer:
-        """Random weights get AdamW where none is given: they learn faster from it than from Muon."""
+        """With `auto`, random weights get AdamW: they learn faster from it than from Muon."""
         is_random = not self.is_pretrained and self.config.optimizer == "auto"
         return "adamw" if is_random else self.start.optimizer
 
