@@ -1,7 +1,6 @@
 """A run folder for any model, and a tokenizer and a model of one layer to put there."""
 
 from pathlib import Path
-from typing import Any
 
 from model.config import BertConfig
 from model.heads import BertForPretraining
@@ -35,17 +34,12 @@ def one_layer(tokenizer: Tokenizer, *, positions: int) -> BertConfig:
 
 
 def write_small_run(
-    folder: Path,
-    model: BertForPretraining,
-    tokenizer: Tokenizer,
-    *,
-    max_seq_length: int,
-    **training: Any,
+    folder: Path, model: BertForPretraining, tokenizer: Tokenizer, *, max_seq_length: int
 ) -> Path:
-    """A run whose only checkpoint holds this model; `training` are fields of its config."""
+    """A run whose only checkpoint holds this model."""
     config = RunConfig(
         model=model.config,
-        training=training_config(**training),
+        training=training_config(),
         data=DataConfig(max_seq_length=max_seq_length),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,

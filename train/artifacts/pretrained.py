@@ -16,7 +16,6 @@ from train.artifacts.classifier_folder import is_classifier
 from train.artifacts.huggingface import is_hugging_face, load_model, longest_text
 from train.artifacts.partial_folder import restore_folder
 from train.artifacts.run import RUN, load_run
-from train.config import Optimizer
 
 Kind = Literal["run", "classifier", "hugging face"]
 
@@ -30,7 +29,6 @@ class Pretrained:
     weights: dict[str, Tensor]
     max_seq_length: int
     pooling: Pooling = "mean"  # of a classifier; "cls" needs a pooler that was trained for it
-    optimizer: Optimizer = "adamw"  # that trained the weights
     absent: tuple[str, ...] = ()  # parts missing from the folder, initialized from the seed
 
 
@@ -63,7 +61,6 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
             tokenizer=tokenizer,
             weights=weights,
             max_seq_length=config.data.max_seq_length,
-            optimizer=config.training.optimizer,
         )
     found, tokenizer = load_model(folder)
     model = found.config.model

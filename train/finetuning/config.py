@@ -65,10 +65,9 @@ class FinetuneConfig:
         "and 3 for more; of up to 4,000 rows it also tries half as many on held-out training rows.",
         group="Training",
     )
-    optimizer: Optimizer | Auto = option(
-        "auto",
-        "`muon` trains the layers' weight matrices and leaves everything else to AdamW; `auto` is "
-        "what the model was pretrained with, and AdamW from scratch.",
+    optimizer: Optimizer = option(
+        "adamw",
+        "`muon` trains the layers' weight matrices and leaves everything else to AdamW.",
         group="Training",
     )
     learning_rate: float | Auto = option(

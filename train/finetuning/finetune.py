@@ -157,7 +157,7 @@ def _read_others(sources: Sequence[str], config: FinetuneConfig) -> dict[str, La
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
-    """The pretrained model, with the config's dropout, maximum length, pooling and optimizer."""
+    """The pretrained model, with the dropout, maximum length and pooling of the config."""
     found = load_pretrained(run, seed=config.seed)
     model = with_dropout(found.model, config.dropout)
     max_seq_length = config.max_seq_length or found.max_seq_length
@@ -167,9 +167,7 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
             f"{model.max_position_embeddings} positions; give at most that."
         )
     pooling = config.pooling or found.pooling
-    optimizer = found.optimizer if config.optimizer == "auto" else config.optimizer
-    how: dict[str, Any] = {"pooling": pooling, "optimizer": optimizer}
-    return replace(found, model=model, max_seq_length=max_seq_length, **how)
+    return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
 
 
 def read_rows(

@@ -14,7 +14,6 @@ from model.heads import BertForClassification, load_encoder
 from pipeline.common.errors import DivergedError
 from pipeline.common.progress_bar import ProgressBar
 from train.artifacts.pretrained import Pretrained
-from train.config import Optimizer
 from train.finetuning.config import FinetuneConfig
 from train.finetuning.selection import (
     NOT_HELD_OUT,
@@ -131,19 +130,12 @@ class Fitter:
         self, rows: Encoded, labels: Labels, seed: int, progress: tqdm, train: Rows, plan: Plan
     ) -> BertForClassification:
         model = self.new_model(seed)
-        config = replace(self.config, optimizer=self._optimizer)
         train_classifier(
-            *(model, rows.take(train), labels[train], config, plan),
+            *(model, rows.take(train), labels[train], self.config, plan),
             seed=seed,
             progress=progress,
         )
         return model
-
-    @property
-    def _optimizer(self) -> Optimizer:
-        """With `auto`, random weights get AdamW: they learn faster from it than from Muon."""
-        is_random = not self.is_pretrained and self.config.optimizer == "auto"
-        return "adamw" if is_random else self.start.optimizer
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
         return predict_logits(model, rows, precision=self.config.precision)
