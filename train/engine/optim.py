@@ -1,7 +1,6 @@
 """The optimizers of pretraining and fine-tuning."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,15 +12,15 @@ from train.engine.muon import MuonWithAdamW, is_hidden_matrix
 def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.Optimizer:
     """The optimizer of pretraining."""
     rate, decay = training.learning_rate, training.weight_decay
-    rates: dict[str, Any] = {"learning_rate": rate, "weight_decay": decay}
-    rates["betas"] = (training.beta1, training.beta2)
+    betas = (training.beta1, training.beta2)
     if training.optimizer == "adamw":
-        return adamw(model, **rates)
+        return adamw(model, learning_rate=rate, weight_decay=decay, betas=betas)
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     hidden = [p for name, p in named if is_hidden_matrix(name, p)]
     rest = [p for name, p in named if not is_hidden_matrix(name, p)]
     groups = [{"params": hidden, "lr": rate, "weight_decay": decay}]
-    return MuonWithAdamW(groups, _adamw(rest, **rates))
+    others = _adamw(rest, learning_rate=rate, weight_decay=decay, betas=betas)
+    return MuonWithAdamW(groups, others)
 
 
 def adamw(

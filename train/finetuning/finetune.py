@@ -99,18 +99,16 @@ def _finetune_into(
     world: World,
     *,
     options: Mapping[str, Any],
-    resume: bool,
-    overwrite: bool,
+    **existing: bool,
 ) -> FinetuneReport:
     start = load_start(run, config)
     train, test = read_rows(train_source, test_source, config)
     tests = {TEST: test, **_read_others(also_test, config)}
     _check_sizes(train, config)
     job = _job(start, train, tests, config)
-    if world.broadcast_from_main(partial(_keeps, out, job, resume=resume, overwrite=overwrite)):
+    if world.broadcast_from_main(partial(_is_kept, out, job, **existing)):
         return world.broadcast_from_main(lambda: _finished(out, job))
-    open_store = partial(CellStore, out, job, resume=resume, overwrite=overwrite)
-    store = world.broadcast_from_main(open_store)
+    store = world.broadcast_from_main(partial(CellStore, out, job, **existing))
     store.check_shared(world)
     disable_malloc_trim()
     compared = ComparedModels(start, train, tests, class_names(train), config, world.device)
@@ -142,8 +140,8 @@ def _finetune_into(
     return world.broadcast_from_main(write)
 
 
-def _keeps(out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
-    """Whether the classifier in the folder, if there is one, is reported on and not trained."""
+def _is_kept(out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
+    """Whether the folder has a classifier that is kept instead of trained again."""
     if overwrite or (resume and is_unfinished(out, job)):
         return False
     return is_classifier(out)

@@ -130,22 +130,19 @@ def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> tor
     A layer that is d layers below the top has scale `layer_decay ** d` (Howard & Ruder 2018, 3.3;
     Clark et al. 2020, appendix). Norms and biases have no weight decay.
     """
-    groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
+    groups: dict[tuple[bool, float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         scale = config.layer_decay ** _depth(name, len(model.encoder.layers))
-        by_muon = config.optimizer == "muon" and is_hidden_matrix(name, parameter)
-        groups.setdefault((scale, decay, by_muon), []).append(parameter)
-
-    def of(by_muon: bool) -> list[dict[str, Any]]:
-        return [
-            {"params": parameters, "lr": 0.0, "scale": scale, "weight_decay": decay}
-            for (scale, decay, muon), parameters in groups.items()
-            if muon == by_muon
-        ]
-
-    adamw = torch.optim.AdamW(of(by_muon=False), betas=(0.9, 0.98), eps=1e-6, fused=True)
-    return MuonWithAdamW(of(by_muon=True), adamw) if config.optimizer == "muon" else adamw
+        is_muons = config.optimizer == "muon" and is_hidden_matrix(name, parameter)
+        groups.setdefault((is_muons, scale, decay), []).append(parameter)
+    matrices: list[dict[str, Any]] = []
+    rest: list[dict[str, Any]] = []
+    for (is_muons, scale, decay), parameters in groups.items():
+        group = {"params": parameters, "lr": 0.0, "scale": scale, "weight_decay": decay}
+        (matrices if is_muons else rest).append(group)
+    adamw = torch.optim.AdamW(rest, betas=(0.9, 0.98), eps=1e-6, fused=True)
+    return MuonWithAdamW(matrices, adamw) if matrices else adamw
 
 
 def _depth(name: str, layers: int) -> int:

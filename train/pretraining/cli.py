@@ -149,14 +149,9 @@ def pretrain(
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
             return
         run_options = {"resume": resume, "profile": profile or 0, "track": track, **sources}
+        run_options |= {"note": plan.note, "options": _reproducing(training)}
         outcome = run_pretraining(
-            shards,
-            out=out,
-            model=plan.model,
-            training=training,
-            note=plan.note,
-            options=_reproducing(training),
-            **run_options,
+            shards, out=out, model=plan.model, training=training, **run_options
         )
     _report(outcome, out, training)
 

@@ -44,7 +44,7 @@ def parse_cool_down(text: str) -> tuple[str, int]:
 
 
 def settings_of(start: CoolDown) -> dict[str, Setting]:
-    """The run's settings at that step, with as many steps more as make the decay a fifth of all.
+    """The run's settings at that step, with more `max_steps`: the decay is the last fifth.
 
     Raises InputError where there is no such run or checkpoint.
     """

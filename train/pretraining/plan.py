@@ -10,6 +10,7 @@ else                         the recipe of the preset, or with --init of continu
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from model.config import BertConfig
 from pipeline.dataset.manifest import Manifest, read_manifest
@@ -111,17 +112,14 @@ def make_plan(
     elif start_from:  # that run may have used another device
         settings = _of_run(read_run(start_from), start_from) | {"precision": CONTINUED["precision"]}
     else:
-        settings = resolve(
-            CONTINUED if init else recipe_of(preset or DEFAULT_PRESET),
-            given,
-            model=model,
-            examples=manifest.num_examples("train"),
-            max_seq_length=manifest.config.max_seq_length,
-            device=world.device.type,
-            world_size=world.size,
-            is_timed=is_timed,
-            is_sharded=is_sharded,
-        )
+        recipe = CONTINUED if init else recipe_of(preset or DEFAULT_PRESET)
+        data: dict[str, Any] = {
+            "examples": manifest.num_examples("train"),
+            "max_seq_length": manifest.config.max_seq_length,
+        }
+        machine: dict[str, Any] = {"device": world.device.type, "world_size": world.size}
+        how: dict[str, Any] = {"is_timed": is_timed, "is_sharded": is_sharded}
+        settings = resolve(recipe, given, model=model, **data, **machine, **how)
     settings |= {name: Setting(value, "given") for name, value in given.items()}
     if cool_down_from:
         settings = with_decay(settings, given, cool_down_from)

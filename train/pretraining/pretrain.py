@@ -69,8 +69,8 @@ def pretrain(
     is not finite any more.
     """
     check_tracker(track)
-    origin: dict[str, Any] = {"start_from": start_from, "init": init}
-    origin |= {"cool_down_from": cool_down_from}
+    sources: dict[str, Any] = {"start_from": start_from, "init": init}
+    sources |= {"cool_down_from": cool_down_from, "shards": shards}
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     with join_world() as world, ExitStack() as stack:
@@ -79,10 +79,11 @@ def pretrain(
         read_config = partial(_config, out, model, training, manifest, world)
         if world.any(is_restart()):  # torchrun counts the restarts of this machine only
             resume = True  # `out` holds the run that failed a moment ago, or still an older one
-            overwrite = overwrite and not _is_of(out, read_config(overwrite=False), world)
+            overwrite = overwrite and not _is_run_of(out, read_config(overwrite=False), world)
         config = read_config(overwrite=overwrite)
-        origin |= {"shards": shards, "resume": resume, "overwrite": overwrite}
-        start = world.broadcast_from_main(lambda: find_resume_point(out, config, **origin))
+        existing: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
+        find_start = partial(find_resume_point, out, config, **sources, **existing)
+        start = world.broadcast_from_main(find_start)
         data = open_loader(shards, config.training, world, state=start.state.loader)
         if start.is_complete:
             return Outcome(start.state.step, is_new=False, is_complete=True, heldout=None)
@@ -112,7 +113,7 @@ def _train(
         return trainer.train()
 
 
-def _is_of(out: Path, config: RunConfig, world: World) -> bool:
+def _is_run_of(out: Path, config: RunConfig, world: World) -> bool:
     """Whether `out` holds a run of this config."""
     parts = ("model", "training", "data", "tokenizer_digest", "dataset_digest")
     return world.broadcast_from_main(

@@ -168,7 +168,7 @@ def _mistakes(summary: ClassifierSummary) -> Section:
     ]
     sentence = "Test rows that the classifier got wrong."
     if summary.report.sources["test"] is None:
-        sentence = "Held-out rows that the classifier got wrong, counted from the first of them."
+        sentence = "Held-out rows that the classifier got wrong. Row numbers count held-out rows."
     return Section(
         heading="Most confident mistakes",
         sentence=sentence if rows else "None.",
