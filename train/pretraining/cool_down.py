@@ -46,7 +46,7 @@ def parse_cool_down(text: str) -> tuple[str, int]:
 def settings_of(start: CoolDown) -> dict[str, Setting]:
     """The run's settings at that step, with more `max_steps`: the decay is the last fifth.
 
-    Raises InputError where there is no such run or checkpoint.
+    Raises InputError where the run or the checkpoint does not exist.
     """
     training = read_run(start.run).training
     elapsed = read_state(checkpoint_of(start.run, start.step)).elapsed
