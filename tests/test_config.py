@@ -91,6 +91,7 @@ def test_a_config_does_not_change():
     ("name", "layers", "hidden", "heads", "feed_forward"),
     [
         ("nano", 2, 256, 4, 1024),
+        ("micro", 4, 256, 4, 1024),
         ("bert-tiny", 2, 128, 2, 512),
         ("bert-mini", 4, 256, 4, 1024),
         ("bert-small", 4, 512, 8, 2048),

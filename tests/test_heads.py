@@ -354,6 +354,7 @@ def test_an_encoder_of_another_shape_is_refused_by_name():
         ("bert-base", 109_482_240, 110_106_428),
         ("bert-large", 335_141_888, 336_226_108),
         ("nano", 9_411_072, 17_255_740),
+        ("micro", 10_990_592, 18_835_260),  # two more layers of 789,760
         # Embeddings 30,522 + 1000 + 2 rows of 128; a layer is attention 4 * 128 * 129, feed-forward
         # 256 * 129 + 128 * 257, norms 4 * 128: 132,480; two of them, and a pooler of 128 * 129.
         # Then a transform of 128 * 129 + 256, a decoder of 129 * 30,522, and 2 * 129 for pairs.

@@ -178,6 +178,7 @@ def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
 
 REFERENCES = {
     "nano": (nano, {}),
+    "micro": (nano, {}),
     "bert-pytorch-base": (bert_pytorch, {"heads": 12}),
     "bert-pytorch-large": (bert_pytorch, {"heads": 16}),
     "d2l": (d2l, {}),

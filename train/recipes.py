@@ -88,6 +88,7 @@ _SMALL_MODERN = _MODERN | _from(DEVLIN, batch_size=256) | _from(DEVLIN_MASKS, ma
 
 RECIPES: dict[str, Recipe] = {
     "nano": _NANO,
+    "micro": _NANO,
     "bert-tiny": _SMALL_BERT,
     "bert-mini": _SMALL_BERT,
     "bert-small": _SMALL_BERT,
