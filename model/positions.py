@@ -53,23 +53,42 @@ def initial_positions(config: BertConfig) -> Tensor:
 def continued_positions(table: Tensor, config: BertConfig) -> Tensor:
     """Float32 [S, H]: a trained table [R, H] of a shorter model, R <= S, with rows for the rest.
 
-    Its rows stay. With "learned-from-neighbours" every column is a wave whose frequency is known:
-    the new rows continue the waves that fit the table best, so heads that attend some tokens away
-    do so everywhere. Other tables are repeated (Beltagy et al. 2020, Longformer, section 5), which
-    keeps the distances of neighbours; rows interpolated between the old ones would change them.
+    Its rows stay. With "learned-from-neighbours" every column is a wave: the new rows continue the
+    waves that fit the table best, so heads that attend some tokens away do so everywhere. Other
+    tables are repeated (Beltagy et al. 2020, Longformer, section 5), which keeps the distances of
+    neighbours; rows interpolated between the old ones would change them.
     """
     rows, longer = len(table), config.max_position_embeddings
     if config.positions != "learned-from-neighbours":
         return table.repeat(-(-longer // rows), 1)[:longer]
-    frequencies = neighbour_frequencies(replace(config, max_position_embeddings=rows))
-    position = torch.arange(longer, dtype=torch.float32)[:, None]
-    angles = (position * frequencies).double().T  # [H / 2, S]
-    waves = torch.stack([angles.sin(), angles.cos(), torch.ones_like(angles)], -1)  # [H / 2, S, 3]
     columns = table.double().unflatten(1, (-1, 2)).transpose(0, 1)  # [H / 2, R, 2]
-    # The least squares by an SVD: the fastest wave has no sines.
-    amplitudes = torch.linalg.lstsq(waves[:, :rows], columns, driver="gelsd").solution
-    continued = (waves @ amplitudes).transpose(0, 1).flatten(1)  # [S, H]
+
+    def misfit(first: int) -> float:
+        waves = _neighbour_waves(config, first, rows)
+        return float((waves @ _amplitudes(waves, columns) - columns).square().sum())
+
+    # A table that has grown before keeps the frequencies of the length that it was made for.
+    first = min(range(rows, 0, -1), key=misfit)
+    waves = _neighbour_waves(config, first, longer)
+    continued = (waves @ _amplitudes(waves[:, :rows], columns)).transpose(0, 1).flatten(1)  # [S, H]
     return torch.cat([table, continued[rows:].to(table.dtype)])
+
+
+def _neighbour_waves(config: BertConfig, first: int, length: int) -> Tensor:
+    """Sine, cosine and 1 at each of `length` positions, with the frequencies of `first` positions.
+
+    Float64 [H / 2, length, 3].
+    """
+    frequencies = neighbour_frequencies(replace(config, max_position_embeddings=first))
+    position = torch.arange(length, dtype=torch.float32)[:, None]
+    angles = (position * frequencies).double().T
+    return torch.stack([angles.sin(), angles.cos(), torch.ones_like(angles)], -1)
+
+
+def _amplitudes(waves: Tensor, columns: Tensor) -> Tensor:
+    """The sums of waves [H / 2, R, 3] nearest to columns [H / 2, R, 2]: float64 [H / 2, 3, 2]."""
+    # The least squares by an SVD: the fastest wave has no sines.
+    return torch.linalg.lstsq(waves, columns, driver="gelsd").solution
 
 
 def neighbour_frequencies(config: BertConfig) -> Tensor:

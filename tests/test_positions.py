@@ -79,6 +79,11 @@ def test_a_longer_table_keeps_its_rows_and_continues_its_waves():
     longer = continued_positions(table, replace(nano, max_position_embeddings=256))
     assert torch.equal(longer[:64], table)
     torch.testing.assert_close(longer, waves.float(), atol=1e-4, rtol=0)
+    for between in (65, 100, 128):
+        once = continued_positions(table, replace(nano, max_position_embeddings=between))
+        twice = continued_positions(once, replace(nano, max_position_embeddings=256))
+        assert torch.equal(twice[:between], once)
+        torch.testing.assert_close(twice, waves.float(), atol=1e-3, rtol=0)
 
 
 def test_heads_attend_to_neighbours_beyond_the_old_positions_too():
