@@ -88,7 +88,8 @@ def _neighbour_waves(config: BertConfig, first: int, length: int) -> Tensor:
 def _amplitudes(waves: Tensor, columns: Tensor) -> Tensor:
     """The sums of waves [H / 2, R, 3] nearest to columns [H / 2, R, 2]: float64 [H / 2, 3, 2]."""
     # The least squares by an SVD: the fastest wave has no sines.
-    return torch.linalg.lstsq(waves, columns, driver="gelsd").solution
+    amplitudes: Tensor = torch.linalg.lstsq(waves, columns, driver="gelsd").solution
+    return amplitudes
 
 
 def neighbour_frequencies(config: BertConfig) -> Tensor:
