@@ -296,9 +296,6 @@ _NANO = BertConfig(
     tie_word_embeddings=False,
 )
 
-# nano with four layers, for hours of training instead of minutes.
-_MICRO = replace(_NANO, num_hidden_layers=4)
-
 # The model of "Dive into Deep Learning" (Zhang et al. 2021, 15.8 to 15.10), in the chapter's sizes.
 # There positions bypass autograd and stay random; here they are learned. As in every other preset,
 # dropout also applies to the embeddings.
@@ -318,7 +315,7 @@ _D2L = BertConfig(
 
 PRESETS: dict[str, BertConfig] = {
     "nano": _NANO,
-    "micro": _MICRO,
+    "micro": replace(_NANO, num_hidden_layers=4),  # for hours of training instead of minutes
     "bert-tiny": _miniature(2, 128),
     "bert-mini": _miniature(4, 256),
     "bert-small": _miniature(4, 512),

@@ -79,7 +79,7 @@ def test_dropout_replaces_that_of_the_preset_everywhere():
 @pytest.mark.parametrize(
     ("name", "dropout", "complaint"),
     [
-        ("bert-hugh", None, "unknown preset 'bert-hugh'; known: nano, bert-tiny, "),
+        ("bert-hugh", None, "unknown preset 'bert-hugh'; known: nano, micro, bert-tiny, "),
         ("nano", 1.0, "hidden_dropout_prob is 1.0; give 0 or more, below 1."),
         ("nano", -0.1, "hidden_dropout_prob is -0.1; give 0 or more, below 1."),
     ],
