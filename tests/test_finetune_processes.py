@@ -57,7 +57,8 @@ def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path
         "        cells = CellStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"
         "        world.any(False)  # a new store empties its folder\n"
         "        cells.check_shared(world)\n"
-        "        print(name, 'is shared', flush=True)\n"
+        "        sys.stdout.write(name + ' is shared\\n')\n"  # in one piece: two processes print
+        "        sys.stdout.flush()\n"
     )
     (tmp_path / "job.py").write_text(code)
     both = subprocess.run(
