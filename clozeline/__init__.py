@@ -61,7 +61,7 @@ _MODULES = {
     "verify": "pipeline.verify.verify",
 }
 
-#: The packages installed beside this one; their names are common.
+#: The packages installed beside this one; their names are common, so others may shadow them.
 NEIGHBOURS = ("pipeline", "model", "train")
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -78,7 +78,7 @@ def __dir__() -> list[str]:
 
 
 def check_neighbours() -> None:
-    """Raises ImportError where Python finds another `pipeline`, `model` or `train` than ours."""
+    """Raises ImportError if `pipeline`, `model` or `train` is not the package installed with us."""
     for name in NEIGHBOURS:
         spec = find_spec(name)
         found = spec.origin if spec else None

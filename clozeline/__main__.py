@@ -1,4 +1,4 @@
-"""`clozeline` and `python -m clozeline`: the path is made safe, then a command runs.
+"""`clozeline` and `python -m clozeline`: make the import path safe, then run a command.
 
 Ctrl-C during the imports is not an error.
 """
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from clozeline import ROOT, check_neighbours
 
-INTERRUPTED = 130  #: 128 + SIGINT, as of a shell
+INTERRUPTED = 130  #: 128 + SIGINT, as in a shell
 USAGE = 2
 
 
@@ -24,7 +24,7 @@ def run() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ImportError as error:
-        if error.name:  # a package that is missing, not one of another's
+        if error.name:  # a missing package; `check_neighbours` gives no name
             raise
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(USAGE)

@@ -3,7 +3,7 @@
     python examples/documents_to_classifier.py documents/ labelled.csv work --hours 1
 
 `documents/*.txt` have a blank line between documents; `labelled.csv` has the columns text and
-label. Each step is a command. What is finished is not repeated, so the script can be run again.
+label. Each step is a command. Finished steps are not repeated, so the script can be run again.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main(
     clozeline("shards", texts, "--tokenizer", tokenizer, "--out", shards, "--validation", 0.05)
     how = ("--preset", preset, "--for", f"{round(hours * 3600)}s")
     clozeline("pretrain", shards, "--out", run, *how, "--resume")
-    # Compared with the same model from random weights: that is what the pretraining was worth.
+    # Compare with the same model from random weights, to see what the pretraining was worth.
     compared = ("--from-scratch", "--resume")
     clozeline("finetune", run, labelled, "--out", work / "classifier", *compared)
 

@@ -2,7 +2,7 @@
 
     python examples/own_training_loop.py work/shards --steps 100
 
-Stopped after step 60 and started again, the loop reads the 61st batch next.
+After a run with `--steps 60`, a run with `--steps 100` starts with the 61st batch.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
     "articles/*.parquet"  ->  train-00003-of-00064.arrow, validation-..., manifest.json, tokenizer/
 
-The rooms, in the order in which they may import each other:
+The subpackages, in import order (each may import only those above it):
 
     common        errors, paths, ragged columns, counter-based random numbers
     dataset       what a finished folder holds: schema, shards, manifest, buckets
@@ -11,5 +11,6 @@ The rooms, in the order in which they may import each other:
     examples      bucketed documents to masked pairs
     job           the Beam graph that runs the steps, and what it needs to survive a crash
     report        a finished data set drawn on a page
+    view          a data set in the browser
     verify        a finished data set checked, row by row
 """

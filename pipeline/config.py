@@ -1,4 +1,4 @@
-"""The data config: with the text and the tokenizer it decides every example."""
+"""The data config: together with the text and the tokenizer, it decides every example."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -150,7 +150,7 @@ class DataConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`. Raises ValueError for a dict with other fields."""
-        values = {"max_document_bytes": cls.max_document_bytes, **values}  # it came later
+        values = {"max_document_bytes": cls.max_document_bytes, **values}  # added later
         check_field_names(cls, values)
         config = cls(**{**values, "text_columns": tuple(values["text_columns"])})
         check_types(config)

@@ -15,6 +15,7 @@ from train.cli import main
         (["a.txt"], "a folder of text files"),
         (["a.txt", "b.csv"], "a folder of other files (a.txt, b.csv)"),
         (["a", "b", "c", "d"], "a folder of other files (a, b, c, ...)"),
+        (["a", "b.csv", "c.txt", "d.jsonl"], "a folder of other files (a, b.csv, c.txt, ...)"),
         ([], "an empty folder"),
         (["run.json", "a.txt"], "a run of `clozeline pretrain`"),
         (["classifier.json", "tokenizer.json"], "a classifier of `clozeline finetune`"),

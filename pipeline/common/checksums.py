@@ -35,7 +35,7 @@ def sums_of(contents: Mapping[str, bytes]) -> bytes:
 
 
 def write_sums(folder: Path, names: Collection[str]) -> None:
-    """Write the sums of these files, as far as they exist, and of those in these folders."""
+    """Write the sums of the named files that exist, and of the files in named folders."""
     found = [path for name in names for path in (folder / name, *(folder / name).glob("*"))]
     files = sorted(path.relative_to(folder).as_posix() for path in found if path.is_file())
     lines = [f"{file_sha256(folder / name)}  {name}\n" for name in files]

@@ -22,14 +22,14 @@ import click
 
 from pipeline.common.config_file import as_toml, plain_values, read_config
 
-#: Shown last, and not recorded with what a command has made: they do not decide what that is.
+#: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"
 WIDTH = 100
 PRINTS = "clozeline.print_config"
 
 
 class GroupedOption(click.Option):
-    """An option that belongs to a group of the help."""
+    """An option that belongs to a group in the help."""
 
     def __init__(self, *args: Any, group: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -37,7 +37,7 @@ class GroupedOption(click.Option):
 
 
 def grouped_option(*names: str, group: str, **attributes: Any) -> Callable[[Any], Any]:
-    """`click.option`, with the group of the help that shows it."""
+    """`click.option`, with the group that lists it in the help."""
     return click.option(*names, cls=GroupedOption, group=group, **attributes)
 
 

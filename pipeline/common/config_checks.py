@@ -35,7 +35,7 @@ def check_fraction(name: str, found: float) -> None:
 
 
 def check_choices(config: object) -> None:
-    """A word must be one of those of the field's `Literal`, which may stand beside other types."""
+    """A word must be one of the field's `Literal`, which may be part of a union."""
     for name, hint in get_type_hints(type(config)).items():
         found = getattr(config, name)
         literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
@@ -46,7 +46,7 @@ def check_choices(config: object) -> None:
 
 
 def check_types(config: object) -> None:
-    """Each field is of the type it is declared with, also inside lists; for values from a file."""
+    """Each field has its declared type, list items included; for values read from a file."""
     for name, hint in get_type_hints(type(config)).items():
         found = getattr(config, name)
         if not _is_of_type(found, hint):

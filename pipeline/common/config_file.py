@@ -20,11 +20,11 @@ from pipeline.common.errors import InputError, one_line
 from pipeline.common.given_paths import as_given
 from pipeline.common.sealed import unsealed
 
-OPTIONS = "options"  #: in a JSON file
+OPTIONS = "options"  #: key in a JSON file
 
 
 def read_config(path: str, context: click.Context) -> dict[str, Any]:
-    """The values of the file for the command of the context, by the names of its parameters.
+    """The file's values for the context's command, by parameter name.
 
     Raises InputError, naming the file and the key, for anything that the command does not take.
     """
@@ -62,7 +62,7 @@ def key_of(param: click.Parameter) -> str:
 
 
 def plain_values(context: click.Context, *, only: Collection[str] | None = None) -> dict[str, Any]:
-    """The values of a command's parameters as a file holds them; those without one are left out."""
+    """A command's parameter values as a file holds them, without those that are None."""
     found = {
         key_of(param): _plain(context.params[str(param.name)])
         for param in context.command.params
@@ -72,7 +72,7 @@ def plain_values(context: click.Context, *, only: Collection[str] | None = None)
 
 
 def as_toml(name: str, values: Mapping[str, Any]) -> str:
-    """A table; its values are texts, numbers, booleans, and lists of texts.
+    """A TOML table; its values are strings, numbers, booleans, and lists of strings.
 
     as_toml("fill", {"run": "a", "top": 5})  ->  '[fill]\\nrun = "a"\\ntop = 5\\n'
     """
@@ -102,7 +102,7 @@ def _tables(path: str) -> dict[str, Any]:
 
 
 def _check(value: Any, param: click.Parameter, context: click.Context, where: str) -> None:
-    """Raises InputError for a value of another type, or that the option refuses."""
+    """Raises InputError for a value of the wrong type, or one that the option refuses."""
     takes_many = param.nargs == -1 or getattr(param, "multiple", False)
     parts = value if takes_many and isinstance(value, list) else [value]
     kinds, expected = _kinds(param.type)
@@ -118,7 +118,7 @@ def _check(value: Any, param: click.Parameter, context: click.Context, where: st
 
 
 def _kinds(kind: Any) -> tuple[tuple[type, ...], str]:
-    """The types of TOML that a type of click takes, in Python and in words."""
+    """The TOML types that a click type accepts: as Python types, and in words."""
     if isinstance(kind, click.types.BoolParamType):
         return (bool,), "true or false"
     if isinstance(kind, click.types.IntParamType):
@@ -140,7 +140,7 @@ def _plain(value: Any) -> Any:
 def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, str):  # as in JSON, but that has no rule for DEL
+    if isinstance(value, str):  # as in JSON, which does not escape DEL
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return str(value).lower()  # true, 5, 1e-05, inf
 

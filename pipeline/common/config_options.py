@@ -29,12 +29,12 @@ Value = TypeVar("Value")
 
 
 def option(default: Value, help: str, *, group: str) -> Value:
-    """A config field with its default, its help text and the group of the help that shows it."""
+    """A config field with its default, its help text and its group in the help."""
     return field(default=default, metadata={"help": help, "group": group})
 
 
 def chosen_option(chosen_by: str, help: str, *, group: str) -> Any:
-    """A config field without a default: where the option is not given, the command chooses."""
+    """A config field without a default: if the option is not given, the command chooses."""
     return field(metadata={"help": help, "default": chosen_by, "group": group})
 
 
@@ -60,7 +60,7 @@ class PathOrUrl(ParamType):
 
 
 class NumberOrWord(ParamType):
-    """A number, or one of some words, as in `--epochs 3` and `--epochs auto`."""
+    """A number or one of a few words, as in `--epochs 3` and `--epochs auto`."""
 
     def __init__(self, number: type[int] | type[float], words: tuple[str, ...]) -> None:
         self.number, self.words = number, words
@@ -79,7 +79,7 @@ class NumberOrWord(ParamType):
 def options_of(
     config_class: type, *, leave_out: Collection[str] = ()
 ) -> Callable[[Command], Command]:
-    """A decorator that gives a command an option for each field of the config not left out."""
+    """A decorator that gives a command an option for each config field not in `leave_out`."""
     hints = get_type_hints(config_class)
 
     def decorate(command: Command) -> Command:

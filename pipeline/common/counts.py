@@ -11,7 +11,7 @@ class Counts:
 
     read: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
-    #: {"where": ..., "reason": ...}, of a source that ends early also "kind"
+    #: {"where": ..., "reason": ...}; also "kind" for a source that ends early
     rejected: list[dict[str, str]] = field(default_factory=list)
     #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)

@@ -11,7 +11,7 @@ DIGEST = re.compile("[0-9a-f]{16,}")
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One phrase for each name of `now` whose value is another one; digests are cut short."""
+    """One phrase for each name in `now` whose value differs; digests are cut short."""
     return [
         f"{name} {_shown(there.get(name))} there, {_shown(value)} now"
         for name, value in now.items()

@@ -37,7 +37,7 @@ class CorruptDataError(InputError):
 
 
 class StoreError(ClozelineError):
-    """A store does not answer or refuses: it is the network or an account, and not the data."""
+    """A store does not answer or refuses: the network or an account is at fault, not the data."""
 
 
 class JobFailedError(ClozelineError):
@@ -49,7 +49,7 @@ class CheckFailedError(ClozelineError):
 
 
 class DivergedError(ClozelineError):
-    """The loss or the gradient is not finite any more."""
+    """The loss or the gradient is no longer finite."""
 
 
 class LostProcessError(ClozelineError):
@@ -60,7 +60,7 @@ class OutOfMemoryError(ClozelineError):
     """A training step does not fit in memory."""
 
 
-#: What a write fails with where there is no more space, or no more is allowed.
+#: Errors of a write when the disk is full, or a quota or size limit is reached.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -74,7 +74,7 @@ def advice(error: BaseException) -> str:
 
 
 def escaped(text: str) -> str:
-    r"""One line that can be printed: characters that are not printable, as `unicode_escape` does.
+    r"""The text as one printable line: unprintable characters are escaped as by `unicode_escape`.
 
     "tab\t, \u202eleft"  ->  "tab\\t, \\u202eleft"
     """

@@ -1,4 +1,4 @@
-"""What a path is, for the error message of a command that needs another one.
+"""What a path is, for the error message of a command that needs another kind.
 
 "wikipedia" -> wikipedia is a folder of Parquet files; give a data set of `clozeline shards`.
 "nowhere"   -> nowhere does not exist; check the path.
@@ -9,7 +9,7 @@ from collections import Counter
 from pipeline.common.errors import InputError
 from pipeline.common.paths import AnyPath, names_in
 
-#: The file that shows what a folder is, and what it is; the first that is there counts.
+#: The file that marks a folder, and what the folder is; the first one found counts.
 KINDS = {
     "manifest.json": "a data set of `clozeline shards`",
     "run.json": "a run of `clozeline pretrain`",
@@ -17,7 +17,7 @@ KINDS = {
     "config.json": "a model folder in Hugging Face format",
     "tokenizer.json": "a tokenizer folder",
 }
-#: What files are, by the end of their names.
+#: Kinds of files, by the end of their names.
 FILES = {
     ".parquet": "Parquet", ".jsonl": "JSON lines", ".json": "JSON", ".csv": "CSV", ".tsv": "TSV",
     ".txt": "text", ".xml": "XML", ".bz2": "compressed", ".gz": "compressed", ".arrow": "Arrow",
@@ -44,7 +44,8 @@ def what_is(path: AnyPath) -> str:
         return "an empty folder"
     (most, number), *_ = Counter(map(_kind_of_file, visible)).most_common()
     if most is None or 2 * number <= len(visible):
-        return f"a folder of other files ({', '.join(sorted(visible)[:3])}{', ...' * (number > 3)})"
+        shown = sorted(visible)[:3] + ["..."] * (len(visible) > 3)
+        return f"a folder of other files ({', '.join(shown)})"
     return f"a folder of {most} files"
 
 

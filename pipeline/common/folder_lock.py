@@ -50,7 +50,7 @@ def locked_folder(folder: AnyPath) -> Iterator[None]:
 
 
 def keep_lock(folder: Path, replacement: Path) -> None:
-    """Before `replacement` takes the folder's place: the lock's file goes with it."""
+    """Link the lock file into `replacement`, which is about to take the folder's place."""
     with suppress(OSError):  # not locked, or a file system without hard links
         os.link(folder / LOCK, replacement / LOCK)
 

@@ -1,4 +1,4 @@
-"""Whose is an output folder? A command writes only into one that is empty or of its own kind.
+"""Who owns an output folder? A command writes only into one that is empty or of its own kind.
 
     work/thesis    thesis.tex               "work/thesis is not empty and not a run (thesis.tex)"
     work/run       run.json, notes.txt      a run: it is continued, and notes.txt stays

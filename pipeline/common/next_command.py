@@ -13,7 +13,7 @@ import click
 from pipeline.common.given_paths import as_given
 from pipeline.common.paths import AnyPath
 
-#: What follows, by the file that shows what a folder is.
+#: The command that follows, by the file that marks a folder.
 AFTER = {
     "manifest.json": ("pretrain", "{folder}", "--out", "{run}"),
     "run.json": ("finetune", "{folder}", "TRAIN.csv", "--out", "{classifier}"),
@@ -36,5 +36,5 @@ def print_next_for(folder: AnyPath) -> None:
 
 
 def beside(folder: AnyPath, name: str) -> str:
-    """A folder of this name next to another; here, if that one is in a store."""
+    """A folder of this name next to another; in the working directory if that is in a store."""
     return name if "://" in as_given(folder) else str(folder.parent / name)

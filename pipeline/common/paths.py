@@ -31,7 +31,7 @@ else:  # importing upath takes a while, and only URLs need it
 
 #: The names of files that `whole_file` has not finished.
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
-SECONDS_UNFINISHED: Final = 86_400.0  #: after which an unfinished file is a leftover
+SECONDS_UNFINISHED: Final = 86_400.0  #: age at which an unfinished file is a leftover
 
 
 def path_of(path_or_url: str | AnyPath) -> AnyPath:
@@ -76,7 +76,7 @@ def whole_file(path: AnyPath) -> Iterator[BinaryIO]:
 
 
 def open_mapped(path: AnyPath) -> pa.NativeFile:
-    """Open a file for random access: memory-mapped, or from a store exactly what is read.
+    """Open a file for random access: memory-mapped, or fetching from a store only what is read.
 
     Raises OSError if it cannot be opened.
     """
@@ -113,7 +113,7 @@ def remove_named(folder: AnyPath, names: Iterable[str]) -> None:
     """Delete files of a folder; from a store in as few requests as it allows."""
     paths = [folder / name for name in names]
     if not is_local(folder) and paths:
-        with suppress(FileNotFoundError):  # of one of them, and those after it are still there
+        with suppress(FileNotFoundError):  # one is gone already; the loop removes the rest
             folder.fs.rm([path.path for path in paths])  # type: ignore[union-attr]
             return
     for path in paths:

@@ -20,7 +20,7 @@ WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
 class ProgressBar(tqdm):  # type: ignore[misc]
     """tqdm's bar; where `file` (standard error) is not a terminal, it prints lines instead.
 
-    A line comes at most every 15 seconds, at `refresh`, and at the end.
+    It prints a line at most every 15 seconds, at `refresh`, and at the end.
     """
 
     def __init__(self, *, file: Any = None, **settings: Any) -> None:
@@ -35,7 +35,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
         super().__init__(file=file, **settings)
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
-        """Draw the bar or print its line; not before anything is done, and none twice."""
+        """Draw the bar, or print its line once there is progress, and never the same line twice."""
         if not self._log:
             return super().display(msg, pos)
         line = str(self)

@@ -80,7 +80,7 @@ def concatenate(parts: list[Ragged]) -> Ragged:
 def take_from_each(parts: list[Ragged], rows: list[pa.Array]) -> Ragged:
     """The given rows of each part (at least one), one part after the other.
 
-    Values of different dtypes become those of the widest.
+    Values of different dtypes are promoted to the widest one.
     """
     taken = [part.taken_bytes(here) for part, here in zip(parts, rows, strict=True)]
     values = np.concatenate([data for data, _ in taken])

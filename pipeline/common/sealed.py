@@ -12,7 +12,7 @@ SHA256 = "sha256"
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the sha256 of all of them, in the place of one that is there."""
+    """The values with the sha256 of all of them, which replaces an existing one."""
     bare = {name: value for name, value in values.items() if name != SHA256}
     written = json.dumps(bare, sort_keys=True).encode()
     return {**bare, SHA256: hashlib.sha256(written).hexdigest()}

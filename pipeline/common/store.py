@@ -1,4 +1,4 @@
-"""Asking a store: in one request, again after a failure, and named as what it is.
+"""Requests to a store: batched, retried after a failure, and reported as the store's errors.
 
 A store that does not answer, refuses or has lost a file (a timeout, 403, 404, 503) says nothing
 about the data: it is a StoreError, never a CorruptDataError.
@@ -18,7 +18,7 @@ from pipeline.common.paths import AnyPath, is_local
 Found = TypeVar("Found")
 
 IN_FLIGHT = 64  #: ranges that are requested from a store at once
-#: Where the different stores keep what changes with the content; the first one found counts.
+#: Keys of what changes with a file's content, in different stores; the first one found counts.
 VERSION_KEYS = ("ETag", "etag", "md5Hash", "mtime", "LastModified", "last_modified", "updated")
 PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
@@ -29,7 +29,7 @@ def is_file(path: AnyPath) -> bool:
 
 
 def _is_in_store(path: AnyPath) -> bool:
-    """As `path.is_file`, to which whatever a store raises means "no"."""
+    """Like `path.is_file`, but raises the store's errors, which that takes for "no"."""
     try:
         return bool(path.fs.info(path.path)["type"] == "file")  # type: ignore[union-attr]
     except FileNotFoundError:
@@ -97,13 +97,13 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
 
 
 def reason_of(error: Exception) -> str:
-    """An error of a store's library in one line, with its kind: its message may be empty."""
+    """A store library's error in one line, with its type, since the message may be empty."""
     return f"{type(error).__name__}: {one_line(error)}".rstrip(": ")
 
 
 @contextmanager
 def naming_store(path: AnyPath) -> Iterator[None]:
-    """What a store's library raises inside becomes a StoreError; a local path's errors pass."""
+    """Errors of a store's library inside the block become StoreError; a local path's pass."""
     try:
         yield
     except (ClozelineError, MemoryError):
@@ -119,7 +119,7 @@ def naming_store(path: AnyPath) -> Iterator[None]:
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """What changes with the content of a file, of what its store reports about it."""
+    """A string that changes with a file's content, from what its store reports about it."""
     changing = next((info[key] for key in VERSION_KEYS if info.get(key)), info.get("created", ""))
     return f"{info.get('size')}-{changing}"
 
@@ -127,14 +127,14 @@ def version_of(info: Mapping[str, Any]) -> str:
 def patiently(
     ask: Callable[[], Found], path: AnyPath | str, pauses: Sequence[float] | None = None
 ) -> Found:
-    """The store's answer, asked again after each pause in seconds. Raises StoreError after all."""
+    """The store's answer, retried after each pause (seconds). Raises StoreError after the last."""
     pauses = PAUSES if pauses is None else pauses
     for pause in pauses:
         try:
             return ask()
         except MemoryError:
             raise
-        except Exception:  # each library of a store has its own kinds
+        except Exception:  # each store's library has exceptions of its own
             time.sleep(pause)
     try:
         return ask()

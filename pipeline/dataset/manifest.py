@@ -30,7 +30,7 @@ TOKENIZER = "tokenizer"
 REJECTED = "rejected.jsonl"
 JOB = "job.json"
 SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
-LENGTH_BIN = 16  #: tokens, of the length histograms
+LENGTH_BIN = 16  #: tokens per bin of the length histograms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def read_manifest(folder: AnyPath) -> Manifest:
 
 
 def not_a_data_set(folder: AnyPath) -> InputError:
-    """The error for a folder without a manifest, which may hold a job that is not finished."""
+    """The error for a folder without a manifest, which may hold an unfinished job."""
     names = names_in(folder) if folder.is_dir() else set()
     if JOB in names or any(map(SHARD_NAME.fullmatch, names)):
         return InputError(

@@ -13,7 +13,7 @@ positions restores the original.
     document_a, document_b 0x51c2.., 0x51c2..   first 8 bytes of the documents' hashes
 
 A packed row (--pairs packed) has pieces, each a span of one document: attention stays inside a
-piece, and positions start again with it. Its A is the whole row; document_a and document_b are
+piece, and positions restart with each. Its A is the whole row; document_a and document_b are
 those of the first and the last piece. Only packed shards have the last two columns; their schema
 version is 2.
 
@@ -34,7 +34,7 @@ from pipeline.common import ragged
 from pipeline.common.ragged import Ragged
 
 SCHEMA_VERSION = 1
-PACKED_VERSION = 2  # of packed rows
+PACKED_VERSION = 2  # for packed rows
 VERSION_KEY = "clozeline.schema_version"
 ROWS_PER_BATCH = 1024
 
@@ -62,7 +62,7 @@ class Examples:
         return len(self.length_a)
 
     def columns(self) -> dict[str, Any]:
-        """The columns by name, in the order of the schema; those of pieces in packed rows only."""
+        """The columns by name, in the order of the schema; piece columns in packed rows only."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: column for name, column in columns.items() if column is not None}
 

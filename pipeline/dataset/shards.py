@@ -34,7 +34,7 @@ from pipeline.dataset.schema import (
     stored_version,
 )
 
-SUM_BYTES: Final = 4096  # that are added up for the checksum
+SUM_BYTES: Final = 4096  # per 64-bit sum of the checksum
 SUFFIXES: Final = {"arrow": ".arrow", "webdataset": ".tar"}
 
 
@@ -74,7 +74,7 @@ def write_shard(
 
 
 def checksum(data: Any) -> int:
-    """A digest of bytes that costs hardly more than reading them, against damage and not attackers.
+    """A digest that costs little more than reading the bytes; detects damage, but not attacks.
 
     The crc32 of the 64-bit sums of each 4 KiB, and of what is left: 30 GB/s, where crc32 alone
     does 4 and sha256 2. No change of a single word goes unnoticed.
@@ -91,10 +91,10 @@ def read_shard(
     sha256: str | None = None,
     pauses: Sequence[float] = PAUSES,
 ) -> Examples:
-    """All rows of a shard, whose bytes have the `expected` checksum and this `sha256`.
+    """All rows of a shard, whose bytes must have the `expected` checksum and `sha256`, if given.
 
     Raises InputError for a file that is missing or of another schema version, CorruptDataError for
-    a damaged one, StoreError for a store that cannot be read, also after these `pauses` in seconds.
+    a damaged one, StoreError for a store that still fails after these `pauses` in seconds.
     """
     batches = read_batches(path, expected=expected, sha256=sha256, pauses=pauses)
     return concatenate_examples([from_record_batch(batch) for batch in batches])
@@ -109,7 +109,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a shard, as views of the file if it is local and not compressed.
 
-    A shard without rows yields one empty batch. Raises as `read_shard`.
+    A shard without rows yields one empty batch. Raises the same errors as `read_shard`.
     """
     try:
         if is_local(path):
@@ -125,7 +125,7 @@ def read_batches(
             source = pa.BufferReader(whole)
         read = _read_webdataset if path.suffix == ".tar" else _read_arrow
         for batch in read(path, source):
-            batch.validate(full=True)  # its buffers are read without bounds
+            batch.validate(full=True)  # its buffers are read without bounds checks
             yield batch
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing; rerun `clozeline shards` to rebuild it.") from error

@@ -132,14 +132,14 @@ def _packed(rows: PackedRows, documents: BucketDocuments, tokenizer: Tokenizer) 
 def _special_tokens(
     offsets: Offsets, documents: BucketDocuments, tokenizer: Tokenizer
 ) -> NDArray[Any]:
-    """[CLS] at the beginnings that `offsets` give and [SEP] everywhere else."""
+    """[CLS] at the start of each span that `offsets` delimit, [SEP] everywhere else."""
     ids = np.full(offsets[-1], tokenizer.sep_id, dtype=documents.ids.dtype)
     ids[offsets[:-1]] = tokenizer.cls_id
     return ids
 
 
 def _drop_unmaskable(examples: Examples, rules: MaskRules) -> Examples:
-    """Without the rows that consist of special tokens, such as [UNK], only."""
+    """The examples without rows that hold only special tokens, such as [UNK]."""
     maskable = ~rules.is_special[examples.input_ids.values]
     counts = np.add.reduceat(maskable, examples.input_ids.offsets[:-1], dtype=np.int64)
     return examples if counts.all() else examples.take(np.flatnonzero(counts))

@@ -43,7 +43,7 @@ PICK, ACTION, REPLACEMENT = range(COUNTERS)
 
 @dataclass(frozen=True, kw_only=True)
 class MaskRules:
-    """How much is masked and how, and what this needs to know of the vocabulary (V tokens)."""
+    """How much is masked and how, and what masking must know about the vocabulary (V tokens)."""
 
     masking: Masking
     masked_lm_prob: float
@@ -82,7 +82,7 @@ def mask_examples(
     """Mask examples anew, after restoring the tokens that are masked already.
 
     `keys` are uint64 stream keys and `rows` the row numbers inside their shards, both [R]: the
-    masks of a row depend on nothing else. A row that holds special tokens only is left unmasked.
+    masks of a row depend on nothing else. A row of special tokens only is left unmasked.
     """
     parts = []
     for start in range(0, len(examples), SLAB):
@@ -201,7 +201,7 @@ SCHEMES: dict[Masking, Callable[[Ragged, UInt64Array, MaskRules], tuple[Offsets,
 
 def _candidates(ids: Ragged, rules: MaskRules) -> tuple[Offsets, Offsets]:
     """Indices into `ids.values` of the tokens that may be masked, and their offsets, [R + 1]."""
-    is_special = rules.is_special.take(ids.values, mode="clip")  # skips the check of each id
+    is_special = rules.is_special.take(ids.values, mode="clip")  # skips bounds checks
     candidates = np.flatnonzero(~is_special)
     return candidates, np.searchsorted(candidates, ids.offsets)
 

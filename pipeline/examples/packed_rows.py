@@ -5,7 +5,7 @@
     tokens   10                     5                        6               5
     rows     10 | 5 5 | 6
 
-A document is cut only where it is longer than a row: into full rows and a rest. The rests are put
+A document is cut only if it is longer than a row: into full rows and a remainder. Remainders go
 into rows by best-fit decreasing (Ding et al. 2024, "Fewer Truncations Improve Language Modeling"):
 the longest first, each into the fullest row that has room for it. Nothing is drawn at random.
 """
@@ -21,7 +21,7 @@ from pipeline.common.ragged import Offsets, offsets_of, slice_indices
 from pipeline.examples.bucket_documents import BucketDocuments
 
 SPECIAL = 2  # [CLS] and [SEP] of each piece
-SHORTEST = SPECIAL + 1  # tokens of a piece
+SHORTEST = SPECIAL + 1  # tokens of the shortest piece
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class PackedRows:
 
 
 def full_spans(documents: BucketDocuments, max_tokens: int) -> tuple[Offsets, Offsets, Offsets]:
-    """Spans of `max_tokens` and a rest for each document: start, stop and document, [P] each."""
+    """Each document's spans of `max_tokens`, and the remainder: start, stop, document, [P] each."""
     starts = documents.sentence_offsets[documents.document_offsets]
     counts = -(-np.diff(starts) // max_tokens)  # rounded up
     document = np.repeat(np.arange(len(documents)), counts)
@@ -65,7 +65,7 @@ def full_spans(documents: BucketDocuments, max_tokens: int) -> tuple[Offsets, Of
 def pack_documents(documents: BucketDocuments, *, max_seq_length: int) -> PackedRows:
     """All tokens of a bucket, each once, in rows of at most `max_seq_length` tokens.
 
-    Pieces of a row, and rows by their first piece, are in the order of the text.
+    Pieces within a row, and rows by their first piece, are in text order.
     """
     start, stop, document = full_spans(documents, max_seq_length - SPECIAL)
     row = best_fit(stop - start + SPECIAL, max_seq_length)
@@ -77,7 +77,7 @@ def pack_documents(documents: BucketDocuments, *, max_seq_length: int) -> Packed
 
 
 def best_fit(lengths: NDArray[np.int64], room: int) -> NDArray[np.int64]:
-    """The row of each piece, [P], for rows with `room` for so many tokens.
+    """The row of each piece, [P], for rows of at most `room` tokens.
 
     best_fit([7, 2, 3, 5], 10)  ->  [0, 1, 0, 1]
     """

@@ -59,7 +59,7 @@ def _adjacent_sentences(
     b = np.stack([first + 1, np.where(elsewhere > 0, other, first)], axis=1).ravel()
     a = np.repeat(first, 2)
     label = np.tile(np.array([B_FOLLOWS_A, B_IS_RANDOM], np.int8), len(first))
-    # Too long: the end of A and the start of B are kept.
+    # A pair that is too long keeps the end of A and the start of B.
     whole_a, whole_b = np.diff(sentences)[a], np.diff(sentences)[b]
     length_a, length_b = fit_lengths(whole_a, whole_b, max_seq_length - 3)
     made = Pairs(

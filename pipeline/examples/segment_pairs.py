@@ -98,7 +98,7 @@ class _SegmentPairs(ABC):
     def _fill(self, start: Offsets, target: Offsets, document: Offsets) -> Offsets:
         """The end of the sentences from `start` that reach `target` tokens or their document's end.
 
-        Given and returned as indices of sentences.
+        `start` and the result are sentence indices.
         """
         offsets = self.documents.sentence_offsets
         reached = np.searchsorted(offsets, offsets[start] + np.maximum(target, 1))
@@ -159,7 +159,7 @@ class _RandomSegments(_SegmentPairs):
         return self._without_empty_b(pairs), np.where(is_random, middle, stop)
 
     def _choose_random(self, bits: UInt64Array, *, forced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Half of all pairs so far, as far as the free choices can make it."""
+        """Make random pairs half of all pairs so far, as far as the free choices allow."""
         if len(self.documents) < 2:
             return np.zeros(len(forced), dtype=bool)
         num_forced = int(forced.sum())
@@ -174,7 +174,7 @@ class _RandomSegments(_SegmentPairs):
     def _elsewhere(
         self, bits: list[UInt64Array], document: Offsets, target: Offsets
     ) -> tuple[Offsets, Offsets, Offsets]:
-        """Another document, and its sentences from a random one on that reach `target`."""
+        """Another document, and sentences of it, from a random one on, that reach `target`."""
         other = uniform_below(bits[DOCUMENT], len(self.documents) - 1)
         other += other >= document  # skip the document of A
         first = self.documents.document_offsets[other]
@@ -183,7 +183,7 @@ class _RandomSegments(_SegmentPairs):
         return other, start, self._fill(start, target, other)
 
     def _without_empty_b(self, pairs: Pairs) -> Pairs:
-        """A bucket of one document has no random B for a segment of a single sentence."""
+        """Drop pairs without a B: a lone document has no random one for a single sentence."""
         keep = pairs.b_stop > pairs.b_start
         self.dropped["no_other_document"] += int((~keep).sum())
         return pairs.take(keep)

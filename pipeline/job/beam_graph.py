@@ -27,7 +27,7 @@ SECONDS_TO_CONNECT: Final = 5.0
 
 
 def run_graph(pipeline: beam.Pipeline, blocks: Sequence[Block], context: JobContext) -> None:
-    """Run the whole job with an empty graph of `make_pipeline`; return when it is done.
+    """Run the whole job on an empty graph from `make_pipeline`; return when it is done.
 
     What a step or the runner raises passes through.
     """
@@ -68,10 +68,10 @@ class TokenizeBlock(beam.DoFn):
 
 
 class MergeBlocks(beam.DoFn):
-    """(group, names) -> (bucket, nothing) for the group's part of all buckets.
+    """(group, names) -> (bucket, nothing) for the group's share of the buckets.
 
-    Shards read the merged files of all groups, whose names they know. All that they need from here
-    is that all of it has happened, which GroupByKey waits for.
+    Shards read the merged files of all groups, whose names they know. All they need from here is
+    that every merge is done, which GroupByKey waits for.
     """
 
     def __init__(self, context: JobContext, *, num_groups: int) -> None:
@@ -117,14 +117,14 @@ class AddShards(beam.CombineFn):
         return totals
 
     def merge_accumulators(self, accumulators: Iterable[ShardTotals]) -> ShardTotals:
-        """Add up those of several workers."""
+        """Add up the totals of several workers."""
         merged = ShardTotals()
         for totals in accumulators:
             merged.merge(totals)
         return merged
 
     def extract_output(self, totals: ShardTotals) -> ShardTotals:
-        """All of it."""
+        """The totals as they are."""
         return totals
 
 
@@ -132,8 +132,8 @@ class AddShards(beam.CombineFn):
 def _closed_client(runner: PipelineRunner) -> Iterator[None]:
     """Close the client of the DaskRunner at the end.
 
-    Else it keeps trying to reach a scheduler that has died, and prints how that fails. With another
-    runner a client is not Beam's.
+    Otherwise it keeps trying to reach a dead scheduler and prints each failure. With any other
+    runner, the client is not Beam's.
     """
     try:
         yield
@@ -152,7 +152,7 @@ def _close_client() -> None:
 def _by_group(
     blocks: Iterable[Block], groups: Iterable[FileGroup], context: JobContext
 ) -> list[tuple[int, Block]]:
-    """The blocks with the numbers of their groups, and none twice."""
+    """Each block once, with the number of its group."""
     numbers = {
         CacheInput(name, group.repeat): number
         for number, group in enumerate(groups)
@@ -178,7 +178,7 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
         ) from error
     except ValueError as error:  # an unknown runner
         raise InputError(f"Beam rejects the options after --: {error}") from error
-    parsers: list[argparse.ArgumentParser] = []  # of all options, also the runner's own
+    parsers: list[argparse.ArgumentParser] = []  # of all options, including the runner's own
     values = root.options.get_all_options(add_extra_args_fn=parsers.append)
     _, unknown = parsers[0].parse_known_args(beam_args)
     endpoint = values["job_endpoint"]
@@ -209,7 +209,7 @@ def _nearest(unknown: Sequence[str], *, known: Iterable[str]) -> str:
 
 
 def _check_connection(option: str, address: str) -> None:
-    """Beam and Dask would retry for half a minute and more."""
+    """Raises InputError at once, where Beam and Dask would retry for half a minute or more."""
     where = urlsplit(address if "//" in address else f"//{address}")
     try:
         if where.hostname and where.port:  # not `embed`, not a Unix socket

@@ -63,7 +63,7 @@ class LocalWorker(GrpcWorkerHandler):
             self._process.wait()
 
     def close(self) -> None:
-        """An exit from now on is expected."""
+        """Close the handler; from now on, an exit is expected."""
         self._is_stopping.set()
         super().close()
 
@@ -86,7 +86,7 @@ def _exit_reason(code: int) -> str:
 
 @contextmanager
 def loopback_only() -> Iterator[None]:
-    """Bind the gRPC servers that Beam starts inside to 127.0.0.1.
+    """Bind the gRPC servers that Beam starts inside the block to 127.0.0.1.
 
     Beam's servers carry pickles without authentication, and it offers no option for the address.
     """

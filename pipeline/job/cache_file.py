@@ -1,13 +1,13 @@
 """A cache file: the bytes of each bucket, and where they are.
 
-    | bucket 0 | bucket 1 | ... | the same of the next run | ... | index | counts | end |
+    | bucket 0 | bucket 1 | ... | the same for the next run | ... | index | counts | end |
 
     index    a row per bucket, an entry per run: start, length and checksum of a slice
     counts   JSON, what was counted when the documents were tokenized
     end      where index and counts are
 
-So a shard reads its own bytes of each file and no others: from a store in ranges, many at a time.
-A writer holds one run in memory. A run is as large as that, since a shard makes a request for each.
+So a shard reads only its own bytes of each file: from a store in ranges, many at a time. A writer
+holds one run in memory. Runs are as large as that allows, since a shard makes a request for each.
 """
 
 import errno
@@ -30,7 +30,7 @@ from pipeline.common.store import read_ranges, reason_of
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"
-#: Where a slice is. An empty one has a checksum, too, so zeros are damage.
+#: Where a slice is. An empty slice has a checksum, too, so an all-zero entry is damage.
 ENTRY: Final = np.dtype([("start", "<u8"), ("length", "<u4"), ("crc32", "<u4")])
 END: Final = struct.Struct("<5QI8s")
 
@@ -39,7 +39,7 @@ Entries = NDArray[Any]  # of ENTRY
 
 @dataclass(frozen=True)
 class CacheFileEnd:
-    """The last bytes of a cache file: where the others are."""
+    """The last bytes of a cache file, which say where the rest is."""
 
     index: int  #: offsets of index and counts
     counts: int
@@ -73,7 +73,7 @@ class CacheFileWriter:
         self._index: list[Entries] = []
 
     def add(self, bucket: int, data: Any) -> None:
-        """More bytes of a bucket, which are held until the run is large enough."""
+        """Add bytes of a bucket; they are held until the run is large enough."""
         self._run[bucket].append(data)
         self._held += len(data)
         if self._held >= RUN_BYTES:
@@ -130,10 +130,10 @@ def read_counts(paths: Sequence[AnyPath]) -> Iterator[Counts]:
 
 
 def _counts_again(path: AnyPath) -> pa.Buffer:
-    """The counts, with their end read once more, before the file is called damaged.
+    """The counts, after reading the end once more, before the file is called damaged.
 
-    Another writer of the same block may have replaced it in between: its CPU seconds are others,
-    and so are length and checksum of the counts. All else has the same bytes.
+    Another writer of the same block may have replaced the file in between. Its CPU seconds differ,
+    and with them the length and checksum of the counts; index and slices have the same bytes.
     """
     [end] = read_ends([path])
     [(_, data)] = _read([(path, end.counts, end.counts_bytes)])
@@ -145,7 +145,7 @@ def _counts_again(path: AnyPath) -> pa.Buffer:
 def read_index(
     paths: Sequence[AnyPath], ends: Sequence[CacheFileEnd], buckets: range
 ) -> list[Entries]:
-    """Where each file has its slices of some consecutive buckets, [buckets, runs] each."""
+    """Where each file holds its slices of some consecutive buckets, [buckets, runs] each."""
     ranges, found = [], []
     for path, end in zip(paths, ends, strict=True):
         row = end.runs * ENTRY.itemsize
@@ -160,7 +160,7 @@ def read_index(
 
 
 def read_slices(parts: Iterable[tuple[AnyPath, Entries]], bucket: int) -> Iterator[pa.Buffer]:
-    """The bytes of a bucket in each file, a buffer for each of its entries, [runs]."""
+    """The bytes of a bucket in each file, a buffer per non-empty slice; entries are [runs]."""
     flat = [(path, *entry) for path, entries in parts for entry in entries.tolist()]
     read = _read([(path, start, length) for path, start, length, _ in flat if length])
     for path, _, length, crc32 in flat:

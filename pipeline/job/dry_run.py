@@ -31,14 +31,14 @@ class Estimate:
     shard_bytes: int
     cache_bytes: int
     cpu_seconds: float
-    sampled: int  #: documents of the sample, with those that are rejected
-    rejected: list[Rejected]  #: of the sample
+    sampled: int  #: documents in the sample, including rejected ones
+    rejected: list[Rejected]  #: in the sample
 
 
 def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
     """Process some of the text and scale up.
 
-    Raises InputError if a source cannot be read, and if what is sampled gives no text.
+    Raises InputError if a source cannot be read, or if the sample contains no text.
     """
     read_bytes, documents = 0, 0
     rejected: list[Rejected] = []

@@ -21,7 +21,7 @@ from pipeline.sources.documents import TRUNCATED
 
 @dataclass
 class ShardTotals:
-    """Records of shards, with their token counts added up: those of all shards take gigabytes."""
+    """Shard records, with their token counts added up: kept per shard they would take gigabytes."""
 
     records: list[ShardRecord] = field(default_factory=list)
     token_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -46,7 +46,7 @@ def finish_dataset(totals: ShardTotals, *, context: JobContext) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
     Raises JobFailedError if too many documents were rejected, and InputError if the sources give no
-    example; then there is no manifest.
+    training example; in both cases, no manifest is written.
     """
     ordered = sorted(totals.records, key=lambda record: record.bucket)
     assert [record.bucket for record in ordered] == list(range(len(context.buckets)))
@@ -103,7 +103,7 @@ def _write_rejected(path: AnyPath, rejected: list[dict[str, str]]) -> None:
 
 
 def _check_rejected(total: Counts, context: JobContext) -> None:
-    # Sources that end early are allowed or not by an option of their own.
+    # An option of their own decides about sources that end early.
     rejected = [entry for entry in total.rejected if entry.get("kind") != TRUNCATED]
     seen = len(rejected) + total.read["documents"]
     allowed = math.floor(seen * context.config.max_rejected + 1e-6)  # 100 * 0.29 is below 29

@@ -52,7 +52,7 @@ RunGraph = Callable[[Sequence[Block], JobContext], None]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """How the work is done; none of it reaches a shard."""
+    """How the work is done; none of this changes a shard."""
 
     workers: int = option(0, "Worker processes on this machine; 0 uses every core.", group="Job")
     block_bytes: int = option(
@@ -127,7 +127,7 @@ def plan_shards(
     config: DataConfig,
     options: JobOptions,
 ) -> Iterator[str]:
-    """Lines that say what `build_shards` would do. Raises InputError as it does."""
+    """Lines that say what `build_shards` would do. Raises InputError where it would."""
     from pipeline.job.dry_run import dry_run
 
     blocks = _list_blocks(sources, config, options)
@@ -159,7 +159,7 @@ def job_context(
 ) -> JobContext:
     """What every worker of the job needs to know.
 
-    Raises InputError for masks of whole words where the tokenizer does not know them.
+    Raises InputError for whole-word masking if the tokens do not say where a word begins.
     """
     if config.masking == "whole-words" and not tokenizer.knows_words:
         raise InputError(
@@ -179,9 +179,9 @@ def job_context(
 
 
 def sources_digest(blocks: Sequence[Block]) -> str:
-    """A digest of the files that the blocks are cut from, in whatever order and block size.
+    """A digest of the files that the blocks are cut from, whatever their order and the block size.
 
-    A local file counts by its name, size and time of change, wherever it is; a URL as a whole.
+    A local file counts by name, size and modification time, in whatever folder; a URL as a whole.
     """
     files: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
@@ -216,7 +216,7 @@ def _portable_name(path: str) -> str:
 
 
 def local_runner(workers: int) -> list[str]:
-    """Beam options for this machine: one process, or `workers` worker processes (0: one a core).
+    """Beam options for this machine: one process, or `workers` worker processes (0: one per core).
 
     The runner is named in full, because `DirectRunner` tries to download another one.
     """
@@ -268,7 +268,7 @@ def _run(run_graph: RunGraph, blocks: list[Block], context: JobContext, progress
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
                 run_graph(blocks, context)
-            if not is_file(context.out_dir / MANIFEST):  # Dask, where the scheduler has died
+            if not is_file(context.out_dir / MANIFEST):  # on Dask, if the scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
         except Exception as error:
             with log.open("a") as file:
@@ -283,7 +283,7 @@ def _run(run_graph: RunGraph, blocks: list[Block], context: JobContext, progress
 
 
 def _error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
-    """Our own error that a runner carried here, often as the text of a traceback."""
+    """Our own error, which a runner often passes on only as the text of a traceback."""
     names = "|".join(("InputError", "CorruptDataError", "StoreError", "JobFailedError"))
     text = "".join(traceback.format_exception(error))
     found = re.findall(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)

@@ -25,7 +25,7 @@ def log_file(folder: AnyPath) -> Iterator[AnyPath]:
         try:
             yield local
         finally:
-            with suppress(Exception):  # of a store that fails: the job's own error says so
+            with suppress(Exception):  # the store fails: the job's own error says so
                 (folder / LOG).write_bytes(local.read_bytes())
 
 

@@ -37,7 +37,7 @@ def process_peak() -> int:
 
 
 def release_memory() -> None:
-    """Return free memory that the allocators keep to the system.
+    """Return to the system the free memory that the allocators keep.
 
     After tokenizing, a worker keeps some 200 MB of free blocks that are too small for the arrays of
     a shard.

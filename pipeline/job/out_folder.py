@@ -1,11 +1,11 @@
-"""The folder of a data set, before and after a job: whose is it, is it complete, what has to go?
+"""The folder of a data set, before and after a job: who owns it, is it complete, what must go?
 
     empty or missing                          a job may write there
     manifest.json, or job.json of `shards`    a data set or an unfinished job: it is complete, or
                                               continued, repaired or (--overwrite) replaced
     anything else                             refused, even with --overwrite
 
-Only files that the manifest or job.json lists are ever removed.
+Only shards that the manifest or job.json lists are ever removed.
 """
 
 import json
@@ -41,7 +41,7 @@ from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tok
 def check_folder(context: JobContext) -> None:
     """Raises InputError if the folder is not empty, and neither a data set nor a job's.
 
-    Or if other files are in the way of its tokenizer, which is written into a folder of its own.
+    Also if other files are in the way of its tokenizer, which is written into its own subfolder.
     """
     is_own = bool(_read_json(context, MANIFEST) or _read_json(context, JOB))
     check_kind(context.out_dir, "a data set", is_own=is_own)
@@ -108,7 +108,7 @@ CACHE = ".cache"  #: the token cache of a job without --token-cache
 def remove_leftovers(context: JobContext, *, keep_cache: bool) -> None:
     """Remove what a finished data set does not need, also from a job that was killed."""
     own_cache = context.out_dir / CACHE
-    if not keep_cache or own_cache != context.cache_dir:  # of a call without --token-cache
+    if not keep_cache or own_cache != context.cache_dir:  # left by a call without --token-cache
         clear_cache(own_cache)
     if keep_cache:  # other jobs may write there, too
         remove_named(context.cache_dir, old_partials(context.cache_dir))

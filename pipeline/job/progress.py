@@ -1,6 +1,6 @@
 """The progress of a job, by its finished files.
 
-That works on every runner, even if its workers are on other machines, and needs no Beam metrics.
+This works on every runner, even if its workers are on other machines, and needs no Beam metrics.
 Memory is that of this machine.
 
     tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s, blocks 9/16, rejected 0, ...]
@@ -24,7 +24,7 @@ from pipeline.job.steps import JobContext
 from pipeline.sources.block import Block
 
 POLL_SECONDS = 1.0
-#: A store lists a thousand files in a request. Polls may take this share of the time.
+#: Polls may take this share of the time: a store lists only a thousand files per request.
 POLL_SHARE = 0.05
 
 
@@ -79,7 +79,7 @@ class Progress:
 
 @contextmanager
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
-    """Two bars, of text read and of shards written, until the block ends."""
+    """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
     thread = threading.Thread(target=_update_bars, args=(progress, terminal, stop), daemon=True)
     thread.start()
@@ -91,9 +91,9 @@ def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
 
 
 def _poll(progress: Progress) -> float:
-    """The seconds that it took."""
+    """Poll once; return the seconds it took."""
     started = time.monotonic()
-    # A store that fails now: the workers try longer and say so.
+    # If a store fails now, leave it to the workers, which retry longer and report it.
     with suppress(StoreError, OSError), naming_store(progress.context.cache_dir):
         progress.poll()
     return time.monotonic() - started

@@ -6,7 +6,7 @@
     finish_dataset    all ShardRecords    ->  manifest (finish.py)
 
 Each step writes its file under its final name, so that a finished step is recognized by that name
-and not repeated, by whatever process.
+and not repeated by any process.
 """
 
 import hashlib
@@ -88,7 +88,7 @@ class JobContext:
         return self.cache_dir / name
 
     def cache_input(self, block: Block) -> CacheInput:
-        """The same, as shards use it."""
+        """The block's token cache file, as an input of shards."""
         return CacheInput(self.cache_path(block).name, block.repeat)
 
     def file_groups(self, blocks: Iterable[Block]) -> list[FileGroup]:
@@ -96,7 +96,7 @@ class JobContext:
         return group_files(map(self.cache_input, blocks))
 
     def token_cache(self, inputs: Iterable[CacheInput]) -> TokenCache:
-        """What shards read."""
+        """The token cache that shards read."""
         return TokenCache(
             self.cache_dir, inputs, num_buckets=len(self.buckets), vocab_size=self.vocab_size
         )
@@ -108,14 +108,14 @@ class JobContext:
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """What is known of a finished shard; that of bucket 0 has the counts of all blocks."""
+    """What is known about a finished shard; bucket 0's record also has the counts of all blocks."""
 
     bucket: int
     entry: ShardEntry
     counts: Counts
-    token_counts: NDArray[np.integer[Any]]  #: [V]; [0] of validation, which is not counted
+    token_counts: NDArray[np.integer[Any]]  #: [V]; [0] for validation, which is not counted
     peak_memory: int  #: bytes, of the process that made it
-    repeat: int = 1  #: the highest of its sources
+    repeat: int = 1  #: the highest among its sources
 
     def to_json(self) -> str:
         """One line."""
@@ -184,7 +184,7 @@ class Steps:
 
         The record of bucket 0 adds up the counts of all blocks.
         """
-        # Blocks without a document of the bucket do not matter, but for the counts.
+        # Blocks without a document of the bucket matter only for the counts.
         inputs = cache.inputs_of(bucket) if bucket else cache.inputs
         record_path = self.context.cache_dir / self._record_name(bucket, inputs)
         shard_path = self.context.shard_path(bucket)
@@ -300,7 +300,7 @@ def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) ->
 
 
 def _compact(counts: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-    """The same numbers in as few bytes as they need: all shards' go to one process."""
+    """The same numbers in the smallest dtype that holds them: one process gets all shards'."""
     return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
@@ -311,7 +311,7 @@ def _check_whole(block: Block, counts: Counts, context: JobContext) -> None:
 
 
 def _entry(rejected: Rejected) -> dict[str, str]:
-    """A line of rejected.jsonl: {"where": .., "reason": ..}, of a truncated source also "kind"."""
+    """A line of rejected.jsonl: {"where": .., "reason": ..}; also "kind" for a truncated source."""
     return {name: value for name, value in asdict(rejected).items() if value or name != "kind"}
 
 

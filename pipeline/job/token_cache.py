@@ -6,10 +6,10 @@ on, so a file that exists is complete and is never written again: not after a cr
 pairs or masks, not when a source is added.
 
     0f3a....tokens    the documents of a block
-    77c1....merged    the same of many blocks, where there are so many that a shard would make too
-                      many requests
+    77c1....merged    the documents of several blocks, merged when there are so many blocks that a
+                      shard would make too many requests
 
-A bucket's documents are pieces, one after the other: their counts, then their columns.
+A bucket's documents are stored as pieces, one after the other, each as counts and then columns.
 
     3 documents, 40 sentences, 12 paragraphs, 800 tokens
     high [3]  low [3]  sentences in each [3]  paragraphs in each [3]
@@ -61,13 +61,13 @@ CACHE_VERSION = 8
 
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
-RECORD_SUFFIX = ".shard.json"  # of the records of finished shards, which are kept beside
-OLD_SUFFIX = ".tokens.arrow"  # up to version 6
-MAX_FILES: Final = 500  #: that a shard reads; more are merged
-INDEX_BYTES: Final = 64 << 20  #: of the indexes that a process holds
+RECORD_SUFFIX = ".shard.json"  # records of finished shards, kept in the same folder
+OLD_SUFFIX = ".tokens.arrow"  # cache files up to version 6
+MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
+INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds
 
 HEADER: Final = struct.Struct("<4I")  # documents, sentences, paragraphs, tokens of a piece
-#: The columns of a piece before the ids: the number in the header that is their length, their type.
+#: The columns of a piece before the ids: which header field is their length, and their dtype.
 COLUMNS: Final = ((0, "<u8"), (0, "<u8"), (0, "<u4"), (0, "<u4"), (1, "<u4"), (2, "<u4"))
 
 
@@ -75,18 +75,18 @@ class CacheInput(NamedTuple):
     """A file of the token cache that a job reads."""
 
     name: str
-    repeat: int = 1  #: how many times as many training examples its documents make
+    repeat: int = 1  #: its documents make this many times as many training examples
 
 
 class FileGroup(NamedTuple):
-    """Files of blocks that are merged into one, if there are more than one."""
+    """Files of blocks that are merged into one, if there is more than one."""
 
     names: tuple[str, ...]
     repeat: int
 
     @property
     def result(self) -> CacheInput:
-        """The one file."""
+        """The merged file, or the only one."""
         alone = len(self.names) == 1
         return CacheInput(self.names[0] if alone else merged_name(self.names), self.repeat)
 
@@ -102,9 +102,9 @@ def merged_name(names: Sequence[str]) -> str:
 
 
 def group_files(files: Iterable[CacheInput]) -> list[FileGroup]:
-    """Groups of neighbouring files, at most MAX_FILES and one for each different `repeat`.
+    """Groups of neighbouring files: at most MAX_FILES, plus one for each different `repeat`.
 
-    Their size is a power of two, so that more files at the end leave most groups as they are.
+    Group sizes are powers of two, so that files added at the end leave most groups as they are.
     """
     by_repeat: dict[int, list[str]] = {}
     for name, repeat in dict.fromkeys(files):
@@ -178,7 +178,7 @@ class TokenCache:
         self._index: list[Entries] = []
 
     def inputs_of(self, bucket: int) -> list[CacheInput]:
-        """Those that have documents of the bucket."""
+        """The inputs that have documents of the bucket."""
         return [part for part, _, entries in self._entries(bucket) if entries["length"].any()]
 
     def counts(self) -> Counts:
@@ -191,7 +191,7 @@ class TokenCache:
     def documents(self, bucket: int, *, above_repeat: int = 0) -> tuple[BucketDocuments, int]:
         """The bucket's documents in the order of their hashes, and the number of duplicates.
 
-        Only those of inputs whose `repeat` is above a number. Raises CorruptDataError for a file
+        Only from inputs whose `repeat` is above `above_repeat`. Raises CorruptDataError for a file
         that is missing or damaged.
         """
         chosen = [

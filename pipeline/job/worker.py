@@ -1,7 +1,7 @@
 """A worker process of Beam's local runner, which ends with the process that started it.
 
 Its standard input is a pipe into which nothing is written. When the job ends, however it ends, the
-pipe does; without this, workers of a killed job would stay for minutes.
+pipe closes; without this, workers of a killed job would stay for minutes.
 """
 
 import os

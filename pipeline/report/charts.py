@@ -52,7 +52,7 @@ STYLE: dict[str, Any] = {
 def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], log: bool) -> str:
     """A horizontal bar for each value, from top to bottom, with its text at the end.
 
-    `log` for values of several orders of magnitude, all at least 1.
+    `log` is for values that span several orders of magnitude, all at least 1.
     """
     with _drawing(name, height=0.5 + 0.22 * len(values)) as (axes, svg):
         positions = np.arange(len(values))
@@ -176,7 +176,7 @@ def _drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[],
 
 
 def _legend(axes: "Axes", number: int) -> None:
-    """Above the axes, where no line can be; one series needs none."""
+    """Add a legend above the axes, where no line can be; one series needs none."""
     if number > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderpad=0, fontsize=8)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from pipeline.dataset.manifest import Manifest
 
-THRESHOLD = 0.01  #: of what was read; what is below is in the manifest and the report only
+THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
 
 #: What each reason counts, and what it means.
 REASONS: Mapping[str, tuple[str, str]] = {
@@ -37,7 +37,7 @@ CLEANED: Mapping[str, str] = {
 def dropped_lines(manifest: Manifest) -> Iterator[str]:
     """A line for each reason that left out or cleaned more than 1 % of what there was of its kind.
 
-    The documents of the sources are those that were kept and those that were left out.
+    Each total is what was kept plus what was left out.
     """
     dropped, copies = manifest.dropped, manifest.config.dupe_factor
     kept = {

@@ -1,4 +1,4 @@
-"""A page of tables and charts: one HTML file that needs nothing beside it.
+"""A page of tables and charts: one HTML file that needs no other files.
 
     summary of a data set or a run  ->  sections, one function each  ->  Page  ->  report.html
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 REPORT = "report.html"
-LIBRARIES = ("jinja2", "matplotlib")  # of every page
+LIBRARIES = ("jinja2", "matplotlib")  # needed for every page
 
 Summary = TypeVar("Summary")
 
@@ -99,7 +99,7 @@ def page_html(page: Page) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with unprintable characters but line ends escaped."""
+    """The text with unprintable characters, except line ends, escaped."""
     return "\n".join(map(escaped, text.split("\n")))
 
 
@@ -112,7 +112,7 @@ def fill_template(name: str, *, escape: bool, **values: Any) -> str:
 
 
 def asset(*names: str) -> "Markup":
-    """Stylesheets or scripts as they are, named as templates; a template inserts them unescaped."""
+    """Stylesheets or scripts as they are, named like templates, which insert them unescaped."""
     from markupsafe import Markup
 
     return Markup("".join(map(_read_asset, names)))

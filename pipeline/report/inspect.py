@@ -113,7 +113,7 @@ def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:
 
 
 def _join(tokens: list[str]) -> str:
-    """Pieces joined to words; a first piece and a numbered one keep their ##."""
+    """Tokens joined into words; the first token and numbered ones keep their ##."""
     first, *others = tokens
     return first + "".join(t[2:] if t.startswith("##") else f" {t}" for t in others)
 

@@ -157,7 +157,7 @@ def _fits(examples: Examples, width: int, tokenizer: Tokenizer) -> bool:
 
 
 def _fill_rows(pieces: Ragged, lengths: Counts) -> bool:
-    """Whether the pieces of each row are as long as the row."""
+    """Whether the pieces of each row add up to its length."""
     before = offsets_of(pieces.values)
     return np.array_equal(np.diff(before[pieces.offsets]), lengths)
 

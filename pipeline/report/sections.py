@@ -12,7 +12,7 @@ from pipeline.report.dataset_summary import DatasetSummary
 from pipeline.report.html import Chart, Section, Table
 from pipeline.report.row_statistics import PARTS, RowStatistics, fraction
 
-COLUMNS = 64  # of a histogram at most
+COLUMNS = 64  # of a histogram, at most
 TOKENS_SHOWN = 30
 RANKS_SHOWN = 200
 REJECTED_SHOWN = 10
@@ -150,7 +150,7 @@ def _mask_charts(rows: RowStatistics) -> Iterator[Chart]:
     y_label = "fraction masked"
     width = len(rows.maskable_at)
     masked, maskable = _binned(rows.masked_at), _binned(rows.maskable_at)
-    present = np.flatnonzero(maskable)  # no row may be that long
+    present = np.flatnonzero(maskable)  # there may be no row that long
     series = {"masked": (_edges(width)[present], _ratio(masked, maskable)[present])}
     svg = draw_lines("masks-at", series, x_label="position", y_label=y_label, percent=True)
     yield Chart(svg=svg, caption="Masked tokens by position")

@@ -4,7 +4,7 @@
     ->  A  [CLS]  the  [MASK] cat  sat  on  the  river (random) mat  .  [SEP]
         B  it  slept  .  [SEP]
 
-Reports, `clozeline view` and its export draw it with the same macro, of parts.html.jinja.
+Reports, `clozeline view` and its export draw it with the same macro, from parts.html.jinja.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class ShownGuess:
 
     @property
     def percent_of_answer(self) -> str:
-        """As `percent`, of the original token."""
+        """The same for the original token."""
         return f"{self.of_answer:.0%}"
 
 
@@ -80,7 +80,7 @@ class ShownExample:
     title: str
     notes: Sequence[str]  # "64 tokens", "B is random"
     spans: Sequence[tuple[str, Sequence[ShownToken]]]
-    documents: Sequence[str] = ()  # hashes of 16 hexadecimal digits, of its spans
+    documents: Sequence[str] = ()  # hashes of its spans' documents, 16 hexadecimal digits each
 
 
 def shown_example(

@@ -26,15 +26,15 @@ class Block:
     path: str  #: a file, a URL, or a `sample:` or `hf://` source
     format: str  #: the name of a row of `formats.FORMATS`
     compression: str | None = None  #: "bz2" "gz" "xz" "zst"
-    start: int = 0  #: row groups, bytes of the file, rows or articles: what the format counts in
+    start: int = 0  #: in the format's unit: row groups, bytes of the file, rows or articles
     stop: int
     text_bytes: int = 0  #: an estimate
     version: str  #: changes when the file does
     text_columns: tuple[str, ...] = ("text",)  #: joined by line ends, where the format has columns
     max_document_bytes: int = 64_000_000  #: longer documents are rejected
     documents: int | None = None  #: only the first documents of the block
-    repeat: int = 1  #: how many times as many examples its documents make
-    query: str = ""  #: the options of its source that every source has, such as "repeat=2"
+    repeat: int = 1  #: its documents make this many times as many examples
+    query: str = ""  #: those of its source's options that every source has, such as "repeat=2"
 
     @property
     def identity(self) -> str:
@@ -52,7 +52,7 @@ def cut_evenly(whole: Block, block_bytes: int) -> list[Block]:
 
 
 def cut_at(whole: Block, edges: Sequence[int]) -> list[Block]:
-    """Blocks between edges, which count from the start; the text is taken to be spread evenly."""
+    """Blocks between edges, which count from the start; the text is assumed to be spread evenly."""
     size, text_bytes = edges[-1], whole.text_bytes
     return [
         replace(
@@ -68,7 +68,7 @@ def cut_at(whole: Block, edges: Sequence[int]) -> list[Block]:
 def group_parts(
     whole: Block, edges: Sequence[int], text_before: Sequence[int], block_bytes: int
 ) -> list[Block]:
-    """Blocks of about `block_bytes` of text, as equal as can be, of parts that cannot be cut.
+    """Blocks of about `block_bytes` of text, as equal as possible, from parts that cannot be cut.
 
     Part i is [edges[i], edges[i + 1]), and `text_before[i]` the bytes of text before edge i. Equal
     blocks, because a local runner deals its workers the same number and waits for the last one.

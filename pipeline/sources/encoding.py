@@ -1,4 +1,4 @@
-"""Whether a file is text in UTF-8, by its first bytes; one that is not is refused.
+"""Whether a file is UTF-8 text, by its first bytes; any other file is refused.
 
 b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.txt > FILE"
 """
@@ -8,7 +8,7 @@ import codecs
 from pipeline.common.errors import InputError
 
 ENCODINGS = ("UTF-32", "UTF-16")
-#: What a file that is named as text must not begin with; UTF-32 has the longer mark.
+#: What a file named as text must not begin with; UTF-32 comes first, for its longer mark.
 NOT_UTF8 = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -21,7 +21,7 @@ NOT_UTF8 = {
     b"\x04\x22\x4d\x18": "compressed with lz4",
     b"%PDF": "a PDF file",
 }
-#: A head with a bad byte here and there is read; from so many on it is refused.
+#: A head with a few bad bytes is accepted; with this many or more, the file is refused.
 MIN_INVALID = 20  #: bytes
 INVALID_SHARE = 0.001  #: of all bytes
 

@@ -47,7 +47,7 @@ class File:
 
 
 def find_files(sources: Iterable[str]) -> list[File]:
-    """The files that paths, globs and URLs name: the files of a glob sorted, none twice.
+    """The files that paths, globs and URLs name, each once; those of a glob are sorted.
 
     Raises InputError for a missing file, a glob without a match and a folder.
     """
@@ -73,7 +73,7 @@ def _find(source: str) -> list[File]:
         raise InputError(f"{source} cannot be read: {error}") from error
     except InputError:
         raise
-    except Exception as error:  # an unknown protocol, an archive that is none: any of a store's own
+    except Exception as error:  # an unknown protocol, a bad archive: any exception of a store's own
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
         options = ", or the option: text, repeat or limit" if re.search(r"\?\w+=", source) else ""
@@ -119,19 +119,19 @@ def bare_name(path: str) -> str:
 
 
 def compression_by_magic(head: bytes) -> str | None:
-    """The same by the first bytes of a file."""
+    """The compression by the first bytes of a file, or None."""
     return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
 
 
 def estimate_unpacked(size: int, compression: str | None, *, text_percent: int = 100) -> int:
-    """Bytes of text in a file of `size` bytes, of whose content `text_percent` is text."""
+    """Bytes of text in a file of `size` bytes whose unpacked content is `text_percent` % text."""
     return size * UNPACKED_PERCENT[compression] * text_percent // 10_000
 
 
 class _Raw(io.RawIOBase):
     """A file whose errors name it and are not OSErrors, so that none passes for a bad archive.
 
-    A store is asked again, and is a StoreError in the end.
+    A store is retried; if it still fails, that is a StoreError.
     """
 
     def __init__(self, path: str, *, reads_ahead: bool = True) -> None:
@@ -176,7 +176,7 @@ def open_file(path: str, *, buffer_bytes: int = BUFFER) -> io.BufferedReader:
 
 
 def open_ranges(path: str) -> io.RawIOBase:
-    """The bytes as they are stored; of a store's file each read fetches what it asks for, no more.
+    """The bytes as they are stored; from a store, each read fetches only what it asks for.
 
     Raises InputError where they cannot be read.
     """
@@ -235,7 +235,7 @@ class Unpacked(io.RawIOBase):
 
 def _unpack(packed: io.BufferedReader, compression: str) -> Generator[bytes, None, None]:
     """Chunks of unpacked bytes. Small ones, since the content of a damaged chunk is lost."""
-    if not packed.peek(1):  # nothing packed takes some bytes, too
+    if not packed.peek(1):  # even nothing takes some bytes when packed
         raise EOFError("the file is empty")
     match compression:
         case "bz2":
@@ -254,9 +254,9 @@ def unpack_streams(
     packed: IO[bytes],
     decompressor: type[bz2.BZ2Decompressor] | type[lzma.LZMADecompressor],
 ) -> Generator[bytes, None, None]:
-    """Concatenated streams, as pbzip2 writes them; those of xz may have padding after them.
+    """Concatenated streams, as pbzip2 writes them; xz streams may have padding after them.
 
-    The standard library's own files take a damaged stream after a good one for garbage, and end
+    The standard library's own classes take a damaged stream after a good one for garbage, and end
     silently.
     """
     data = packed.read(CHUNK)

@@ -1,4 +1,4 @@
-"""The formats of sources: a table, and what is done with it.
+"""The formats of sources: a table, and the functions that use it.
 
     list_blocks(["data/*.parquet", "sample:articles?size=1GB"])
     ->  [Block(index=0, path="/../a.parquet", format="parquet", start=0, stop=4, ...), ...]
@@ -34,7 +34,7 @@ from pipeline.sources.sample import source as sample
 from pipeline.sources.source_query import SourceOptions, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
-CHUNK_BYTES = 16 << 20  #: of text that is handed out at once, roughly
+CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ class Format:
     read_table: Callable[[Block, Sequence[str]], pa.Table] | None = None
     has_columns: bool = False  #: whether `?text=` may name columns
     scheme: str | None = None  #: the beginning of a source that is not a file
-    encodings: tuple[str, ...] = ()  #: of the whole file, where it is text
+    encodings: tuple[str, ...] = ()  #: allowed for the whole file, if it is text
     file_name: str | None = None  #: a pattern for names, without the extension of a compression
-    matches: Callable[[str, bytes], bool] | None = None  #: the same for (name, first bytes)
+    matches: Callable[[str, bytes], bool] | None = None  #: (name, first bytes) -> whether it fits
 
 
 FORMATS = (
@@ -269,7 +269,7 @@ def whole_file(file: File) -> Block:
 def recognize(file: File) -> tuple[Format, str | None]:
     """The format by name, else by the first bytes; the compression by these, else by name.
 
-    Raises InputError for an unknown format, and for text that is not UTF-8 or only named so.
+    Raises InputError for an unknown format, for text that is not UTF-8, or for text in name only.
     """
     name = bare_name(file.path)
     head, compression = unpacked_head(file.path)

@@ -60,7 +60,7 @@ def load_hub_dataset(source: str) -> Any:
     return _load(name, options["name"] or None, options["split"])
 
 
-@lru_cache  # each block of the same data set would ask the Hub again
+@lru_cache  # otherwise each block of a data set would ask the Hub again
 def _load(path: str, name: str | None, split: str) -> Any:
     try:
         from datasets import load_dataset

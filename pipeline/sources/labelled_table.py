@@ -2,9 +2,9 @@
 
     read_table("train.csv", ["label", "text"])  ->  label: ["1", "0", ..]  text: ["Good.", ..]
 
-Unlike a corpus a table is small and every row counts: it is read whole, and the first bad row is an
+Unlike a corpus, a table is small and every row counts: it is read whole; the first bad row is an
 error that names it. CSV has no types, so all its columns are text; compare labels as text. A field
-of a CSV or TSV file that begins with a quotation mark ends with one.
+of a CSV or TSV file that begins with a quotation mark must end with one.
 """
 
 import io
@@ -113,7 +113,7 @@ def _read_delimited(path: str, delimiter: str, columns: Sequence[str]) -> pa.Tab
 def _check_quotes(path: str, data: bytes, delimiter: str) -> None:
     """Raises InputError for a field that begins with a quotation mark and does not end with one.
 
-    Arrow reads it up to the next mark, rows later, as one field. A mark inside an unquoted field is
+    Arrow takes all up to the next mark, rows later, as one field. A mark in an unquoted field is
     text.
     """
     begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % delimiter.encode()

@@ -26,7 +26,7 @@ def has_parquet_magic(name: str, head: bytes) -> bool:
 
 
 def list_row_groups(whole: Block, block_bytes: int) -> list[Block]:
-    """Row groups, as many to a block as make about `block_bytes` of text.
+    """Blocks of whole row groups, with about `block_bytes` of text each.
 
     Raises InputError where the file cannot be read or lacks a text column.
     """
@@ -77,7 +77,7 @@ def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
 
 
 def _open_checked(stream: io.RawIOBase) -> pq.ParquetFile:
-    """Pages that have a checksum are compared with it."""
+    """Open a Parquet file so that pages with a checksum are compared with it."""
     return pq.ParquetFile(stream, page_checksum_verification=True)
 
 

@@ -24,12 +24,12 @@ from itertools import pairwise
 WHITESPACE = b" \t\r\n"
 BLANKS = re.compile(rb"[ \t]+")
 LOOKAHEAD = 16  #: bytes after a start that a boundary may inspect ("<doc "), at most
-STEP = 1 << 16  #: bytes read beyond a target, doubled as long as there is no boundary in them
+STEP = 1 << 16  #: bytes read beyond a target, doubled until they contain a boundary
 SKIP_STEP = 1 << 20  #: bytes of a document that is skipped, read at once
 
 
 class TooLong(bytes):
-    """Stands for a document that is over the limit: only its line ends."""
+    """Stands for a document that is over the limit; holds only its line ends."""
 
 
 def cut_chunks(
@@ -46,7 +46,7 @@ def cut_chunks(
     A chunk is at least `chunk_bytes` long, except the last one, and ends where a document does; a
     document of more than `longest` bytes, or twice as many with the whitespace after it, is a
     `TooLong` instead.
-    `stream` is at byte 0; it must be seekable only where `start` is not 0.
+    `stream` is at byte 0; it must be seekable unless `start` is 0.
     """
     window = _Window(stream, boundary, _whitespace_before(stream, start) if start else 0)
     if start:
@@ -115,7 +115,7 @@ class _Window:
     ) -> int | None:
         """The first start at or after `position`, or where the stream ends, or `limit` if nearer.
 
-        With the limit a block in the middle of a huge document does not read to its end. None if
+        With a `limit`, a block inside a huge document does not read to the document's end. None if
         the document before `position` is longer than `longest`.
         """
         self._read(position + STEP - self._end)

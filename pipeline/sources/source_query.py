@@ -21,7 +21,7 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What every source may say about itself."""
+    """The options that every source may have."""
 
     text_columns: tuple[str, ...] | None = None  #: None: those of --text-columns
     repeat: int = 1  #: how many times as many examples are made
@@ -30,7 +30,7 @@ class SourceOptions:
 
 
 def split_options(source: str, *, is_url: bool) -> tuple[str, SourceOptions]:
-    """The source without the options of every source, and those options.
+    """The source without the options that every source may have, and those options.
 
     `is_url` says that everything after the first "?" is a query, in which the format may have
     options of its own. Raises InputError for a wrong value, and for an unknown option after a known
@@ -67,7 +67,7 @@ def _parse_options(source: str, query: str) -> SourceOptions:
 def parse_query(
     source: str, query: str, defaults: Mapping[str, str], *, others: Sequence[str] = ()
 ) -> dict[str, str]:
-    """The options of a query, with the defaults of those that it does not name.
+    """The options of a query, with defaults for those that it does not name.
 
     `others` are options that have no default. Raises InputError for an unknown option, with a list
     of the known ones.

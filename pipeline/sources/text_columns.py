@@ -10,7 +10,7 @@ import pyarrow as pa
 from pipeline.common.errors import InputError
 from pipeline.sources.documents import Documents, decode_utf8
 
-#: How a corpus's text columns are named.
+#: Advice on how to choose a corpus's text columns.
 CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"
 
 
@@ -21,7 +21,7 @@ def check_columns(
     *,
     advice: str = "; name one of them",
 ) -> None:
-    """Raises InputError where a column is missing or there are several of its name."""
+    """Raises InputError where a column is missing or its name occurs more than once."""
     for name in columns:
         if found.count(name) != 1:
             problem = "more than one" if name in found else "no"
@@ -43,7 +43,7 @@ def documents_of_rows(
 ) -> Documents:
     """Rows of text columns as documents; `first_row` counts from 0, row names from 1.
 
-    Those of more than `longest` bytes are rejected.
+    Rows with a null, or of more than `longest` bytes, are rejected.
     """
     documents = Documents()
     rows = zip(*map(strings, columns), strict=True)
@@ -80,7 +80,7 @@ def strings(column: pa.Array) -> list[str | None]:
 
 
 def _is_longer(text: str, longest: int) -> bool:
-    """In bytes of UTF-8, which a character has up to four of."""
+    """Whether the text has over `longest` bytes of UTF-8; a character has at most four."""
     return len(text) * 4 > longest and len(text.encode(errors="surrogatepass")) > longest
 
 

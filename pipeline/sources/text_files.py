@@ -39,11 +39,11 @@ JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
 PLAIN_TEXT_NAME = r"\.(txt|text)$"
 WIKIEXTRACTOR_NAME = re.compile(r"^wiki_[0-9]+$")  # WikiExtractor --json gives the same names
 
-#: Lines are counted from the beginning of a file up to here, and from the beginning of the block
-#: beyond: otherwise each block of a huge file with a bad line in each would read all before it.
+#: Up to this byte, lines are counted from the beginning of the file; beyond it, from that of the
+#: block: otherwise each block of a huge file would read all before it to name a bad line.
 COUNT_LINES_BYTES = 1 << 30
 
-# What separates two documents: see record_boundaries. A lone "\r" ends a line, that of "\r\n" not.
+# What separates two documents: see record_boundaries. Lines end with "\r\n", "\n" or a lone "\r".
 LINE_END = rb"(?:\r\n|\n|\r(?!\n))"
 BOUNDARIES = {
     "jsonl": re.compile(rb"\n[ \t\r\n]*"),
@@ -51,7 +51,7 @@ BOUNDARIES = {
     "wikiextractor": re.compile(rb"\n[ \t\r\n]*(?=<doc )"),
 }
 PLAIN_BLANK_LINES = re.compile(rb"\n[ \t]*\n[ \t\n]*")  # enough where there is no "\r"; 4x as fast
-# Of a truncated file, what follows the last of these is not a whole document.
+# In a truncated file, what follows the last of these is not a whole document.
 DOCUMENT_ENDS = {"jsonl": b"\n", "text": b"", "wikiextractor": b"</doc>"}
 
 TITLE = re.compile(r' title="(.*)">\s*$')  # WikiExtractor does not escape quotes in it
@@ -67,13 +67,13 @@ def is_json_lines(name: str, head: bytes) -> bool:
 
 
 def is_wikiextractor(name: str, head: bytes) -> bool:
-    """Whether it is WikiExtractor's output, and not that of its --json."""
+    """Whether this is WikiExtractor's output, without its --json."""
     named = WIKIEXTRACTOR_NAME.search(name) is not None
     return _begin(head).startswith(b"<doc ") or (named and not is_json_lines(name, head))
 
 
 def is_plain_text(name: str, head: bytes) -> bool:
-    """Whether the first bytes are UTF-8 and of no format that is known not to be plain text."""
+    """Whether the first bytes are UTF-8, and not of a format known not to be plain text."""
     if b"\0" in head or _begin(head).startswith((b"<", b"%PDF", b"[")):
         return False
     if name.lower().endswith((".csv", ".tsv")):
@@ -96,7 +96,7 @@ def list_byte_ranges(whole: Block, block_bytes: int) -> list[Block]:
 
 
 def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Documents]]:
-    """Offset and bytes of whole documents, and where they go; damage of the file is rejected."""
+    """Offset and bytes of whole documents, and where to put them; file damage is a rejection."""
     stop = sys.maxsize if block.compression else block.stop
     end, longest = 0, block.max_document_bytes
     with open_unpacked(block.path, block.compression) as stream:
@@ -170,12 +170,12 @@ def _unescaped(text: str) -> str:
 
 
 def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """The texts of JSON objects, one a line; several columns are joined by line ends."""
+    """The texts of JSON objects, one per line; several columns are joined by line ends."""
     lines: _Lines | None = None
     for offset, data, documents in _chunks(block, chunk_bytes):
         lines = lines or _Lines(block.path, offset)
         for number, line in enumerate(data.split(b"\n")):
-            line = line.lstrip(WHITESPACE)  # that before the block is not seen
+            line = line.lstrip(WHITESPACE)  # a block's first line has none
             if not line or line.isspace():
                 continue
             try:
@@ -210,7 +210,7 @@ def _text_of(record: dict[str, Any], columns: Sequence[str]) -> str:
 class _Lines:
     """Names lines of a file that is read from its middle.
 
-    The lines before are counted only when a line must be named.
+    Earlier lines are counted only when a line must be named.
     """
 
     def __init__(self, path: str, begin: int) -> None:

@@ -18,7 +18,7 @@ from functools import cache
 #: Wikipedia loses 0.003 % in foreign names, Bulgarian 0.5 %, Arabic 5 %, Hindi 23 %.
 MAX_LOST = 0.001
 #: A vocabulary is multilingual if at least this share of its letters is neither Latin nor Greek.
-#: In BERT's English one it is 1 %.
+#: For BERT's English one it is 1 %.
 MULTILINGUAL = 0.05
 ACCENTED = ("LATIN", "GREEK")
 ACCENTS = ("COMBINING", "VARIATION")
@@ -26,7 +26,7 @@ ACCENTS = ("COMBINING", "VARIATION")
 
 @cache
 def is_lost(character: str) -> bool:
-    """Whether stripping accents removes this letter, or makes another one of it."""
+    """Whether stripping accents removes this letter, or turns it into another one."""
     decomposed = unicodedata.normalize("NFD", character)
     if all(unicodedata.category(part) != "Mn" for part in decomposed):
         return False

@@ -70,7 +70,7 @@ def tokenize_documents(
         starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
         ids, tokens_in = tokenizer.encode(_in_text(sentences, starts, tokenizer.tokenizer))
     counts.seconds = timer.seconds
-    # A sentence that consists of control characters has no tokens; it does not count.
+    # A sentence of control characters only has no tokens; it does not count.
     has_tokens = tokens_in > 0
     sentences_in = np.diff(offsets_of(has_tokens)[offsets_of(sentences_in)])
     tokens_in = tokens_in[has_tokens]
@@ -109,7 +109,7 @@ def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], l
 
 
 def _in_text(sentences: list[str], starts: NDArray[np.int64], of: Tokenizer) -> list[str]:
-    """The sentences after a space where a model's tokens depend on it, but not the first ones."""
+    """The sentences, each after a space if the tokens depend on it, but not a document's first."""
     if not of.after_space(""):
         return sentences
     firsts = set(starts.tolist())

@@ -19,7 +19,7 @@ and non-ASCII characters (a combining mark, Chinese); text without ASCII space o
 to the library as a whole. ASCII capitals may be lower-cased first if the library would do so, for
 the same reason: it maps one character at a time.
 
-Of other models than WordPiece nothing of this is known: the library encodes whole sentences.
+For models other than WordPiece none of this is known: the library encodes whole sentences.
 """
 
 import sys
@@ -118,7 +118,7 @@ class ColumnTokenizer:
     def _encode_plain(self, words: list[str]) -> tuple[Ids, Offsets]:
         """The ids of words of printable ASCII, and the index of each word's first id.
 
-        Each stays one word, so many can be joined to one text: a word begins at every token that
+        Each stays one word, so many can be joined into one text: a word begins at every token that
         is not a continuation. Four times as fast as `_encode_other`.
         """
         text = " ".join(word[: MAX_WORD_CHARACTERS + 1] for word in words)  # longer is [UNK]
@@ -127,7 +127,7 @@ class ColumnTokenizer:
         return ids, np.flatnonzero(~self._is_continuation[ids])
 
     def _encode_other(self, words: list[str]) -> tuple[Ids, Offsets]:
-        """As `_encode_plain` for any text, which may become any number of words, or none."""
+        """As `_encode_plain`, but for any text, which may become any number of words, or none."""
         encoding = self._library.encode(words, is_pretokenized=True, add_special_tokens=False)
         origins = np.array(encoding.word_ids, np.int64)
         return np.array(encoding.ids, np.uint32), np.searchsorted(origins, np.arange(len(words)))

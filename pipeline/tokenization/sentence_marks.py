@@ -59,7 +59,7 @@ UNSPACED_RUN = re.compile(rf"[{UNSPACED}]+")
 #: The longest sentence, in characters, that is not cut at spaces.
 MAX_UNSPACED = 120
 
-#: All bytes but those that begin a character in UTF-8 of U+0540 or later, without U+2000 to U+2FFF.
+#: All bytes but those that in UTF-8 begin a character from U+0540 on outside U+2000 to U+2FFF.
 NOT_FURTHER = bytes({*range(256)} - {0xE0, 0xE1, *range(0xD5, 0xE0), *range(0xE3, 0xF5)})
 
 Span = tuple[int, int]
@@ -79,7 +79,7 @@ def is_other_script(text: str) -> bool:
 
 
 def cut_sentence(text: str, start: int, end: int) -> list[Span]:
-    """The spans of the sentences in text[start:end], which is one for Punkt."""
+    """The spans of the sentences in text[start:end], which Punkt takes for one."""
     spans = []
     for match in SENTENCE_END.finditer(text, start, end):
         spans += _cut_at_spaces(text, start, match.end(1))
@@ -88,7 +88,7 @@ def cut_sentence(text: str, start: int, end: int) -> list[Span]:
 
 
 def _cut_at_spaces(text: str, start: int, end: int) -> list[Span]:
-    """The sentence in spans of at most MAX_UNSPACED characters, where there are spaces for it."""
+    """The sentence in spans of at most MAX_UNSPACED characters, as far as its spaces allow."""
     if end - start <= MAX_UNSPACED or not _is_unspaced(text[start:end]):
         return [(start, end)]
     spans, cut = [], start

@@ -11,7 +11,7 @@ At every `.`, `?` or `!` inside a text, Punkt decides whether a sentence ends th
 
 Most chunks end a sentence whatever follows: any plain word that is not an abbreviation. So a
 decision is one look-up of the chunk, sometimes followed by a look-up of its relevant properties
-and the follower; only unseen chunks are tokenized and decided, by NLTK's rules with all quirks.
+and the follower; only unseen chunks are tokenized and decided, by NLTK's rules, quirks and all.
 
 A chunk with a non-ASCII space (such as NBSP) is never memoized: NLTK's token pattern can match
 across that space, so its whole context is tokenized each time. NLTK matches with the `regex`

@@ -105,7 +105,7 @@ class Tokenizer:
 
     @property
     def knows_words(self) -> bool:
-        """Whether tokens say where a word begins, as whole-word masking needs it."""
+        """Whether tokens say where a word begins, which whole-word masking needs."""
         return self.spec is None or self.spec.word_mark is not None
 
     @cached_property
@@ -123,11 +123,11 @@ class Tokenizer:
         ]
 
     def after_space(self, text: str) -> str:
-        """The text as it is within a document: a space decides the first token of some models."""
+        """The text as it is within a document: some models' first token depends on a space."""
         return f" {text}" if self.spec and self.spec.word_mark else text
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
-        """The library's ids of each text, without [CLS] and [SEP]; `fast_wordpiece` equals them."""
+        """The library's ids of each text, without [CLS] and [SEP]; as in `fast_wordpiece`."""
         return [text.ids for text in self.library.encode_batch(texts, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -141,7 +141,7 @@ class Tokenizer:
         max_seq_length: int | None = None,
         has_segments: bool = True,
     ) -> None:
-        """Write the folder, finally tokenizer.json: without it a folder is not a tokenizer.
+        """Write the folder, tokenizer.json last: without it, a folder is not a tokenizer.
 
         The two files for `transformers` get the maximum length, if it is known, and whether the
         model has segments. In a folder with the same tokenizer, only these are brought up to date.
@@ -260,8 +260,8 @@ def adopt_vocabulary(
 ) -> Tokenizer:
     """A tokenizer from a vocab.txt (one token per line) or a tokenizer.json (named *.json).
 
-    By default accents are stripped as the tokenizer.json says, or unless `cased`. Raises InputError
-    if the file is missing, is not for BERT, or does not agree with the flags.
+    By default accents are stripped as the tokenizer.json says; for a vocab.txt, unless `cased`.
+    Raises InputError if the file is missing, is not for BERT, or does not agree with the flags.
     """
     path = path_of(path)
     if path.suffix != ".json":
@@ -302,7 +302,7 @@ def named_tokenizer(
 
 
 def _update(folder: AnyPath, files: dict[str, str]) -> None:
-    """Replace files of a whole folder; a kill leaves it without sums, which is accepted."""
+    """Replace files of a finished folder; a kill leaves it without sums, which is accepted."""
     (folder / SUMS).unlink(missing_ok=True)
     for name, text in files.items():
         _write_whole(folder / name, text.encode())

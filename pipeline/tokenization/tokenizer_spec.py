@@ -1,7 +1,7 @@
-"""A tokenizer.json of another model than WordPiece, such as the byte-level BPE of ModernBERT.
+"""A tokenizer.json of a model other than WordPiece, such as the byte-level BPE of ModernBERT.
 
-It is adopted as it is and never learned here: the library encodes with it, and all that is asked of
-it are BERT's special tokens and the template [CLS] A [SEP] B [SEP].
+It is adopted as it is and never learned here: the library encodes with it. All it must have are
+BERT's special tokens and the template [CLS] A [SEP] B [SEP].
 """
 
 import json
@@ -26,7 +26,7 @@ class TokenizerSpec:
     text: str
 
     def library(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer, for which text that spells [MASK] is text."""
+        """The library's tokenizer, for which text that spells [MASK] stays text."""
         library = tokenizers.Tokenizer.from_str(self.text)
         library.encode_special_tokens = True
         return library
@@ -40,7 +40,7 @@ class TokenizerSpec:
 
     @cached_property
     def mask_strips(self) -> tuple[bool, bool]:
-        """Whether [MASK] takes the spaces before and after it."""
+        """Whether [MASK] absorbs the spaces before it, and those after it."""
         added = self._values.get("added_tokens") or []
         mask: dict[str, Any] = next((token for token in added if token["content"] == "[MASK]"), {})
         return bool(mask.get("lstrip")), bool(mask.get("rstrip"))
@@ -62,8 +62,8 @@ def read_spec(
 ) -> tuple[list[str], TokenizerSpec]:
     """The tokens, by id, and the spec of a tokenizer.json.
 
-    Raises InputError where the library cannot read it or draws at random, where an id is missing,
-    and where pairs are not [CLS] A [SEP] B [SEP].
+    Raises InputError where the library cannot read it, its BPE has dropout, an id or a special
+    token is missing, or pairs are not [CLS] A [SEP] B [SEP].
     """
     added = values.get("added_tokens") or []
     if isinstance(added, list):
@@ -91,14 +91,14 @@ def read_spec(
 
 
 def _as_special(token: Any, special_tokens: tuple[str, ...]) -> Any:
-    """An added token; text must not become one of these, and the library has this flag for it."""
+    """An added token, flagged as special if it is one of these, so that text cannot become it."""
     is_special = isinstance(token, dict) and token.get("content") in special_tokens
     return {**token, "special": True} if is_special else token
 
 
 @contextmanager
 def _library_errors() -> Iterator[None]:
-    """What the library complains about is an InputError; it raises bare exceptions and panics."""
+    """Turn the library's errors, which are bare exceptions and panics, into InputErrors."""
     try:
         yield
     except InputError:

@@ -39,12 +39,12 @@ from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.
 PUNKT_TEXT_BYTES = 2_000_000
-SAMPLE_BYTES = 2_000_000  # to choose by the text whether accents are letters, and the alphabet
-# The library keeps 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
+SAMPLE_BYTES = 2_000_000  # read to decide whether accents are letters, and to count the alphabet
+# The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
 MIN_ALPHABET = 1000
 ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
-LONG_TEXT = 1 << 20  # bytes; what follows the reading of less takes no time
+LONG_TEXT = 1 << 20  # bytes; with less, the work after reading takes no time
 
 
 class Made(NamedTuple):
@@ -64,9 +64,9 @@ class Corpus:
     allow_truncated: bool
 
     def texts(self, limit: int, *, reading_for: str) -> Iterator[str]:
-        """The documents, up to `limit` bytes; shows how far it is, then what follows.
+        """The documents, up to `limit` bytes; shows the progress, then what they are used for.
 
-        The last one is cut at a line end, or where it has none at a space.
+        The last one is cut at a line end or, if it has none, at a space.
 
         Raises JobFailedError for a source that ends early, unless that is allowed.
         """
@@ -93,7 +93,7 @@ class Corpus:
 
 
 def _begin(text: str, size: int) -> str:
-    """The first lines of a text, of at most `size` bytes; of a single long line, the first words.
+    """The first lines of a text, up to `size` bytes; if its first line is longer, the first words.
 
     "Rome is old.\\nIt is big.", 18  ->  "Rome is old."
     """
@@ -151,7 +151,7 @@ def _learn_or_adopt(
     allow_truncated: bool,
 ) -> Made:
     """The tokenizer; reads up to `limit` bytes of text."""
-    if vocab is not None:  # reports a bad one before the long work
+    if vocab is not None:  # report a bad one before the long work
         adopt_vocabulary(vocab, cased=cased, strip_accents=strip_accents, punkt=None)
     blocks = _mixed(sources, text_columns) if sources else []
     corpus = Corpus(blocks, allow_truncated)
@@ -254,7 +254,7 @@ def learn_vocabulary(
 
 
 def _warning(tokenizer: Tokenizer, corpus: Corpus) -> str | None:
-    """What an adopted vocabulary loses of the sources, or of its own scripts if there are none."""
+    """What an adopted vocabulary loses of the sources or, without sources, of its own scripts."""
     flags = tokenizer.normalization
     if not (isinstance(flags, Normalization) and flags.strip_accents):
         return None

@@ -1,4 +1,4 @@
-"""The two files with which `transformers` opens a tokenizer folder as it was meant.
+"""The two files with which `transformers` opens a tokenizer folder as intended.
 
     tokenizer_config.json      class, lower case, accents, special tokens, maximum length
     special_tokens_map.json    the special tokens again, for older versions

@@ -69,7 +69,7 @@ def read_vocab_txt(path: AnyPath) -> list[str]:
 def read_tokenizer_json(path: AnyPath) -> tuple[list[str], Normalization | TokenizerSpec]:
     """The tokens and the normalizer's flags. Padding, truncation and templates are ignored.
 
-    Of another model than WordPiece, the spec takes the place of the flags. Raises InputError for a
+    For models other than WordPiece, the spec takes the place of the flags. Raises InputError for a
     WordPiece that is not BERT's, and for a spec that cannot be used.
     """
     spec = read_json_object(path)

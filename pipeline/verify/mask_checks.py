@@ -1,6 +1,6 @@
 """Masks against the rules, in two ways.
 
-Recomputed from the seed they must be those that are stored. And, whatever the seed, their number,
+Recomputed from the seed, they must equal those stored. And, whatever the seed, their number,
 positions and replacements must follow the rules:
 
     masks of a row         exactly max(1, min(max_predictions_per_seq, n * masked_lm_prob rounded))
@@ -70,7 +70,7 @@ def check_masks(
         else:
             wrong = slab.masked_lm_positions.lengths != expected
             findings.note(wrong, WRONG_NUMBER, first=start)
-        if config.masking == "tokens":  # the one scheme in which every position is as likely
+        if config.masking == "tokens":  # the one scheme in which all positions are equally likely
             total.by_part += _count_by_part(slab, maskable, masked, counts)
         _count_replacements(slab, total, findings, rules, start)
         again = mask_examples(
@@ -108,7 +108,7 @@ def _check_whole_words(
     rules: MaskRules,
     first: int,
 ) -> None:
-    """Whole words only, and as many as fit."""
+    """Only whole words may be masked, and as many as fit."""
     ids = originals.input_ids
     continues = rules.is_continuation[ids.values]
     continues[1:] &= maskable[:-1]

@@ -11,7 +11,7 @@ SHORTEST = 3  # tokens of a piece: [CLS], one of the text, [SEP]
 
 
 def check_pieces(examples: Examples, findings: Findings, tokenizer: Tokenizer) -> bool:
-    """Whether the pieces make up their rows, each from [CLS] to [SEP]; rows without are sound."""
+    """Whether the pieces, each from [CLS] to [SEP], make up their rows; true without pieces."""
     if examples.piece_lengths is None or examples.piece_documents is None:
         return True
     pieces, documents, ids = examples.piece_lengths, examples.piece_documents, examples.input_ids
@@ -34,13 +34,13 @@ def check_pieces(examples: Examples, findings: Findings, tokenizer: Tokenizer) -
 def check_packing(examples: Examples, findings: Findings, config: DataConfig, copies: int) -> None:
     """Note rows with pieces in disorder or cut short, and rows that would fit into one.
 
-    The bucket may be there in several `copies`, each packed for itself.
+    The bucket may occur in several `copies`, each packed separately.
     """
     pieces, documents = examples.piece_lengths, examples.piece_documents
     assert pieces is not None
     assert documents is not None
     if (pieces.lengths != documents.lengths).any() or not pieces.lengths.all():
-        return  # `check_pieces` says so
+        return  # `check_pieces` reports it
     first, last = documents.offsets[:-1], documents.offsets[1:] - 1
     is_a = documents.values[first] == examples.document_a
     is_b = documents.values[last] == examples.document_b

@@ -28,7 +28,7 @@ def check_rows(
     """Note which rows break the rules; return whether they have the shape of examples.
 
     `nothing_to_mask` is the number of pairs that the data set dropped after balancing, by which the
-    balance of the rest may be off. `repeat` is the highest of the sources.
+    balance of the rest may be off. `repeat` is the highest among the sources.
     """
     if not len(examples):
         return True

@@ -2,8 +2,8 @@
 
     sources  ->  token cache in a temporary folder  ->  one shard at a time  ->  rows compared
 
-The steps are those of the job. Where rows differ, documents that do not belong there are named: of
-no source, of the other split, or of another shard.
+The steps are those of the job. Where rows differ, documents that do not belong there are named:
+from no source, from the other split, or from another shard.
 """
 
 from collections.abc import Iterator, Sequence
@@ -40,7 +40,7 @@ class Rebuild:
     totals: ShardTotals = field(default_factory=ShardTotals)
 
     def compare(self, bucket: int, examples: Examples | None, findings: Findings) -> None:
-        """Compare the rows of a bucket's shard; None if they cannot be read."""
+        """Compare the rows of a bucket's shard; `examples` is None if they cannot be read."""
         record = self.steps.build_shard(bucket, self.cache)
         self.totals.add(record)
         path = self.steps.context.shard_path(bucket)
@@ -49,7 +49,7 @@ class Rebuild:
         path.unlink()
 
     def differences(self) -> Iterator[str]:
-        """What the manifest counts otherwise than the sources, once all shards are compared."""
+        """Counts of the manifest that differ from the sources', once all shards are compared."""
         rebuilt, _ = assemble_manifest(self.totals, context=self.steps.context)
         for field_name in ("counts", "dropped"):
             recorded, found = (getattr(m, field_name) for m in (self.manifest, rebuilt))

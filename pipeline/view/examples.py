@@ -23,11 +23,11 @@ from pipeline.view.server import Values, number_of
 from pipeline.view.site import Tab
 
 PAGE = 10  # rows
-MOST_ROWS = 1_000_000  # that one request searches
+MOST_ROWS = 1_000_000  # searched by one request
 RANKED_ROWS = 512  # whose loss is computed to find the most wrong ones
 OPEN_SHARDS = 2
 
-#: The guesses of a model for the masks of each row, and its mean loss of each row in nats.
+#: The guesses of a model for the masks of each row, and its mean loss per row in nats.
 GuessRows = Callable[[Examples], tuple[list[list[ShownGuess]], list[float]]]
 Place = tuple[int, int]  # shard, row
 
@@ -49,7 +49,7 @@ class Query:
         return cls(**numbers, text=str(values.get("text", "")), only=str(values.get("only", ALL)))
 
     def address(self, place: Place, *, back: bool = False) -> str:
-        """The link to the same search elsewhere."""
+        """The link to the same search at another place."""
         shard, row = place
         values = {"shard": shard, "row": row, "text": self.text, "only": self.only}
         return "/examples?" + urlencode(values | ({"back": 1} if back else {}))
@@ -121,7 +121,7 @@ class ExamplePages:
         }
 
     def data(self, values: Values) -> Any:
-        """The same as plain values."""
+        """The same, as plain values."""
         query, found, examples = self._page(values)
         rows = [
             {
@@ -195,7 +195,7 @@ class ExamplePages:
         return Found(places=places, before=before, after=after, note=note)
 
     def _backward(self, query: Query, search: RowSearch) -> Found:
-        """The last rows that match before a place, as a page that continues to it."""
+        """The last rows that match before a place, as a page that leads up to it."""
         places: list[Place] = []
         after, end, searched = (query.shard, query.row), query.row, 0
         for shard in range(query.shard, -1, -1):
@@ -240,7 +240,7 @@ class ExamplePages:
         return found, examples
 
     def _rank(self, shard: int, search: RowSearch, _: object) -> Any:
-        """With the checkpoint, so that a cached ranking is that of the newest one."""
+        """The checkpoint is a key of the cache, so that a ranking is always the newest one's."""
         assert self._guess
         rows = self._matches(shard, search)[:RANKED_ROWS]
         guesses, losses = self._guess(self._read(shard).take(rows)) if len(rows) else ([], [])

@@ -1,7 +1,7 @@
 """Which rows of a shard match a search: a token, words or a document, and a filter.
 
 "river"             rows with that token, before or after masking
-"united states"     rows with these tokens in a row
+"united states"     rows with these tokens, one after the other
 "##ing"             rows with this token of the vocabulary
 "51c2a0b9f0e1d2c3"  rows with this document's hash
 """
@@ -30,7 +30,7 @@ ALL, RANDOM, UNKNOWN, SHORT_ROWS, WRONG = "all", "random", "unknown", "short", "
 class RowSearch:
     """What is searched for; nothing by default."""
 
-    ids: tuple[int, ...] = ()  # tokens in a row
+    ids: tuple[int, ...] = ()  # consecutive tokens
     document: int | None = None
     only: str = ALL
     max_seq_length: int
@@ -92,7 +92,7 @@ def has_document(examples: Examples, document: np.uint64) -> NDArray[np.bool_]:
 
 
 def has_sequence(column: Ragged, ids: Sequence[Any]) -> NDArray[np.bool_]:
-    """Whether each row has these values in a row, bool [R]."""
+    """Whether each row has these values consecutively, bool [R]."""
     values: NDArray[Any] = column.values
     starts = max(len(values) - len(ids) + 1, 0)
     hits = np.ones(starts, np.bool_)

@@ -57,7 +57,7 @@ Route = Callable[[Values], Reply]
 
 
 def number_of(values: Values, name: str) -> int:
-    """A number of the address, 0 by default; it may have separators.
+    """A number from the address, 0 by default; it may have separators.
 
     Raises InputError for other text, and for a number of more than 18 digits.
     """
@@ -72,7 +72,7 @@ def number_of(values: Values, name: str) -> int:
 class LocalServer(ThreadingHTTPServer):
     """Answers the routes, by method and path ("GET /examples"), until it is shut down.
 
-    `port` 0 takes a free one. `on_error` makes the page of an InputError or of an unknown path.
+    `port` 0 takes a free one. `on_error` makes the page for an InputError or an unknown path.
     Raises InputError if the port cannot be used.
     """
 
@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "clozeline"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Not a line for each request."""
+        """Log nothing: not a line for each request."""
 
 
 def json_reply(values: Any) -> Reply:

@@ -16,7 +16,7 @@ from pipeline.report.html import asset, check_report, fill_template
 from pipeline.view.server import CSS, JAVASCRIPT, LocalServer, Reply, Route, Values, json_reply
 
 TEMPLATE = "pipeline.view/view.html.jinja"
-LIBRARIES = ("jinja2",)  # of every page
+LIBRARIES = ("jinja2",)  # needed for every page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Site:
 
     @property
     def scripts(self) -> list[str]:
-        """Those of all tabs, each once."""
+        """The scripts of all tabs, each once."""
         return list(dict.fromkeys(script for tab in self.tabs for script in tab.scripts))
 
     def routes(self) -> dict[str, Route]:

@@ -9,9 +9,9 @@ iterable, torch format, columns stored padded) under a torch `DataLoader`, and w
 one member per example. These read fewer examples because they are slow. One thread each, in turns;
 the median of three repetitions, CPU time of all threads; malloc trimming is off, as in `pretrain`.
 
-Then, or with `--ranks` alone: what a rank of 1, 2, 8 and 64 costs, in an epoch of 512 shards (64
-streams) with redrawn masks, of ranks that are simulated one after the other. Beside it are the
-bytes that it fetches, relative to its part of all bytes, and order 1 with its one stream.
+Then, or with `--ranks` alone: what one rank of 1, 2, 8 and 64 costs in an epoch of 512 shards (64
+streams) with redrawn masks; ranks are simulated one after the other. Beside it are the bytes that
+it fetches, relative to its part of all bytes, and order 1 with its one stream.
 """
 
 import io

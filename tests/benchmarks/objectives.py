@@ -4,7 +4,7 @@
         [--seeds 3] [--source SOURCE ...] [--train FILE --test FILE --text COLUMNS]
         [--only NAME ...]
 
-Each row is pretrained from nothing on shards of 64 tokens, for as many steps as cost the floating-
+Each row is pretrained from scratch on shards of 64 tokens, for as many steps as cost the floating-
 point operations of `--steps` steps of `nano` (counted by `train.engine.flops`). Then each pooling
 is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning rate. Everything
 else is the preset's recipe, with the learning rate that it has for `--batch-size`. Stages that
@@ -136,7 +136,7 @@ def main(
 def pretrained(
     row: Variant, folder: Path, sources: Sequence[str], *, steps: int, batch_size: int
 ) -> Path:
-    """The run of a row, trained by now."""
+    """The run of a row, trained if it was not yet."""
     objective = f"{row.pairs}-{round(100 * row.masked_lm_prob)}-{row.masking}"
     data = folder / f"shards-{objective}"
     run = folder / f"{row.preset}-{row.optimizer}-{objective}"

@@ -104,12 +104,12 @@ def texts_of(blocks: list[Block]) -> list[str]:
 
 
 def size_of(texts: list[str]) -> float:
-    """In MB."""
+    """Their size in MB."""
     return sum(len(text.encode()) for text in texts) / 1e6
 
 
 def print_reference(blocks: list[Block], tokenizer: Tokenizer, scratch: Path) -> float:
-    """The libraries alone and the whole chain; its MB/s."""
+    """Print the libraries alone and the whole chain; return the chain's MB/s."""
     assert tokenizer.punkt is not None
     splitter = nltk_splitter(PunktData.from_json(tokenizer.punkt))
     chain = ReferenceChain(splitter=splitter, tokenizer=tokenizer)

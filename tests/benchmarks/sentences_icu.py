@@ -1,10 +1,10 @@
-"""Sentence ends in other scripts than Latin, compared with those of ICU.
+"""Sentence ends in scripts other than Latin, compared with those of ICU.
 
     python tests/benchmarks/sentences_icu.py [FILE...]
 
-A line of each text file is a paragraph; without files the text is generated. Compared are the ends
-after marks other than `. ? !`, by the number of letters before them: ICU gives the opening bracket
-after a mark to the sentence before it. Needs `pip install icu4py`.
+A line of each text file is a paragraph; without files the text is generated. The ends after marks
+other than `. ? !` are compared by the number of letters before them, because ICU gives the opening
+bracket after a mark to the sentence before it. Needs `pip install icu4py`.
 """
 
 import re
@@ -29,7 +29,7 @@ LETTERS = "LMN"  # letters, the marks on them, numbers
 
 @dataclass
 class Agreement:
-    """The numbers of ends."""
+    """The numbers of sentence ends found by both, and by one only."""
 
     both: int = 0
     ours: int = 0
@@ -62,7 +62,7 @@ def _ends(text: str, stops: Iterable[int]) -> set[int]:
 
 
 def main() -> None:
-    """Print the agreement for each script, which the first word of its letters' names gives."""
+    """Print the agreement for each script, named by the first word of its letters' names."""
     splitter = SentenceSplitter(find_punkt("english") or PunktData.from_json(PUNKT))
     files = list(map(Path, sys.argv[1:]))
     lines = [line for file in files for line in file.read_text().split("\n")]

@@ -3,7 +3,7 @@
     python tests/benchmarks/serve_speed.py [REQUESTS]
 
 The model is a bert-mini classifier with random weights; texts have 10 to 60 words. Clients are
-threads of a process of their own, each with one connection and one text a request. The pipeline
+threads of a process of their own, each with one connection and one text per request. The pipeline
 gets the same texts without HTTP: one at a time, and in batches of 32. On the CPU. The last column
 is the processor time of the server or of the pipeline, which other work on the machine changes
 less. "HTTP alone" is the server with a classifier that does nothing: what a faster HTTP library
@@ -109,7 +109,7 @@ def of_server(name: str, classifier: Any, texts: Path, requests: int) -> None:
         command = [sys.executable, "-c", CLIENT, server.url, str(clients), str(requests), texts]
         start = time.process_time()
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        cpu_seconds = time.process_time() - start  # with the warm-up, a request of each client
+        cpu_seconds = time.process_time() - start  # with the warm-up, one request per client
         seconds, *latencies = map(float, done.stdout.split())
         cpu_seconds *= requests / (requests + clients)
         print(row(f"{name}, {clients} clients", seconds, latencies, cpu_seconds))

@@ -4,9 +4,9 @@
 
 Each request takes 100 ms, and 5 % of them fail after that, as drawn from a seed. The loader is the
 one of `clozeline pretrain`, in epoch 1 with its redrawn masks; a step takes 256 examples of up to
-128 tokens of a rank, and keeps one core busy with products of matrices for 20 ms. Ranks of 1, 8
+128 tokens per rank, and keeps one core busy with matrix products for 20 ms. Ranks of 1, 8
 and 64 are simulated one after the other, in 512 shards (64 streams) of 20,000 rows or 5 MB, which
-all have the same content. Printed are
+all have the same content. It prints
 
     waits     time in which a step waited for its batch, relative to all time after the first batch
     longest   wait of a step

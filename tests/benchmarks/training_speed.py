@@ -11,8 +11,8 @@ one thing that makes our step fast; the last row gives `transformers` those that
 On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
 the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
 pre-norm and no untied head: `nano` is compared with a BERT of the same sizes, on fewer examples,
-because its logits are of all positions. Ids are of the whole vocabulary. A row that fails, for lack
-of memory or of `transformers`, is printed with the reason, and the next one follows.
+because it has logits at all positions. Ids are drawn from the whole vocabulary. A row that fails,
+for lack of memory or of `transformers`, is printed with the reason, and the next one follows.
 """
 
 import argparse
@@ -169,7 +169,7 @@ def compare(
 
 
 def data_set(folder: Path, tokens: int, examples: int) -> Path:
-    """Random ids of a vocabulary of BERT's size: with a small one, embeddings stay in a cache."""
+    """Random ids of a vocabulary of BERT's size: with a small one, embeddings fit in a cache."""
     words = (f"w{number}" for number in range(len(SPECIAL_TOKENS), VOCABULARY))
     tokenizer = Tokenizer(
         [*SPECIAL_TOKENS, *words], Normalization(lowercase=True, strip_accents=True)
@@ -228,7 +228,7 @@ def cuda_row(name: str, loader: Loader, rounds: int) -> str:
 
 
 def attempt(measure: Callable[[], tuple[float, str]]) -> tuple[float, str] | str:
-    """What `measure` returns; the first line of what it raises."""
+    """What `measure` returns, or the first line of what it raises."""
     try:
         return measure()
     except Exception as error:  # any: the other rows are worth having
@@ -271,7 +271,7 @@ def our_speed(
 
 
 def their_speed(name: str, fixed: LoadedBatch, rounds: int) -> tuple[float, str]:
-    """The same of `transformers`, on as many of the examples as its logits have room for."""
+    """The same for `transformers`, on as many of the examples as its logits have room for."""
     config, (rows, length) = preset(name), fixed.batch.input_ids.shape
     fitting = min(rows, THEIR_LOGITS // (length * config.padded_vocab_size))
     part = fixed.batch.slice(0, fitting)

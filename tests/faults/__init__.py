@@ -1,9 +1,12 @@
-"""Faults on purpose: what a command says of damaged files, and what a killed one leaves behind.
+"""Faults on purpose: what a command says about damaged files, and what a killed one leaves behind.
 
 trials.py      a table of damages, commands and the line that each must end with
 mutations.py   a file's bytes -> the bytes after one flip, cut, insertion, ... drawn from a seed
 artifacts.py   small files of every kind, and the commands that read them
 torture.py     `make torture`: thousands of mutations, each answered in a process of its own
 kills.py       `make kills`: commands killed at random moments, then run again
+store_proxy.py a proxy in front of an S3 server that counts requests and makes some fail
+stores.py      `make stores`: shards from and to an S3 server that fails
+soak.py        `make soak`: memory, files and threads of a long job
 hosts.py       `make hosts`: two machines of which one dies, is cut off, or has a full disk
 """

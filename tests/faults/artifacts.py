@@ -243,7 +243,7 @@ def files_of(artifact: Artifact, folder: Path) -> list[Path]:
 
 
 def scratch_root() -> Path:
-    """Where trials write: memory, if there is a file system in it."""
+    """Where trials write: in memory, if there is a file system for it."""
     shared = Path("/dev/shm")
     usual = Path(os.environ.get("TMPDIR", "/tmp"))
     return shared if shared.is_dir() and os.access(shared, os.W_OK) else usual

@@ -4,8 +4,8 @@
 
 The machines are Linux network namespaces with a cable between them (`network_hosts.py`). Each runs
 the manual's line for plain hosts, `HOST=... NODES=2 deploy/pretrain.sh ...`. After
-every fault, training is continued as the manual says, and its metrics of each step and its last
-checkpoint must be those of two hosts that nothing happened to, byte for byte.
+every fault, training is continued as the manual says, and the metrics of each step and the last
+checkpoint must equal those of two undisturbed hosts, byte for byte.
 """
 
 import argparse
@@ -41,7 +41,7 @@ SMALL_DISK = 40_000_000  # bytes, of which a run needs 18 million
 
 
 class UnexpectedError(Exception):
-    """A trial took another course; the message is its row."""
+    """A trial did not go as expected; the message is its row."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Run:
         self.since = time.monotonic()
 
     def start(self, *hosts: Host) -> None:
-        """The command of the manual, on each of the hosts."""
+        """Start the manual's command on each of the hosts."""
         for host in hosts:
             env = {
                 "HOST": ADDRESSES[0],
@@ -92,7 +92,7 @@ class Run:
         self.since = time.monotonic()
 
     def wait(self, is_done: Callable[[], object]) -> None:
-        """Until it is true."""
+        """Wait until `is_done` is true."""
         deadline = time.monotonic() + PATIENCE
         while not is_done():
             if time.monotonic() > deadline:
@@ -100,7 +100,7 @@ class Run:
             time.sleep(0.02)
 
     def says(self, host: Host, text: str) -> str:
-        """Wait until the host has printed something; when that was."""
+        """Wait until the host has printed the text; say when that was."""
         self.wait(lambda: text in self._log(host).read_text())
         return f'{host.name} prints "{text}" after {self.seconds()}'
 
@@ -126,7 +126,7 @@ class Run:
         return int(numbers(self.out)[-1]["step"])
 
     def seconds(self) -> str:
-        """Since the fault."""
+        """The time since the fault."""
         return f"{time.monotonic() - self.since:.0f} s"
 
     def _log(self, host: Host) -> Path:
@@ -221,7 +221,7 @@ def link_cut_for_a_moment(run: Run) -> str:
 
 
 def full_disk(run: Run) -> str:
-    """Of the folder that both hosts share."""
+    """The disk of the folder that both hosts share is full."""
     a, b = run.hosts.a, run.hosts.b
     run.start_and_reach(FAULT_AT)
     ballast = run.out.parent / "ballast"
@@ -285,7 +285,7 @@ FAULTS = (
 
 
 def trial(fault: Fault, folder: Path) -> str:
-    """What was seen. Raises UnexpectedError where something else was, or other numbers come out."""
+    """What was seen. Raises UnexpectedError if something else was, or if numbers differ."""
     here = folder / re.sub(r"\W+", "-", fault.name)
     shutil.rmtree(here, ignore_errors=True)
     (here / "small").mkdir(parents=True)
@@ -304,7 +304,7 @@ def trial(fault: Fault, folder: Path) -> str:
 
 
 def compare(run: Path, folder: Path) -> None:
-    """With the first run: metrics of every step, and the files of the last checkpoint."""
+    """Compare every step's metrics and the last checkpoint's files with those of the first run."""
     found = {"metrics": json.dumps(numbers(run))}
     for path in sorted(list_checkpoints(run)[-1].iterdir()):
         found[f"{path.parent.name}/{path.name}"] = sha256(path.read_bytes()).hexdigest()
@@ -317,7 +317,7 @@ def compare(run: Path, folder: Path) -> None:
 
 
 def table(folder: Path, wanted: str) -> bool:
-    """Print a row for each fault, as Markdown; whether all went well."""
+    """Print a row for each fault, as Markdown; return whether all went well."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "undisturbed.json").unlink(missing_ok=True)
     if not (folder / "shards").exists():

@@ -83,7 +83,7 @@ class Kills:
         self._right: dict[str, tuple[str, float]] = {}
 
     def right(self, command: Killed) -> tuple[str, float]:
-        """Digests of what the command writes, and the seconds it takes, the first time excepted."""
+        """Digests of what the command writes, and the seconds that its second run takes."""
         if command.name not in self._right:
             for _ in range(2):
                 with tempfile.TemporaryDirectory(dir=scratch_root()) as scratch:
@@ -117,7 +117,7 @@ class Kills:
 
 
 def start_and_kill(command: Killed, folder: Path, moment: float, draw: random.Random) -> bool:
-    """Whether the command was still running at that moment."""
+    """Start the command and kill it at that moment; return whether it was still running."""
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -160,7 +160,7 @@ def digests(command: Killed, folder: Path) -> str:
 
 
 def main() -> None:
-    """Run the rounds that are missing; exit code 1 if one of all ended badly."""
+    """Run the rounds that are missing; exit code 1 if any round ended badly."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=100, help="for each command")
     parser.add_argument("--seed", type=int, default=0)

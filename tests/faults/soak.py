@@ -55,7 +55,7 @@ def disk_use(folder: Path) -> int:
 
 
 def watch(process: psutil.Process, folder: Path, *, seconds: float) -> list[Sample]:
-    """A sample every so many seconds until the process ends."""
+    """A sample every `seconds` until the process ends."""
     samples = []
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         try:

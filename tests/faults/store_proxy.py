@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server, which counts what is fetched and makes faults on request.
+"""A proxy in front of an S3 server, which counts what is fetched and injects faults on request.
 
 with running_proxy(upstream_port) as proxy:
     proxy.fault = Fault(unavailable=0.05)       # one request of twenty: 503
@@ -32,7 +32,7 @@ class Fault:
 
     unavailable: float = 0.0  #: answered 503 SlowDown
     reset: float = 0.0  #: the connection is reset, before the answer or in the middle of it
-    seconds: float = 0.0  #: how long an answer takes longer
+    seconds: float = 0.0  #: delay of every answer
     down: bool = False  #: no connection is served
     forbidden: bool = False  #: every request is answered 403
 
@@ -88,7 +88,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = pass_on
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
@@ -169,7 +169,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def running_proxy(upstream: int, *, seed: int = 0) -> Iterator[Proxy]:
-    """A proxy of the server at a port of this machine."""
+    """A proxy for the server at a port of this machine."""
     proxy = Proxy(upstream, seed=seed)
     handler = type("ProxyHandler", (Handler,), {"proxy": proxy})
     with Server(("127.0.0.1", 0), handler) as server:

@@ -3,8 +3,8 @@
     python -m tests.faults.stores                                  moto's server, in memory
     python -m tests.faults.stores --server "COMMAND" --port 8000   another one, which keeps its data
 
-Sources, token cache and data set are `s3://` URLs. Between the job and the server is a proxy that
-counts and makes faults. Every job must give the shards of a local one, at once or when the same
+Sources, token cache and data set are `s3://` URLs. A proxy between the job and the server counts
+requests and injects faults. Every job must give the shards of a local one, at once or when the
 command is run again. `s3fs` is needed, and `moto[server]` where no other server is named; keys are
 in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
 """
@@ -45,7 +45,7 @@ DOCUMENTS = 1600
 BUCKET = "clozeline-trials"
 SIZES = ("--num-shards=6", "--validation=0.1", "--block-bytes=300000", "--workers=2")
 SECONDS = 300.0  #: until a command must have ended
-AT_MOST = 1.2  #: bytes fetched for each that is needed
+AT_MOST = 1.2  #: bytes fetched for each byte needed
 
 
 NOTHING = Fault()
@@ -99,7 +99,7 @@ class Trials:
         )
 
     def run(self, trial: Trial) -> bool:
-        """Print a row; whether all that must hold does."""
+        """Print a row; return whether everything that must hold does."""
         name = trial.name.replace(" ", "-").replace("%", "").replace(",", "").replace("/", "-")
         if self.store.exists(f"{BUCKET}/{name}"):
             self.store.rm(f"{BUCKET}/{name}", recursive=True)
@@ -134,7 +134,7 @@ class Trials:
         return same and codes[-1] == 0 and is_one_line and is_first and few
 
     def digests(self, name: str) -> dict[str, str]:
-        """Of the shards in the store, read past the proxy."""
+        """Digests of the shards in the store, read without the proxy."""
         self.store.invalidate_cache()
         names = self.store.glob(f"{BUCKET}/{name}/out/*-of-*.arrow")
         return {
@@ -142,7 +142,7 @@ class Trials:
         }
 
     def fetched(self, name: str) -> float:
-        """Bytes fetched for each of the source's text and of the token cache."""
+        """Bytes fetched per byte of the source's text and of the token cache."""
         metadata = pq.read_metadata(self.source)
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         files = self.store.find(f"{BUCKET}/{name}/cache", detail=True)
@@ -152,7 +152,7 @@ class Trials:
         return sum(self.proxy.fetched[path] for path in paths) / (needed + sum(cached.values()))
 
     def wait_for(self, ending: str, number: int, job: subprocess.Popen[str]) -> None:
-        """Until so many files of this kind were written, or the job is over."""
+        """Wait until `number` files with this ending were written, or the job is over."""
         until = time.monotonic() + SECONDS
         while sum(key.endswith(ending) for key in self.proxy.written) < number:
             if job.poll() is not None or time.monotonic() > until:
@@ -168,7 +168,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Return when it answers."""
+        """Start it; return when it answers."""
         null = subprocess.DEVNULL
         self.process = subprocess.Popen(
             self.command, stdout=null, stderr=null, start_new_session=True
@@ -244,7 +244,7 @@ def driver_killed(trials: Trials, job: subprocess.Popen[str]) -> None:
 
 
 def trials_of(*, keeps_data: bool) -> list[Trial]:
-    """All of them; some servers forget what they hold when they are killed."""
+    """All trials; some servers forget what they hold when they are killed."""
     forbidden = Fault(forbidden=True)
     killed = [Trial("server killed and started again", server_killed)] if keeps_data else []
     return [

@@ -177,7 +177,7 @@ class Torture:
         return artifact, reader, name, mutate((self.folder / name).read_bytes(), draw)
 
     def run(self, trial: int) -> tuple[str, dict[str, object]]:
-        """How a trial ended, and what there is to say of it."""
+        """How a trial ended, and what there is to say about it."""
         artifact, number, name, mutation = self.draw(trial)
         reader = artifact.readers[number]
         whole = self.whole(artifact, number)
@@ -231,7 +231,7 @@ def totals(lines: list[dict[str, object]]) -> str:
 
 
 def main() -> None:
-    """Run the trials that are missing; exit code 1 if one of all ended badly."""
+    """Run the trials that are missing; exit code 1 if any trial ended badly."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)

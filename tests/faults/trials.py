@@ -69,7 +69,7 @@ def nothing(folder: Path) -> None:
 
 
 def change(name: str, **values: Any) -> Callable[[Path], Any]:
-    """Other values in a JSON object, sealed again where it was."""
+    """Change values of a JSON object, and seal it again if it was sealed."""
 
     def harm(folder: Path) -> None:
         found = json.loads((folder / name).read_bytes()) | values

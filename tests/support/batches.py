@@ -1,4 +1,4 @@
-"""What tests compute of batches: the digest of one, and one of several."""
+"""What tests compute from batches: the digest of one, and several joined into one."""
 
 from dataclasses import replace
 from typing import Any

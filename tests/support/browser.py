@@ -39,7 +39,7 @@ class Browser:
     session: str
 
     def open(self, url: str) -> None:
-        """Load a page, until its scripts have run."""
+        """Load a page, and wait until its scripts have run."""
         self._post("/url", url=url)
 
     def run(self, script: str, *arguments: Any) -> Any:

@@ -15,7 +15,7 @@ from upath import UPath
 
 
 class FailingStore(MemoryFileSystem):
-    """Requests for the content of files are `requests`, by name, in the order of their arrival."""
+    """`requests` lists requests for the content of files, by name, in the order of arrival."""
 
     protocol = "failing"
     store: dict[str, Any] = {}  # noqa: RUF012 - the parent's, and shared as its own is
@@ -37,12 +37,12 @@ class FailingStore(MemoryFileSystem):
         self.in_flight = self.most_in_flight = 0
         #: What requests for a file raise, one after the other, by name.
         self.failures: dict[str, list[Exception]] = {}
-        #: Requests for shards that wait until so many are in flight.
+        #: Where requests for shards wait until enough are in flight.
         self.gate: threading.Barrier | None = None
         self.latency = 0.0  #: seconds that each request takes
         self.failure_rate = 0.0  #: of requests that raise TimeoutError, drawn from a seed
         self.num_bytes = 0  #: fetched
-        #: What questions about a file raise, one after the other, by name.
+        #: What `info` of a file, and opening one, raise, one after the other, by name.
         self.info_failures: dict[str, list[Exception]] = {}
         self.open_failures: dict[str, list[Exception]] = {}
         self._draws = random.Random(0)
@@ -88,7 +88,7 @@ class FailingStore(MemoryFileSystem):
 
 
 def failing_folder(name: str) -> UPath:
-    """An empty folder in a store that was asked for nothing yet."""
+    """An empty folder in a store that has had no requests yet."""
     fsspec.register_implementation("failing", FailingStore, clobber=True)
     upath.registry.register_implementation(
         "failing", "upath.implementations.memory.MemoryPath", clobber=True

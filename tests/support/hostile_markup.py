@@ -46,8 +46,8 @@ LONG = [
     "[[" + "a" * 1_000_000,
     "#a" + " " * 1_000_000 + "x",
 ]
-#: Lines on which a parser that tries every way would need long: two seconds for the first. What
-#: that leaves open is closed in the next line, so that a page of it is within the budget.
+#: Lines that take a backtracking parser long: two seconds for the first. What that leaves open is
+#: closed in the next line, so that a page of it is within the budget.
 STUBBORN = [
     "[mailto:c "
     + "[[mailto:c " * 20

@@ -1,4 +1,4 @@
-"""A command of `clozeline` in a process that may allocate so many more megabytes.
+"""A command of `clozeline` in a process that may allocate only so many more megabytes.
 
     python tests/support/limited_memory.py 300 pretrain SHARDS --out RUN ...
     torchrun ... tests/support/limited_memory.py 3000,300 pretrain ...      a limit for each rank
@@ -22,7 +22,7 @@ MEGABYTE = 1 << 20
 
 
 def limit_memory(megabytes: int) -> None:
-    """Limit the address space to its present size and so many megabytes."""
+    """Limit the address space to its present size plus this many megabytes."""
     assert pretrain
     torch.ones(64, 64, requires_grad=True).mm(torch.ones(64, 64)).sum().backward()  # its threads
     pages = int(Path("/proc/self/statm").read_text().split()[0])

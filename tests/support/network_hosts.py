@@ -34,7 +34,7 @@ sys.stdin.read()
 
 
 def unshare_command() -> list[str]:
-    """The command that runs another in namespaces of its own. Raises InputError without them."""
+    """The command that runs another in namespaces of its own. Raises InputError if it cannot."""
     for tool in ("unshare", "nsenter", "ip", "mount"):
         if shutil.which(tool) is None:
             raise InputError(f"there is no `{tool}`; install util-linux and iproute2 (Linux only).")
@@ -63,7 +63,7 @@ class Host:
 
     @property
     def pid(self) -> int:
-        """Of the process that holds the namespaces."""
+        """The id of the process that holds the namespaces."""
         return self._holder.pid
 
     def start(
@@ -112,7 +112,7 @@ class Host:
 
 
 class TwoHosts:
-    """Two hosts and the cable between them; a context. Only inside of `unshare_command`."""
+    """Two hosts and the cable between them; a context manager. Only inside `unshare_command`."""
 
     def __init__(self, folder: Path) -> None:
         hosts_file = folder / "hosts"

@@ -2,7 +2,7 @@
 
 Sentences by NLTK, ids by `tokenizers`, then pairs and masks in Python loops as Google's
 create_pretraining_data.py makes them (Devlin et al. 2018, appendix A.2), on ids, which is quicker
-than on its strings. Rows have its seven columns, padded as it pads them, and leave as Arrow.
+than on its strings. Rows have its seven columns, padded as it pads them, and are written as Arrow.
 """
 
 import random
@@ -63,7 +63,7 @@ class ReferenceChain:
         return [document for document in documents if document]
 
     def write(self, documents: list[Document], path: Path, *, seed: int = 0) -> int:
-        """Pairs, masks and a file of rows; the number of rows."""
+        """Make pairs and masks, and write a file of rows; return the number of rows."""
         rng = random.Random(seed)
         rng.shuffle(documents)
         rows = []

@@ -51,7 +51,7 @@ def make_examples(rows, *, length_a=None, labels=None, documents=None):
 def make_documents(shape, *, ids=None):
     """A bucket: documents of paragraphs of sentences, each given as its number of tokens.
 
-    The ids count up, so that a stretch of them tells where it comes from.
+    The ids count up, so that a span of them shows where it comes from.
     """
     lengths = [tokens for document in shape for paragraph in document for tokens in paragraph]
     sentences = [len(paragraph) for document in shape for paragraph in document]

@@ -39,7 +39,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def shaken(model: Model) -> Model:
-    """In eval mode, without weights at exactly 0 or 1, which could hide mistakes."""
+    """The model in eval mode, without weights at exactly 0 or 1, which could hide mistakes."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -21,7 +21,7 @@ def numbers(seed: int) -> torch.Generator:
 def narrow(name: str) -> BertConfig:
     """A preset with all of its switches and heads, but with heads of size 16 and two layers.
 
-    Local layers attend to 4 tokens on either side, and their rotary base is another one.
+    Local layers attend to 4 tokens on either side, with a rotary base of their own.
     """
     full = PRESETS[name]
     return replace(
@@ -85,7 +85,7 @@ def answers(rows: int = 4) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def loss_of(model: BertForPretraining, rows: int = 4) -> tuple[Tensor, Tensor]:
-    """Means over masked tokens and over pairs."""
+    """Mean losses, over masked tokens and over pairs."""
     labels, weights, follows = answers(rows)
     mlm_logits, nsp_logits = model(**batch_of(rows))
     return (

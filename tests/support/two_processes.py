@@ -45,7 +45,7 @@ def run_jobs(jobs: list[dict[str, Any]], folder: Path, *options: str) -> None:
 
 
 def do(job: dict[str, Any]) -> None:
-    """One job, this process's part."""
+    """Do this process's part of one job."""
     rank, out = int(os.environ["RANK"]), Path(job["out"])
     if "folder" in job:
         os.chdir(job["folder"].format(rank=rank))

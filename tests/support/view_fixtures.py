@@ -28,6 +28,6 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(small_folder: Path, run: Path, classifier: Path) -> Iterator[LocalServer]:
-    """All pages there are."""
+    """A server of all pages."""
     with running(make_site([small_folder, run, classifier]).server()) as server:
         yield server

@@ -31,7 +31,7 @@ from pipeline.sources.files import unpack_streams
 from pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
 
 CHUNK_BYTES = 1 << 20
-HEAD_BYTES = 1 << 16  #: of a page that is too long, which hold its title
+HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title
 #: What a decompressor raises for truncated or damaged data.
 TRUNCATED = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
@@ -101,7 +101,7 @@ def read_pages(stream: IO[bytes], *, longest: int = sys.maxsize) -> Iterator[Pag
 
 
 def hidden_names(stream: IO[bytes]) -> frozenset[str]:
-    """The names of files and categories in a dump's header; none where it has none."""
+    """The names of the file and category namespaces in a dump's header; empty if it has none."""
     header = b""
     try:
         for chunk in _utf8_chunks(stream):
@@ -147,7 +147,7 @@ def _elements(
 ) -> Iterator[tuple[bytearray, bool]]:
     """What precedes the first page (at most its last CHUNK_BYTES), then every page's bytes.
 
-    With True, a page is too long, and this is its beginning and its end.
+    True marks a page that is too long: these are only its beginning and its end.
     """
     buffer, scanned, inside, first = bytearray(), 0, False, True
     unended = is_cut = False

@@ -3,7 +3,7 @@
     '''A''' ''b'' it's  ->  A b it's,    the ''Iliad'''s hero  ->  the Iliad's hero
 
 The rules are those of MediaWiki's `Parser::doQuotes`; only the text is kept. A parser that searches
-for pairs of marks gets the lines wrong in which they are not balanced.
+for pairs of marks gets lines with unbalanced marks wrong.
 """
 
 import re
@@ -15,9 +15,9 @@ EMPTY_EMPHASIS = re.compile(r" (''+)\0\1(?=[ ,.])")
 def strip_emphasis(line: str) -> str:
     """The line without its marks. A line that began with marks begins with "\\0".
 
-    Of four apostrophes in a row one is text, of more than five all but five. Where bold and italics
-    are both left open, one ''' is an apostrophe and italics. The "\\0" keeps what follows from
-    beginning the line: '''#1''' is not a list.
+    In a run of four apostrophes, one is text; in a run of more than five, all but five are. If bold
+    and italics are both left open, one ''' is an apostrophe and italics. The "\\0" keeps what
+    follows from beginning the line: '''#1''' is not a list.
     """
     if "''" not in line:
         return line

@@ -6,7 +6,7 @@ What a reader of the text would not miss (comments, references, tables, template
 galleries, code, files, categories) is removed first, in one pass over the page with a stack. Then
 bold and italics are removed line by line, as MediaWiki reads them. Then links, external links,
 tags, headings and bullets are rewritten by expressions that agree with mwparserfromhell on them.
-Only a line that still holds markup goes to that parser: one in some thousands.
+Only a line that still holds markup goes to that parser: one in thousands.
 
 Every step is linear in the page except the parser, which takes twice as long for each further
 bracket left open, so that 400 characters can cost it two seconds. What it sees is therefore
@@ -15,9 +15,9 @@ slowest of all pages that were designed to be slow takes two seconds
 (`tests/benchmarks/markup_speed.py --worst`), so no page needs a timeout.
 
 Templates are not expanded: "{{convert|5|km}}" leaves a gap, as it does with mwparserfromhell's
-`strip_code`. Unlike there, a reference ends at its end tag whatever it holds, of markup that was
-never closed only the marks are removed, a block element begins a line, and what a template leaves
-in parentheses, "(; born", is cleaned up.
+`strip_code`. But here a reference ends at its end tag whatever it holds, markup that was never
+closed loses only its marks, a block element begins a line, and what a template leaves in
+parentheses, "(; born", is cleaned up.
 
 Hidden namespaces are recognized by the names in the dump's header and those of `namespaces`.
 """
@@ -31,12 +31,12 @@ from collections.abc import Iterator
 from pipeline.sources.mediawiki.emphasis import strip_emphasis
 from pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
-MAX_BYTES = 2 << 20  #: of UTF-8 a page; MediaWiki saves no larger one
-MAX_DEPTH = 100  #: of braces and brackets inside one another; MediaWiki expands 40
+MAX_BYTES = 2 << 20  #: of UTF-8 per page; MediaWiki saves no larger one
+MAX_DEPTH = 100  #: of nested braces and brackets; MediaWiki expands 40
 MAX_OPEN = 100_000  #: characters [ { < in a page
-# Limits of what goes to the parser; other lines only lose their marks. Real pages stay far below.
+# Limits on what goes to the parser; other lines only lose their marks. Real pages stay far below.
 MAX_OPEN_IN_LINE = 8  #: characters [ { <
-MAX_PARSED = 50_000  #: characters of a page
+MAX_PARSED = 50_000  #: characters per page
 
 # Elements removed with their content. It is opaque: braces in a formula are not a template.
 DROPPED_TAGS = (
@@ -243,7 +243,7 @@ def _hidden_links(text: str, links: LinkPatterns) -> list[Span]:
 
 
 def _without(text: str, spans: list[Span]) -> str:
-    """The text with its spans replaced; of the spaces around a removed span one is left."""
+    """The text with its spans replaced; one of the spaces around a removed span is left."""
     parts: list[str] = []
     position = 0
     for start, stop, instead in spans:

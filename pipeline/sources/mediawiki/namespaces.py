@@ -4,8 +4,8 @@
 
 A dump's header names the namespaces in the language of its wiki. A page may also use the English
 names, and names that its wiki accepts without naming them in the header, such as older ones; those
-of many languages are listed here. The names of other languages are recognized, too: text from a
-dump without a header is the same.
+of many languages are listed here. The names of other languages are recognized, too, so that a dump
+without a header gives the same text.
 """
 
 import re
@@ -42,7 +42,7 @@ HIDDEN_KEYS = frozenset((-2, 6, 14))
 FILE_EXTENSIONS = (
     "jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[agv]|opus|webm|mp[34]|flac|wav|midi?|stl"
 )
-FILLING = r"[ _\u200e\u200f]*"  # MediaWiki ignores these around a name, and marks of direction
+FILLING = r"[ _\u200e\u200f]*"  # blanks and direction marks, which MediaWiki ignores around a name
 
 
 @dataclass(frozen=True)

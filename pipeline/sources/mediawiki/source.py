@@ -69,8 +69,8 @@ def _stream_edges(whole: Block) -> list[int]:
         ):
             return [0, *(stop for _, stop in read_index(index, dump))]
     except InputError:
-        # No index, or one that does not fit, as that of a truncated dump: what there is of the
-        # dump can still be read from its beginning.
+        # No index, or one that does not fit, as for a truncated dump: what there is of the dump
+        # can still be read from its beginning.
         return [0, whole.stop]
 
 

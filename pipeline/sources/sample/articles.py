@@ -26,7 +26,7 @@ from pipeline.sources.sample.prose import WORDS, Words, read_templates
 
 #: bytes of the average article in UTF-8, measured over 100,000 of them
 MEAN_ARTICLE_BYTES = 1_537
-#: articles made at a time: enough for numpy to pay, few enough to stay in cache
+#: articles made at a time: enough for numpy to pay off, few enough to stay in cache
 BATCH = 2_048
 #: how much the first of several words or wordings is preferred: see `RowRng`
 SKEW = 2
@@ -142,7 +142,7 @@ def sections_of(kind: str) -> tuple[Section, ...]:
         - In {founded} ...    another wording of the same statement
           [a|b] ...           a continued line; either of two wordings
 
-    The first slot opens its section. Of the others most are used, so each must stand alone; their
+    The first slot opens its section. Most of the others are used, so each must stand alone; their
     order is random unless ">" fixes it. {any} is a small number, {trade_} is {trade} with a capital
     letter; the other names in braces are columns of `article_fields`. Definite descriptions and
     pronouns often stand for the name, as in real prose: word overlap alone must not tell which

@@ -8,7 +8,7 @@ from pipeline.sources.sample.prose import Words, read_toml
 
 @dataclass(frozen=True)
 class Product:
-    """A product by its names, and the parts of which a review may speak."""
+    """A product: its names, and the parts that a review may mention."""
 
     nouns: Words
     parts: Words
@@ -42,7 +42,7 @@ TEXTS = read_toml("reviews.toml")
 PRODUCTS = tuple(Product(**product) for product in TEXTS.pop("products"))
 #: "i", "my", ... of a reviewer who writes for one person, and of one who writes for several.
 VOICES: tuple[dict[str, str], ...] = TEXTS.pop("voices")
-#: Kinds of sentences in order, of reviews without a turn and with one.
+#: Kinds of sentences in order, for reviews without a turn and with one.
 PLANS: tuple[tuple[list[str], ...], ...] = tuple(
     tuple(plan.split() for plan in TEXTS["plans"][kind]) for kind in ("plain", "turning")
 )

@@ -6,10 +6,10 @@
                             True, the spout seems clumsy and drab. I use it nearly every day."
 
 What is said of a part does not depend on the part: only the company a word keeps shows which side
-it is on. Plain reviews also grant the other side a point. So a few labelled reviews teach a counter
-of words little, and many unlabelled ones teach a language model which words belong together. In
-*turning* reviews the other side gets as many words as the writer's own, or more, and only
-"although", "but" and "not so" tell which is which.
+it is on. Plain reviews also grant the other side a point. So a bag-of-words model learns little
+from a few labelled reviews, and a language model learns from many unlabelled ones which words
+belong together. In *turning* reviews the other side gets as many words as the writer's own, or
+more, and only "although", "but" and "not so" tell which is which.
 
 Review i is a pure function of (seed, i) and of the fraction of turning reviews.
 """
@@ -153,7 +153,7 @@ def whole_fields(rng: RowRng, labels: NDArray[np.int8]) -> Columns:
 
 
 def opinions(rng: RowRng, name: str, sides: NDArray[np.int8], numbers: dict[str, int]) -> Columns:
-    """So many different words of each kind from each row's side: adjective0, adjective1, ..."""
+    """`numbers[kind]` different words of each kind from each row's side: adjective0, ..."""
     fields: Columns = {}
     for kind, number in numbers.items():
         tables = [side[f"{kind}s"] for side in SIDES]
