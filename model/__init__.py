@@ -3,5 +3,5 @@
     BertForPretraining(config)(input_ids, token_type_ids, attention_mask, positions)
     ->  masked-LM logits [B, P, V], next-sentence logits [B, 2]
 
-A preset is values of `BertConfig`; there is one encoder for all of them.
+A preset is a set of `BertConfig` values; one encoder serves all of them.
 """

@@ -69,7 +69,7 @@ def _mask(rows: Tensor | None, qkv: Tensor, window: int | None) -> Tensor | None
     mask, length = None if rows is None else rows[:, None, None, :], qkv.shape[1]
     if rows is not None and rows.dtype != torch.bool:  # padding attends to padding
         mask = rows[:, None, None, :] == rows[:, None, :, None]
-    # An exported graph is for every length, also where the one of the example fits in the window.
+    # An exported graph serves every length, even if the example's length fits in the window.
     if window is None or (length <= window + 1 and not torch.compiler.is_exporting()):
         return mask
     position = torch.arange(length, device=qkv.device)

@@ -94,7 +94,7 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Tokens attend to all or to near real tokens: softmax(Q K^T / sqrt(D)) V, in N heads."""
+    """Tokens attend to all or to nearby real tokens: softmax(Q K^T / sqrt(D)) V, in N heads."""
 
     def __init__(self, config: BertConfig, *, is_global: bool) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = layer_norm(config)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        #: Whether a training step keeps the input alone and computes the rest again backwards.
+        #: Whether a training step keeps only the input and recomputes the rest backwards.
         self.recomputes = False
 
     def forward(
@@ -187,7 +187,7 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.config = config
         #: The dtype of the sums that pass from layer to layer; None: that of the embeddings, which
-        #: is float32 also under autocast.
+        #: is float32 even under autocast.
         self.residual_dtype: torch.dtype | None = None
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
@@ -196,7 +196,7 @@ class BertEncoder(nn.Module):
         self.pooler = nn.Linear(size, size, bias=config.bias) if config.pooler else None
 
     def checkpoint_activations(self) -> None:
-        """From now on keep each layer's input alone for the backward pass (Chen et al. 2016).
+        """From now on keep only each layer's input for the backward pass (Chen et al. 2016).
 
         The layer is computed a second time there, with the same dropout; gradients are the same.
         A forward and backward pass of `modern-mini` over 8 rows of 1,024 tokens took 0.71 GB above

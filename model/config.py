@@ -55,7 +55,7 @@ class BertConfig:
     #: segment ids are 0 for padding, 1 and 2 for A and B (BERT-pytorch)
     padding_segment: bool = False
     #: "post": normalize after the residual addition (Devlin et al.); "pre": before a sublayer,
-    #: which keeps gradients even over the layers, so warm-up matters less (Xiong et al. 2020);
+    #: which keeps gradients even across layers, so warm-up matters less (Xiong et al. 2020);
     #: "pre-except-first": the first attention reads the normalized embeddings without a second norm
     #: (Warner et al. 2024, 2.1)
     norm_position: str = "post"
@@ -89,7 +89,7 @@ class BertConfig:
     pooler: bool = True
     #: dense + activation + norm before the decoder
     mlm_transform: bool = True
-    #: the same between the pooled state and the classes; starts as that of the masked-LM head
+    #: the same between the pooled state and the classes; starts as a copy of the masked-LM head's
     classifier_transform: bool = False
     #: biases of the decoder and of the next-sentence head; the decoder's starts at the unigram
     head_bias: bool = True
@@ -190,7 +190,7 @@ SIZES, RATES, SWITCHES = (
     tuple(field.name for field in fields(BertConfig) if field.type == kind)
     for kind in ("int", "float", "bool")
 )
-LARGEST = {"num_hidden_layers": 1000, "hidden_size": 1 << 16}  #: for files of others
+LARGEST = {"num_hidden_layers": 1000, "hidden_size": 1 << 16}  #: guards against bad files
 
 
 def _refuse_unknown_fields(names: Iterable[str]) -> None:

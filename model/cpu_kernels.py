@@ -1,10 +1,10 @@
 """Operations that are slow or use much memory in torch on CPU, and what replaces them there.
 
 Under `torch.compile` all of them are torch's own, and on other devices all but the cross-entropy,
-which saves memory there too. The figures in the
-docstrings are from `tests/benchmarks/cpu_kernels_speed.py`: processor time of torch's operation
-divided by ours, forward and backward, one thread of an AMD EPYC (Zen 5, AVX-512, no AMX), torch
-2.13.0, 2026-11-22. Other numbers of threads were not measured.
+which saves memory there too. The figures in the docstrings are from
+`tests/benchmarks/cpu_kernels_speed.py`: processor time of torch's operation divided by ours,
+forward and backward, one thread of an AMD EPYC (Zen 5, AVX-512, no AMX), torch 2.13.0, 2026-11-22.
+Other numbers of threads were not measured.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
     """softmax(Q K^T / sqrt(D)) V, all [B, N, S, D].
 
     `mask`, bool [B or 1, 1, S or 1, S], is False at keys that a query does not attend to; each
-    query needs one.
+    query needs at least one True.
 
     torch's fused kernel for CPU is made for inference. Plain matrix products train faster in
     bfloat16 (4.5 times, with dropout 2.8 times) and in float32 with dropout (1.3 times). In float32

@@ -165,9 +165,9 @@ def mean_of_tokens(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
 def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor]) -> None:
     """Copy the encoder, without the heads, from the state dict of a `BertForPretraining`.
 
-    The pooler is left out too where the model has none; a transform of the model is that of the
-    masked-LM head. Raises ValueError naming the weights that
-    are missing, unexpected, or of another shape.
+    The pooler is left out too if the model has none; the model's transform, if any, is copied from
+    the masked-LM head. Raises ValueError naming the weights that are missing, unexpected, or of
+    another shape.
     """
     prefix = "encoder."
     found = {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}

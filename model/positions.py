@@ -87,7 +87,7 @@ def _neighbour_waves(config: BertConfig, first: int, length: int) -> Tensor:
 
 def _amplitudes(waves: Tensor, columns: Tensor) -> Tensor:
     """The sums of waves [H / 2, R, 3] nearest to columns [H / 2, R, 2]: float64 [H / 2, 3, 2]."""
-    # The least squares by an SVD: the fastest wave has no sines.
+    # Least squares by SVD: the sines of the fastest wave are all 0.
     amplitudes: Tensor = torch.linalg.lstsq(waves, columns, driver="gelsd").solution
     return amplitudes
 
@@ -103,7 +103,7 @@ def attend_to_neighbours(qkv: Tensor, config: BertConfig) -> None:
 
     A head whose keys are some of the sinusoids, and whose queries are the same sinusoids rotated by
     d tokens, scores highest d tokens away. These are initial values: training changes them all. The
-    other heads are left as drawn, for neighbours do not show whether B follows A.
+    other heads are left as drawn, since neighbours do not show whether B follows A.
     """
     heads, size = config.num_attention_heads, config.head_size
     query, key, _ = qkv.chunk(3)

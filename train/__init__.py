@@ -2,12 +2,15 @@
 
     work/shards  ->  work/run  ->  work/classifier  ->  positive 98%  A lovely lamp.
 
-The rooms, in the order in which they may import each other:
+The subpackages, in import order (each may import only those above it):
 
     data         shards to batches, resumable at the next example
     engine       processes, precision, optimizers, schedules
     artifacts    folders on disk: runs, checkpoints, classifiers, Hugging Face
-    monitoring   metrics, health warnings, the report of a run
+    monitoring   metrics, health warnings
+    labelled     labelled tables to token ids, predictions to scores
     finetuning   a pretrained model and labelled text to a classifier
     pretraining  shards to a pretrained model
+    benchmark    a pretrained model on many tasks to one table of scores
+    view         runs and classifiers in the browser, and as a report
 """

@@ -36,7 +36,7 @@ class Batcher:
         self._thread.start()
 
     def submit(self, rows: Sequence[Row]) -> list[Answer] | None:
-        """An answer to come for each row; None if too many rows are waiting."""
+        """A future answer for each row; None if too many rows are waiting."""
         answers: list[Answer] = [Future() for _ in rows]
         with self._changed:
             if len(self._waiting) + len(rows) > self._max_waiting:
@@ -71,7 +71,7 @@ class Batcher:
                 answer.set_result(row)
 
     def _next_batch(self) -> list[tuple[Row, Answer]]:
-        """The rows that wait, without those of requests that gave up; none when it is closed."""
+        """The rows that wait, without those of requests that gave up; empty once it is closed."""
         batch: list[tuple[Row, Answer]] = []
         with self._changed:
             while not batch:

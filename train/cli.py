@@ -22,12 +22,12 @@ from train.view.cli import view
 
 OUT = Folder(writes=True)
 
-# What torch and Python say where no more memory may be had (`ulimit -v`).
+# What torch's and Python's messages contain when memory runs out (`ulimit -v`).
 NO_MEMORY = ("can't allocate memory", "can't start new thread", "out of memory")
 
 
 def failure(message: str, exit_code: int) -> click.ClickException:
-    """Ends the command with one line and an exit code."""
+    """An exception that ends the command with one line and an exit code."""
     exception = click.ClickException(message)
     exception.exit_code = exit_code  # type: ignore[misc]  # click itself sets it per instance
     return exception
@@ -66,7 +66,7 @@ class InOrder(click.Group):
 
 
 def _is_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the cause: a library may turn it into an error of its import."""
+    """Whether Ctrl-C is the cause: a library may turn it into an import error of its own."""
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

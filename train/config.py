@@ -249,7 +249,7 @@ class PretrainConfig:
         return self._micro_batch(self.batch_size // world_size)
 
     def _micro_batch(self, share: int) -> int:
-        """The micro-batch, or a process's whole share; so it is for `auto`, until one is found."""
+        """The micro-batch, or a process's whole share, also for `auto` until a size is found."""
         size = self.micro_batch_size
         return share if size is None or size == "auto" else size
 

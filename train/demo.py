@@ -46,7 +46,7 @@ CLASSES = {"0": "negative", "1": "positive"}
 
 
 def main(folder: Path, seed: str = "0") -> None:
-    """Run every stage in `folder` and print the results; the seed is that of all training."""
+    """Run every stage in `folder` and print the results; all training uses `seed`."""
     started = time.time()
     tokenizer, shards, run, classifier = (
         folder / name for name in ("tokenizer", "shards", "run", "classifier")

@@ -1,7 +1,7 @@
 """`clozeline export`: convert a run or a classifier to a folder for other libraries.
 
     transformers             config.json, model.safetensors        see model/huggingface/convert.py
-    sentence-transformers    the same of a bare encoder, modules.json, 1_Pooling/
+    sentence-transformers    the same for a bare encoder, modules.json, 1_Pooling/
     onnx                     model.onnx, onnx.json                 see artifacts/onnx_folder.py,
                                                                    and int8_graph.py
 
@@ -110,7 +110,7 @@ def export(
     kind = kind_of(source)
     if kind == "hugging face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
-    out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
+    out = out.resolve()  # follow a link: renaming would replace the link, not its folder
     _check_folder(out, overwrite=overwrite)
     read = _read_run if kind == "run" else _read_classifier
     found = read(source, folder=out.name)
@@ -172,7 +172,7 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
 
 
 def _check_expressible(source: Path, found: _Source, form: Format) -> None:
-    """Raises InputError, with the format that remains, where there is no such architecture."""
+    """Raises InputError, naming a format that works, if `form` has no such architecture."""
     has_segments = found.config.type_vocab_size > 0
     instead = "export it with --format onnx"
     try:
@@ -247,7 +247,7 @@ def _write_onnx(found: _Source, partial: Path) -> str:
 
 
 def _test_of(source: Path, found: _Source, test: str) -> Labelled | AnyPath:
-    """What int8 is measured on, checked before the work."""
+    """What int8 is measured on, checked before any work is done."""
     if isinstance(found.model, Classifier):
         model = found.model
         return read_test_rows(
@@ -267,7 +267,7 @@ def _test_of(source: Path, found: _Source, test: str) -> Labelled | AnyPath:
 
 
 def _quantize(found: _Source, partial: Path, tested_on: Labelled | AnyPath) -> str:
-    """Give the graphs int8 weights and record what that costs; a description of it."""
+    """Give the graphs int8 weights and record what that costs; returns a description."""
     model, bytes_before = partial / MODEL, (partial / MODEL).stat().st_size
     if isinstance(tested_on, Labelled):
         float32 = load_onnx_classifier(partial)

@@ -58,7 +58,7 @@ def fill(run: Path, texts: Iterable[str], *, top: int = 5) -> list[Filled]:
 def fill_with(
     pretrained: Pretrained, model: BertForPretraining, text: str, *, top: int, name: Path
 ) -> Filled:
-    """As `fill` for one text, with a model that is loaded; `name` is its folder, for messages."""
+    """Like `fill`, for one text and a loaded model; `name` is its folder, for messages."""
     if "mlm_head" in pretrained.absent:
         raise InputError(
             f"{name} has no masked-LM head, so it cannot fill {MASK}; use a model that has one."

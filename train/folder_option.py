@@ -1,4 +1,4 @@
-"""Folders on the command line: local ones, and those of any store, by a local copy."""
+"""Folders on the command line: local ones, and those of any store, through a local copy."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ class Folder(PathOrUrl):
 
 
 def local_copies(folders: Sequence[AnyPath]) -> list[Path]:
-    """The folders, to be read: each by its local copy where it is in a store."""
+    """The folders, for reading; a folder in a store is replaced by its local copy."""
     return [
         folder if is_local(folder) else _copy(folder.as_uri(), writes=False) for folder in folders
     ]

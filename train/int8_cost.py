@@ -24,7 +24,7 @@ from train.finetuning.onnx_classifier import OnnxClassifier
 from train.labelled.rows import Labelled, class_ids, read_named
 
 ROWS_AT_ONCE = 32
-EXAMPLES, EXAMPLES_AT_ONCE = 256, 4  # the logits of a batch have a number per token and vocabulary
+EXAMPLES, EXAMPLES_AT_ONCE = 256, 4  # small batches: their logits are [B, S, V]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ def read_test_rows(
 
 
 def check_test_shards(shards: AnyPath, run: Path, *, tokenizer_digest: str, positions: int) -> None:
-    """Raises InputError for shards of packed or no held-out examples, or for another model."""
+    """Raises InputError for shards that are packed, hold nothing out or do not fit the model."""
     manifest = read_manifest(shards)
     check_fits(shards, manifest, run, tokenizer_digest=tokenizer_digest, positions=positions)
     if manifest.config.is_packed:  # a graph has one attention mask for the whole row
@@ -79,7 +79,7 @@ def check_test_shards(shards: AnyPath, run: Path, *, tokenizer_digest: str, posi
 
 
 def classifier_cost(before: OnnxClassifier, after: OnnxClassifier, rows: Labelled) -> Int8Cost:
-    """The classes of all rows, float32 against int8."""
+    """Compare the classes of all rows, float32 against int8."""
     labels = class_ids(rows, before.names)
     found = []
     for start in range(0, len(rows), ROWS_AT_ONCE):
@@ -95,7 +95,7 @@ def classifier_cost(before: OnnxClassifier, after: OnnxClassifier, rows: Labelle
 
 
 def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: AnyPath) -> Int8Cost:
-    """The masked tokens of the first held-out examples, float32 against int8."""
+    """Compare the masked tokens of the first held-out examples, float32 against int8."""
     sums = torch.zeros(6, dtype=torch.float64)
     for batch in _held_out(shards):
         old, new = (_masked_logits(graph, batch) for graph in (before, after))

@@ -43,7 +43,7 @@ EVALUATION = {
     "nsp_accuracy": "NSP accuracy",
 }
 
-# Those of them that the Hub lists, with the name of the metric there.
+# The entries that the Hub lists, with the Hub's name for each metric.
 RESULTS = {
     "mlm_loss": "loss",
     "mlm_accuracy": "accuracy",

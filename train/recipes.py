@@ -47,7 +47,7 @@ WARMUP_FRACTION = Setting(0.06, "Izsak et al. 2021")
 #: batches of 256, 2,048 and 8,192 see the same examples).
 LARGEST_BATCH, LARGEST_RATE = 8192, 1e-3
 SQUARE_ROOT = "square root of the batch's growth (Malladi et al. 2022)"
-#: Where compute is scarce. Measured for left-to-right models; for BERT it is not known.
+#: Where compute is scarce. Measured for left-to-right models; not known for BERT.
 TOKENS_PER_PARAMETER = Setting(20, "20 tokens per parameter (Hoffmann et al. 2022)")
 #: BERT's own epochs. Repeating more often is worth nothing (Muennighoff et al. 2023).
 MOST_EPOCHS = Setting(40, "40 epochs (Devlin et al. 2018, A.2; Muennighoff et al. 2023)")
@@ -78,7 +78,7 @@ _NANO = {
     **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="muon"),
     **_from(LIU, beta2=0.98, pairs="none"),
 }
-# Its norms precede the sublayers, which therefore bear a larger learning rate (Xiong et al. 2020).
+# Its norms precede the sublayers, which therefore allow a larger learning rate (Xiong et al. 2020).
 _MODERN = {
     **_BERT,
     **_from(GEIPING, batch_size=1536, learning_rate=1e-3, beta2=0.98, clip=0.5),
@@ -171,7 +171,7 @@ def _learning_rate(base: Setting, growth: float) -> Setting:
 
 
 def _steps(recipe: Recipe, batch_size: int, *, examples: int, most: int | None) -> Setting:
-    """Steps for the recipe's examples, `most` of them on a CPU, in at most 40 epochs."""
+    """Steps for the recipe's examples, at most `most` of them, in at most 40 epochs."""
     total, source = recipe["examples"]
     if most is not None and most < int(total):
         total, source = most, TOKENS_PER_PARAMETER.source
@@ -183,7 +183,7 @@ def _steps(recipe: Recipe, batch_size: int, *, examples: int, most: int | None) 
 
 
 def _parameters(model: BertConfig) -> int:
-    """The weights of a model's matrices; all others are about 1 %."""
+    """The number of weights in a model's matrices; all others are about 1 %."""
     hidden, tables = model.hidden_size, 1 if model.tie_word_embeddings else 2
     layer = 4 * hidden**2 + (2 + model.gated) * hidden * model.intermediate_size
     return tables * model.vocab_size * hidden + model.num_hidden_layers * layer

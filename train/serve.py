@@ -7,8 +7,8 @@
     GET /metrics   ->  counters and latencies as Prometheus reads them
 
 A classifier of pairs takes [first, second] for each text. Requests that are too large, too many or
-too slow are refused: 413, 503, 504. There is no authentication and no TLS: what is public goes
-behind a proxy that has both.
+too slow are refused: 413, 503, 504. There is no authentication and no TLS: put a public
+server behind a proxy that has both.
 
 The server is the standard library's. HTTP, JSON and queueing take 0.3 to 0.6 ms of the 7 to
 15 ms of processor time of a request to a bert-mini (`tests/benchmarks/serve_speed.py`, two threads
@@ -70,7 +70,7 @@ class ClassifierServer(ThreadingHTTPServer):
         self.connections: set[_Handler] = set()
         self._lock = threading.Lock()
         self._statuses: Counter[int] = Counter()
-        self._latencies: Counter[float] = Counter()  # requests at most so long
+        self._latencies: Counter[float] = Counter()  # requests that took at most so long
         self._seconds = 0.0
         try:
             super().__init__((host, port), _Handler)
@@ -176,7 +176,7 @@ class ClassifierServer(ThreadingHTTPServer):
         )
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left is not an error."""
+        """Ignore clients that disconnected."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -216,7 +216,7 @@ class _TimedReader(io.RawIOBase):
         return count
 
     def end_of_request(self) -> None:
-        """What is read next belongs to another request; the answer has time of its own."""
+        """What is read next belongs to another request; the answer gets its own time limit."""
         self._deadline = None
         self._connection.settimeout(self._seconds)
 
@@ -303,4 +303,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "clozeline"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Not a line for each request; /metrics has their number."""
+        """Print no line per request; /metrics has their number."""

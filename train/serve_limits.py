@@ -8,7 +8,7 @@ from pipeline.common.config_options import option
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request may cost, and how many share a forward pass."""
+    """What a request may cost, and how many texts share a forward pass."""
 
     max_batch: int = option(32, "Maximum texts of a forward pass.", group="Server")
     max_texts: int = option(64, "Maximum texts of a request.", group="Limits")

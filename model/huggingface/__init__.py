@@ -2,5 +2,5 @@
 
     DIR/config.json, DIR/model.safetensors  <->  BertConfig, BertForPretraining
 
-What plain BERT cannot express is refused by name.
+What plain BERT and ModernBERT cannot express is refused by name.
 """

@@ -39,7 +39,7 @@ MODERN_NAMES = {
     "intermediate_size": "intermediate_size",
     "max_position_embeddings": "max_position_embeddings",
     "hidden_act": "hidden_activation",
-    # Dropout is not part of the weights. That of transformers is in other places of a layer.
+    # Dropout is not part of the weights. transformers applies it in other places of a layer.
     "hidden_dropout_prob": "mlp_dropout",
     "attention_probs_dropout_prob": "attention_dropout",
     "layer_norm_eps": "norm_eps",
@@ -47,7 +47,7 @@ MODERN_NAMES = {
     "head_bias": "decoder_bias",
     **{name: name for name in (*MODERN_FIELDS, *MODERN_THETAS)},
 }
-# What a missing setting means there, where it is something else here.
+# What a missing setting means in transformers, where our default differs.
 MODERN_DEFAULTS = {
     "max_position_embeddings": 8192,
     "mlp_dropout": 0.0,
@@ -56,7 +56,7 @@ MODERN_DEFAULTS = {
     "global_attn_every_n_layers": 3,
     "global_rope_theta": 160_000.0,
 }
-# Hugging Face -> BertConfig; of two names of one function the last one is written.
+# Hugging Face -> BertConfig; if two names mean the same function, the last is written.
 ACTIVATIONS = {
     "gelu": "gelu",
     "relu": "relu",
@@ -89,7 +89,7 @@ class HuggingFaceConfig:
 
     model: BertConfig
     model_type: str  # "bert" or "modernbert"
-    architecture: str | None = None  # one of ARCHITECTURES; None: not given, as by Google
+    architecture: str | None = None  # one of ARCHITECTURES; None: not given, as in Google's
     labels: tuple[str, ...] = ()  # class names of a classifier
     pooling: Pooling = "cls"  # of a classifier
 

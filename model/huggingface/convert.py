@@ -3,8 +3,8 @@
     config.json           sizes, and the class of the model ("architectures")
     model.safetensors     the weights, named as in `names.py`; for other files see `weight_files.py`
 
-Here the word embeddings have padding rows, in Hugging Face folders not. A folder may have less than
-pretraining needs (no pooler, no heads): absent parts are reported and never initialized here.
+Here the word embeddings have padding rows; in Hugging Face folders they do not. A folder may lack
+what pretraining needs (no pooler, no heads): absent parts are reported and never initialized here.
 Errors are ValueErrors of one line.
 """
 

@@ -1,4 +1,4 @@
-"""The names of weights in `transformers`, for its two families that are expressible here.
+"""The names of weights in `transformers`, for the two of its families that are expressible here.
 
 here                                    BERT                                    ModernBERT
 encoder.embeddings.norm.weight          bert.embeddings.LayerNorm.weight        model.embeddings.norm.weight

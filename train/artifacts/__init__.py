@@ -3,5 +3,5 @@
     write_run, save_checkpoint  ->  RUN/run.json  RUN/tokenizer/
     RUN/checkpoints/step-00000500/{model.safetensors, optimizer.safetensors, state.json}
 
-Weights are safetensors, gathered by parameter name: one format for every number of processes.
+Weights are safetensors, gathered by parameter name: the same format for any number of processes.
 """

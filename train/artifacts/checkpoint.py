@@ -7,9 +7,9 @@
                                  /state.json             step, loader state, held-out loss;
                                                          sha256 of both files, and of itself
 
-No state of random generators is needed: dropout is seeded at every step from (seed, step, rank),
-and the order of the data is a function of the position. Nor does it matter how many processes wrote
-it, and which part of the model each of them had (see `snapshot.py`).
+No random generator state is needed: dropout is seeded at every step from (seed, step, rank), and
+the order of the data is a function of the position. Nor does it matter how many processes wrote a
+checkpoint, or which part of the model each of them had (see `snapshot.py`).
 """
 
 import json
@@ -91,7 +91,7 @@ def read_state(folder: Path) -> TrainState:
 def check_checkpoint(folder: Path) -> TrainState:
     """The state of training, after checking that each file is what was written.
 
-    Raises InputError that names the file which is not.
+    Raises InputError naming the first file that is not.
     """
     state, sums = _read(folder)
     for name in sums:
@@ -140,7 +140,7 @@ def checkpoint_folder(run: Path, step: int) -> Path:
 
 
 def checkpoint_of(run: Path, step: int) -> Path:
-    """The checkpoint of a step. Raises InputError, with the steps that have one, if it has none."""
+    """The checkpoint of a step; if there is none, raises InputError listing those that exist."""
     folder, kept = checkpoint_folder(run, step), list_checkpoints(run)
     if folder not in kept:
         listed = ", ".join(str(step_of(other)) for other in kept) or "none"
@@ -166,7 +166,7 @@ def _check_finite(snapshot: Snapshot, step: int) -> None:
 
 
 def _heldout_loss(folder: Path) -> float | None:
-    """None also where the state is damaged: such a checkpoint cannot be the best one."""
+    """The held-out loss; None also if the state is damaged, so that it is never the best."""
     try:
         return read_state(folder).heldout_loss
     except InputError:
@@ -210,7 +210,7 @@ def _damage(folder: Path, name: str, what: object) -> InputError:
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Version 0.1.0 stored the values below by themselves, and refused other length bins."""
+    """Version 0.1.0 stored the values below at the top level, and refused other length bins."""
     if "loader" in values:
         return values
     names = ("next_position", "dataset_digest", "tokenizer_digest", "seed", "skipped_shards")

@@ -1,4 +1,4 @@
-"""Checkpoints are written by a thread, while training continues with its own tensors."""
+"""Writes checkpoints in a thread while training continues with its own tensors."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +11,8 @@ from train.artifacts.snapshot import Snapshot
 class CheckpointWriter:
     """Writes one checkpoint at a time and removes old ones; a context.
 
-    What a write raises is raised by the next `wait`, and at the end of the block unless the block
-    raises itself.
+    An error in a write is raised by the next `wait`, and at the end of the block unless the block
+    itself raises.
     """
 
     def __init__(self, run: Path, *, keep: int) -> None:
@@ -36,7 +36,7 @@ class CheckpointWriter:
         return write is not None and write.done() and write.exception() is not None
 
     def save(self, snapshot: Snapshot, state: TrainState) -> None:
-        """Start writing; the snapshot belongs to the writer from now on. Call `wait` before."""
+        """Start writing; the snapshot belongs to the writer from now on. Call `wait` first."""
         assert self._write is None, "two snapshots would be in memory at once"
         self._write = self._thread.submit(self._save, snapshot, state)
 

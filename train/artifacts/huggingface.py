@@ -1,7 +1,7 @@
 """Hugging Face folders: a model with its tokenizer.
 
 Some folders pad the embeddings to a round number of rows, for which the tokenizer has no ids; those
-rows are dropped. Whatever is wrong with a folder is an InputError of one line.
+rows are dropped. Whatever is wrong with a folder is raised as a one-line InputError.
 """
 
 from collections.abc import Iterator
@@ -70,7 +70,7 @@ def _with_vocabulary_of(tokenizer: Tokenizer, config: BertConfig, folder: Path) 
 
 @contextmanager
 def _as_input_error() -> Iterator[None]:
-    """The errors of `model`, which knows no InputError, are errors of the folder."""
+    """Turn the ValueErrors of `model`, which does not know InputError, into InputErrors."""
     try:
         yield
     except InputError:

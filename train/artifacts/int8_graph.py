@@ -13,7 +13,7 @@ from train.artifacts.onnx_folder import import_package, quiet_logs
 
 
 def quantize_graph(path: Path) -> None:
-    """Replace a graph by one with int8 weights. Raises InputError where a package is missing."""
+    """Give a graph int8 weights, in place. Raises InputError where a package is missing."""
     quantization = import_package("onnxruntime.quantization")
     smaller = path.with_name(f"int8-{path.name}")
     with quiet_logs(""):  # its advice to optimize the graph first, which the exporter has done
@@ -22,7 +22,7 @@ def quantize_graph(path: Path) -> None:
             smaller,
             weight_type=quantization.QuantType.QInt8,
             per_channel=True,
-            # 7 bits: a sum of two products with 8 saturates on processors without VNNI.
+            # 7 bits: with 8, a sum of two products saturates on processors without VNNI.
             reduce_range=True,
         )
     smaller.replace(path)

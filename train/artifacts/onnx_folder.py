@@ -81,7 +81,7 @@ def write_run_graphs(folder: Path, model: BertForPretraining) -> Comparison:
 def write_classifier_graph(
     folder: Path, model: BertForClassification, temperature: float
 ) -> Comparison:
-    """Write model.onnx, whose logits are divided by the temperature. Raises as above."""
+    """Write model.onnx, with logits divided by the temperature; raises as `write_run_graphs`."""
     return _write_graph(folder / MODEL, _ClassifierGraph(model, temperature), ["logits"])
 
 
@@ -161,7 +161,7 @@ def _write_graph(path: Path, graph: _EncoderGraph, outputs: list[str]) -> Compar
         )
     assert program is not None
     proto = program.model_proto
-    for node in proto.graph.node:  # the lines of code, with paths of this machine
+    for node in proto.graph.node:  # source locations, with paths of this machine
         del node.metadata_props[:]
     del proto.graph.metadata_props[:]
     onnx.save(proto, path)
@@ -230,7 +230,7 @@ def _per_second(call: Callable[[], object]) -> float:
 
 @contextmanager
 def quiet_logs(name: str) -> Iterator[None]:
-    """Without the warnings of a logger: of the exporter, that torchvision is not installed."""
+    """Silence a logger's warnings, such as the exporter's that torchvision is not installed."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -41,13 +41,13 @@ def partial_folder(out: Path) -> Iterator[Path]:
 
 
 def replace_folder(partial: Path, out: Path) -> None:
-    """Put a folder that is filled in the place of `out`, on disk; a kill leaves either of them."""
+    """Sync a filled folder and put it in place of `out`; a kill leaves one of the two."""
     keep_lock(out, partial)
     for path in (*partial.rglob("*"), partial):
         _sync(path)
     aside = _aside(out)
     if out.exists():
-        shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed after its swap
+        shutil.rmtree(aside, ignore_errors=True)  # left by a process killed after its swap
         out.rename(aside)
     partial.rename(out)
     _sync(out.parent)

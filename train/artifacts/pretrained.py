@@ -47,7 +47,7 @@ def kind_of(folder: Path) -> Kind:
 def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
     """The newest weights of a run, or those of a Hugging Face folder, all on the CPU.
 
-    Raises InputError where the folder is neither, or not whole.
+    Raises InputError if the folder is neither, or incomplete.
     """
     kind = kind_of(folder)
     if kind == "classifier":

@@ -43,9 +43,9 @@ class RunConfig:
     dataset_digest: str
     tokenizer_digest: str
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
-    #: What --micro-batch-size auto found; None: it was not asked.
+    #: What --micro-batch-size auto found; None: it was not used.
     found_micro_batch_size: int | None = None
-    #: The checkpoints that an average was taken of, with the sha256 of their weights.
+    #: The checkpoints that were averaged, with the sha256 of their weights.
     averaged: Mapping[str, str] | None = None
     #: The command's options, as `--config` reads them.
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Start or continue the folder of a run, which is not complete (any more).
+    """Start or continue the folder of a run, which from now on is not complete.
 
     run.json comes first: without it the folder would not be recognized after a kill.
     """

@@ -1,4 +1,4 @@
-"""The files that make a folder of `transformers` one of sentence-transformers.
+"""The files that turn a `transformers` folder into one for sentence-transformers.
 
     modules.json                  the encoder, then pooling
     sentence_bert_config.json     the maximum length

@@ -1,16 +1,16 @@
-"""A folder of a store, as a local copy that follows it: runs and classifiers under any URL.
+"""A local copy of a store's folder, kept in sync: runs and classifiers under any URL.
 
     with store_copy("s3://bucket/run", writes=True) as folder:   # ~/.cache/clozeline/5f0c.../run
         ...                                                      # files appear in the store
 
-Everything that trains writes local files which appear under their names only when they are whole.
-So the copy needs no knowledge of them: a thread uploads what is new or changed every second, and
-removes from the store what was removed here. The files that make a folder count (`LAST`) go
-last, so that whoever reads the store, or continues from it after this machine is lost, finds whole
-checkpoints. At the start the copy becomes what the store has, unless this copy was the last to
-write there: then it is the newer one, where a command ended before all was uploaded.
+All training code writes local files, which appear under their names only once they are complete.
+So the copy need not know what they are: a thread uploads what is new or changed every second, and
+removes from the store what was removed here. The files that make a folder valid (`LAST`) are
+uploaded last, so that whoever reads the store, or resumes from it after this machine is lost, finds
+complete checkpoints. At the start the copy is synced from the store, unless it was the last to
+write there: then it may be the newer one, if a command ended before everything was uploaded.
 
-One process writes, the one that holds the lease (`store_lease.py`).
+Only one process writes, the one that holds the lease (`store_lease.py`).
 """
 
 import fcntl
@@ -38,11 +38,11 @@ from train.artifacts.store_lease import LEASE, Lease
 if TYPE_CHECKING:
     from upath import UPath
 
-WRITES = "writes"  #: in the file of a lock
+WRITES = "writes"  #: content of the lock file while a command writes
 UPLOAD_SECONDS = 1.0
 #: Uploaded after all other files of their folder.
 LAST = ("state.json", "classifier.json", "config.json", "modules.json", "summary.json")
-#: Local files that are of this machine alone.
+#: Local files that belong to this machine alone.
 OWN = (LOCK, LEASE)
 PATIENCE = 1800.0  #: seconds for the machine's first process to make the copy
 
@@ -57,7 +57,7 @@ def cache_folder() -> Path:
 
 
 def copy_path(url: str) -> Path:
-    """Where this machine's copy of a URL is; the last part of its name is that of the URL.
+    """This machine's copy of a URL; the last part of its path is that of the URL.
 
     Machines may share the cache folder, as in a home on NFS.
     """
@@ -107,7 +107,7 @@ class StoreCopy:
         """Raises StoreError, and InputError where another process writes."""
         is_newer = self._is_newer()
         if not is_newer:
-            # In the old name, this copy would be the newer one after a download that failed.
+            # Under the old name, this copy would count as newer after a failed download.
             self._owner = uuid.uuid4().hex
             self._lease = Lease(self.remote, self._owner)
         with ExitStack() as stack:
@@ -126,15 +126,15 @@ class StoreCopy:
             self._upload_all()
 
     def download(self, *, is_newer: bool | None = None) -> None:
-        """Make the copy what the store has, unless it is the newer one. Raises StoreError."""
+        """Sync the copy from the store, unless the copy is newer. Raises StoreError."""
         known, here = self._known, local_files(self.local)
         if self._is_newer() if is_newer is None else is_newer:
             self._there = {name: (size, time) for name, (_, (size, time)) in known.items()}
             for name in (known.keys() - here.keys()) & self._remote_files().keys():
-                self._download_file(name)  # lost here; an old checkpoint too many does no harm
+                self._download_file(name)  # lost here; an extra old checkpoint does no harm
             return
         remote = self._remote_files()
-        self._memory.unlink(missing_ok=True)  # a copy that is not whole is a new one next time
+        self._memory.unlink(missing_ok=True)  # an incomplete copy counts as new next time
         for name in here.keys() - remote.keys():
             (self.local / name).unlink()
         for name, version in remote.items():
@@ -146,7 +146,7 @@ class StoreCopy:
         self._write_memory(remote)
 
     def upload(self) -> None:
-        """Bring what changed here since the last time to the store. Raises what the store does."""
+        """Upload or remove what changed here since the last time. Raises what the store raises."""
         here = local_files(self.local)
         changed = [name for name, stamp in here.items() if self._there.get(name) != stamp]
         for name in sorted(changed, key=lambda name: (Path(name).name in LAST, name)):
@@ -169,13 +169,13 @@ class StoreCopy:
         return bool(self._lease.holder().get("owner") == self._owner)
 
     def _follow(self) -> None:
-        """Upload until the end; a failure is repaired by the next time."""
+        """Upload until the end; a failed upload is retried the next time."""
         while not (self._end.wait(UPLOAD_SECONDS) or self._lease.lost):
             if not self._lease.is_fresh():
                 continue  # another process may write there by now
             try:
                 self.upload()
-            except Exception as error:  # each store's library has its own
+            except Exception as error:  # each store's library has its own errors
                 print(f"warning: {self.remote}: {reason_of(error)}; retrying.", file=sys.stderr)
 
     def _upload_all(self) -> None:
@@ -211,7 +211,7 @@ class StoreCopy:
             return uuid.uuid4().hex, {}
 
     def _write_memory(self, remote: dict[str, str]) -> None:
-        """What the next command on this machine need not download again."""
+        """Record what the next command on this machine need not download again."""
         there = self._there
         self._known = {n: [version, list(there[n])] for n, version in remote.items() if n in there}
         with whole_file(self._memory) as file:
@@ -219,7 +219,7 @@ class StoreCopy:
 
 
 def local_files(folder: Path) -> Names:
-    """Path within the folder to size and time, of every whole file."""
+    """Size and time of every complete file, by its path within the folder."""
     found = {}
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
@@ -230,7 +230,7 @@ def local_files(folder: Path) -> Names:
 
 
 def is_copied(name: str) -> bool:
-    """Not so locks, and what is still being written."""
+    """Whether a file is copied: not locks, nor what is still being written."""
     parts = Path(name).parts
     return parts[-1] not in OWN and not any(
         part.endswith((".partial", ".replaced")) for part in parts
@@ -238,16 +238,16 @@ def is_copied(name: str) -> bool:
 
 
 def remove_empty_folders(folder: Path) -> None:
-    """Those of checkpoints that the store does not have any more."""
+    """Remove empty folders, left by checkpoints that are gone from the store."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not any(path.iterdir()):
             path.rmdir()
 
 
 def remote_files(folder: "UPath") -> dict[str, str]:
-    """Name to version of a store's files; checkpoints without their last file have none.
+    """The version of each of a store's files by name, without those of unfinished checkpoints.
 
-    Raises what the store does.
+    Raises what the store raises.
     """
     fs, root = folder.fs, folder.path.rstrip("/")
     fs.invalidate_cache()
@@ -286,7 +286,7 @@ def _download_or_share(remote: "UPath", local: Path) -> None:
 
 
 def _is_locked(file: IO[str]) -> bool:
-    """Lock the file, after the download of another process; False where another one writes."""
+    """Lock the file, waiting for others that download; False if another process writes."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -305,10 +305,10 @@ def _lock_of(local: Path) -> Path:
 
 
 def _ready_file(local: Path) -> Path:
-    """A name that all processes of one start on this machine use, and no other start."""
+    """A file name shared by all processes of one launch on this machine, and by no other launch."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
     # Each torchrun has a new folder: FOLDER/attempt_0/LOCAL_RANK/error.json. Its process id may
-    # come again in a container, and need not be that of our parent.
+    # be reused in a container, and need not be that of our parent.
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     launcher = Path(error_file).parents[1] if error_file else os.getppid()
     start = "-".join([*(os.environ.get(name, "") for name in names), str(launcher)])
@@ -320,7 +320,7 @@ def _announce(local: Path) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         for old in local.parent.glob(f".{glob.escape(local.name)}.*.ready"):
             with suppress(FileNotFoundError):
-                # A newer one may be waited for: that of a second launcher on this machine.
+                # Processes of a second launcher on this machine may be waiting for a newer one.
                 if time.time() - old.stat().st_mtime > PATIENCE:
                     old.unlink()
         _ready_file(local).touch()

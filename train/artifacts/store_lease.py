@@ -1,14 +1,14 @@
-"""The lease of a store's folder: one process writes there, on whatever machine.
+"""The lease on a store's folder: only one process writes there, on whatever machine.
 
     FOLDER/.lease    {"owner": "5f0c...", "pid": 123, "host": "a", "renewed": 1763.2}
 
-Its holder renews it three times in `LEASE_SECONDS`. Another process waits for that long: it is
-refused once the holder renews the lease, and let in once it is given back (`renewed` is 0) or has
-not changed, as of a holder that was killed. `renewed` is a time of the holder's machine, whose
-clock may be wrong: it is compared with what it was, never with the time here. Stores have no common
-lock, so two processes that start within the same second may both be let in: the renewal of one of
-them finds the other and ends it. A process that was cut off for longer writes nothing until its
-renewal has found that it still holds the lease.
+Its holder renews it three times in `LEASE_SECONDS`. Another process waits that long: it is refused
+if the holder renews the lease, and let in if the lease is given back (`renewed` is 0) or does not
+change, as after a kill. `renewed` is the time on the holder's machine, whose clock may be wrong: it
+is compared with its earlier value, never with the local time. Stores have no common lock, so two
+processes that start within the same second may both be let in: one of them finds the other at its
+next renewal and stops. A process that was cut off for longer writes nothing until it has confirmed
+that it still holds the lease.
 """
 
 import json
@@ -58,7 +58,7 @@ class Lease:
             try:
                 self.confirm()
                 self._write(0.0)
-            except Exception as error:  # it ends by itself
+            except Exception as error:  # it expires by itself
                 self._warn(error)
 
     def holder(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Lease:
         return patiently(self._read, self._folder)
 
     def is_fresh(self) -> bool:
-        """Whether it was renewed so lately that no other process can have taken it."""
+        """Whether it was renewed so recently that no other process can have taken it."""
         return time.monotonic() - self._renewed_at < LEASE_SECONDS
 
     def _read(self) -> dict[str, Any]:
@@ -136,5 +136,5 @@ class Lease:
                 print(f"Error: {error}", file=sys.stderr)  # not every command answers the signal
                 os.kill(os.getpid(), STOP)
                 return
-            except Exception as error:  # the next time may go well
+            except Exception as error:  # the next renewal may succeed
                 self._warn(error)

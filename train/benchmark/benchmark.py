@@ -164,7 +164,7 @@ def _compare(regression: Regression, config: FinetuneConfig) -> ByStart[Correlat
 
 
 def _stored(out: Path, job: dict[str, Any], tests: Sequence[str]) -> ByStart[Correlations] | None:
-    """The scores of a finished regression, by the tests in order: their paths may have changed.
+    """The scores of a finished regression, matched to the tests by order, as paths may change.
 
     Raises InputError if it was another regression.
     """

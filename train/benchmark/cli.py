@@ -14,7 +14,7 @@ from train.folder_option import Folder
 
 LOCAL = click.Path(path_type=Path)
 OUT = Folder(writes=True)
-#: What the tasks decide, or what takes one table.
+#: Options that the tasks decide, or that need a single table.
 OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
 
 

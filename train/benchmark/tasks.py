@@ -71,7 +71,7 @@ def read_tasks(paths: Sequence[Path], *, out: Path) -> list[Task]:
     """The tasks of .toml files and of GLUE folders, or of a folder of such folders.
 
     GLUE's tables are rewritten below `out`, with columns named as in training. Raises InputError
-    for what is neither, if two tasks have the same name, and for a folder of other files as `out`.
+    for a path that is neither, if two tasks have the same name, and if `out` has other files.
     """
     if any(path.suffix != ".toml" for path in paths):
         check_kind(out, "a benchmark", is_own=is_benchmark(out))
@@ -88,7 +88,7 @@ def read_tasks(paths: Sequence[Path], *, out: Path) -> list[Task]:
 
 
 def is_benchmark(out: Path) -> bool:
-    """Whether the folder holds results, or tables of GLUE for some that are to come."""
+    """Whether the folder holds results, or GLUE tables written for results to come."""
     return (out / RESULTS).exists() or (out / TABLES).is_dir()
 
 
@@ -115,7 +115,7 @@ def _toml_tasks(path: Path) -> Iterator[Task]:
 
 
 def _words(value: Any) -> tuple[Any, ...]:
-    """One, or a list of them."""
+    """A single value, or a list, as a tuple."""
     return tuple(value) if isinstance(value, list) else (value,)
 
 

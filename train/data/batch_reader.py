@@ -35,9 +35,9 @@ from train.data.unpadded import (
 NO_END = 2**63 - 1
 SLAB_ROWS = 2048  # examples of a rank that are collated at once
 SLAB_TOKENS = SLAB_ROWS * 512  # at most: 17 MB of tensors
-BLOCK_SLABS = 8, 32  # in a block, at most: few of few streams stay in the processor's cache
-SHARDS_AHEAD = 2  # that are fetched before they are needed, at least
-POOLS_AHEAD = 16  # at most, to find them
+BLOCK_SLABS = 8, 32  # most in a block, for few and many streams: few slabs stay in the CPU's cache
+SHARDS_AHEAD = 2  # fetched before they are needed, at least
+POOLS_AHEAD = 16  # searched for them, at most
 WIDTH_MULTIPLE = 32  # with length bins, the width of a batch is rounded up to this
 
 
@@ -90,7 +90,7 @@ class RankSlice:
 class BatchReader:
     """Builds a rank's parts of global batches from the positions where they begin.
 
-    `opened` has shards that are open from before, and afterwards those that are open then. With
+    `opened` has the shards that are already open, and in the end those that are still open. With
     `fetches` 0, nothing is fetched ahead (`OpenShards`).
     """
 
@@ -142,7 +142,7 @@ class BatchReader:
             for _, of_window in groupby(starts, key=lambda start: start // window):
                 yield list(of_window)
             return
-        slab, slabs = self.batches_at_once, 1  # small at first: the first batch is waited for
+        slab, slabs = self.batches_at_once, 1  # small at first: training waits for it
         least, largest = BLOCK_SLABS
         of_block = SLAB_ROWS * min(max(len(self._streams) // 2, least), largest)
         of_pool = min(self._order.pool_rows, self._order.epoch_rows) // self._slice.batch_size
@@ -190,8 +190,8 @@ class BatchReader:
     def _fetch(self, first: int, stop: int, end: int) -> None:
         """Open the shards of the positions from `first` to `stop`; fetch the next ones ahead.
 
-        These are of the next pool, or of some more: a rank of one stream reads a shard for many
-        pools, and needs the next one from one step to the other.
+        The next ones are those of one or more pools ahead: a rank with one stream reads a shard for
+        many pools, and then needs the next one from one step to the next.
         """
         pool = self._order.pool_at(first)
         now = self._order.shards_of(pool, self._streams)
@@ -199,7 +199,7 @@ class BatchReader:
             pool = self._order.pool_at(pool.stop)
             now += self._order.shards_of(pool, self._streams)
         ahead: list[int] = []
-        for _ in range(POOLS_AHEAD if self._has_begun else 0):  # the first batch is waited for
+        for _ in range(POOLS_AHEAD if self._has_begun else 0):  # training waits for the first batch
             new = {*ahead} - {*now}
             if pool.stop >= end or len(new) >= min(SHARDS_AHEAD, self._num_shards - len({*now})):
                 break
@@ -209,7 +209,7 @@ class BatchReader:
         self._has_begun = True
 
     def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
-        """A copy of the rows, by shard, with the masks of their epochs; and each one's index in it.
+        """A copy of the rows, by shard, with their epochs' masks, and the index of each row in it.
 
         Epoch 0 has the stored masks.
         """
@@ -229,7 +229,7 @@ class BatchReader:
             if redraw:
                 examples = self._shards.remasked(examples, shards, rows, epochs)
             parts.append(examples)
-        if not parts:  # the last rows of an evaluation are those of other ranks
+        if not parts:  # the last rows of an evaluation are all on other ranks
             packed = self._shards.manifest.config.is_packed
             parts.append(blank_examples(0, self._shards.pad_id, packed=packed))
         return parts[0] if len(parts) == 1 else concatenate_examples(parts), index

@@ -22,7 +22,7 @@ class DeviceCopy:
 
     def copy(self, loaded: LoadedBatch[AnyBatch]) -> LoadedBatch[AnyBatch]:
         """The batch on the device, after the copy is complete."""
-        # The current device is the thread's own: without this, every rank would have a context on
+        # The current device is set per thread: without this, every rank would have a context on
         # GPU 0, which takes hundreds of megabytes there.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             moved = loaded.pin_memory().to(self._device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Batches as dictionaries, for the training loops of others: Trainer, Accelerate, Lightning.
+"""Batches as dictionaries, for other training loops: Trainer, Accelerate, Lightning.
 
     loader = DictLoader(Loader("work/shards", batch_size=256, seed=0))
     for inputs in loader:
@@ -19,7 +19,7 @@ from pipeline.common.errors import InputError
 from train.data.batch import Batch
 from train.data.loader import Loader
 
-IGNORED = -100  #: what the losses of transformers leave out
+IGNORED = -100  #: the label that transformers' losses ignore
 KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label")
 
 
@@ -30,8 +30,8 @@ class DictLoader(IterableDataset[dict[str, Tensor]]):
     next_sentence_label [B], 1 for a random pair and -100 for a row without one. `keys` names those
     that the model takes, such as ("input_ids", "attention_mask", "labels") of a ModernBERT.
 
-    It ends after `steps` batches, those before a resumed position included; without `steps` never,
-    and then Lightning, which fetches one batch ahead to find the end, saves a position one too far.
+    It ends after `steps` batches, counting those before a resumed position; without `steps`, never.
+    Then Lightning, which fetches one batch ahead to find the end, saves a position one too far.
 
     `state_dict` and `load_state_dict` are the loader's. Raises InputError for unknown keys, and for
     packed or unpadded rows, which only this project's models read.

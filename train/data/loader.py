@@ -1,16 +1,17 @@
 """Batches for training and evaluation, the same for any number of processes.
 
-Step s reads the next *global* batch of the endless sequence (see `order.py`), of which a rank of W
-takes every W-th row. So world size, workers and accumulation decide who does the work, never what
+Step s reads the next *global* batch of the endless sequence (see `order.py`), of which rank r of
+W takes every W-th row. So world size, workers and accumulation decide who does the work, never what
 is trained on, and progress through the data is a single number, `next_position`. A rank reads,
 decodes and masks 1/W of the data where W divides the number of streams.
 
 Memory of a rank: the shards (of about 40 MB) that its C/W streams are in, those of its next pool
 (at least two more), and 50 MB of rows. With 1,000 shards (C = 64) this is 3 GB for one process and
-350 MB for each of 8, twice as much where an epoch ends. Of shards on a local disk that are not
-compressed, it is the operating system's cache.
+350 MB for each of 8, and twice as much where an epoch ends. For uncompressed shards on a local
+disk, this memory is the operating system's cache.
 
-    for loaded in Loader(folder, batch_size=256, seed=0):
+    loader = Loader(folder, batch_size=256, seed=0)
+    for loaded in loader:
         train(loaded.batch)
         checkpoint(loader.state_dict(loaded.next_position))
 
@@ -55,10 +56,10 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     `length_bins` sorts the rows of that many global batches by length (`length_bins.py`): the rows
     of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
-    needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` and
+    row needs. `unpadded` yields batches without padding (`unpadded.py`). For `check_shards` and
     `skip_bad_shards` see `ShardSet`. With a CUDA `device`, batches are yielded on that device
     (`device_copy.py`). `streams` and `pool_rows` are those of the order (`order.py`), by default
-    `streams_for` and `pool_rows_for` the data set.
+    those of `streams_for` and `pool_rows_for`.
 
     A new iteration continues where the last one stopped. Raises InputError if the folder is not a
     finished data set (`ShardSet`), if the number of processes does not divide the batch size, and,
@@ -159,14 +160,14 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """Continue with the very next example; batch size, ranks and workers may have changed.
 
         The version of the order, its streams and its pool size come from the state, so a new
-        default does not reorder a run. Raises
-        InputError, which names every difference, where the next example would be another one:
-        other data, tokenizer, seed, skipped shards or length bins (with bins also the batch size).
+        default does not reorder a run. Raises InputError, naming every difference, where the next
+        example would be a different one: other data, tokenizer, seed, skipped shards or length bins
+        (with bins also the batch size).
         """
         _check_version("state", state.get("version"), (STATE_VERSION,))
         _check_version("order", state.get("order_version"), (WHOLE_SHARDS, ORDER_VERSION))
         identity = self._identity()
-        if self.shards.skips_bad_shards:  # what is missing by now is blank, as if it were damaged
+        if self.shards.skips_bad_shards:  # shards missing by now are blank, as if damaged
             del identity["skipped_shards"]
         if differs := differences(state, identity):
             raise InputError(
@@ -246,7 +247,7 @@ def evaluation_batches(
 ) -> Iterator[LoadedBatch[Any]]:
     """The first `limit` examples (or all), each once, in stored order and with their stored masks.
 
-    They are those of a folder's split, or of an open one. The last batch is padded with rows of
+    `folder` is a data set with a `split`, or an open split. The last batch is padded with rows of
     weight 0, so every rank gets the same number of batches of the same shape. Raises InputError as
     `Loader` does.
     """

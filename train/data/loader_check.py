@@ -52,7 +52,7 @@ def _loader(folder: Path, position: int = 0, **options: Any) -> Loader:
 
 
 def _check_once_an_epoch(folder: Path, examples: int) -> None:
-    """The same hashes of rows, equally often, in training order and in stored order."""
+    """Training order and stored order must give the same row hashes, equally often."""
     size = min(AT_ONCE, examples)
     trained = _hashes(islice(_loader(folder, batch_size=size), -(-examples // size)))[:examples]
     stored = _hashes(evaluation_batches(folder, split="train", batch_size=size))[:examples]

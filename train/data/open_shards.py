@@ -3,8 +3,8 @@
     keep([7, 2], ahead=[5])    # 7 and 2 are wanted now, 5 soon; all others are let go
     shards[7]                  # waits until shard 7 is here
 
-A shard is fetched once while it is kept. Some are fetched at a time (`fetches_for`), those that are
-wanted now first, so the latency of a store and the checks of a shard do not stop training.
+A shard is fetched once while it is kept. Several are fetched at a time (`fetches_for`), those
+wanted now first, so neither a store's latency nor the checks of a shard stall training.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ class OpenShards:
 
     It is a context manager: at its end nothing more is fetched, and `opened` has the open shards,
     so that the next reader need not fetch them again. With `threads` 0 a shard is read when it is
-    asked for, and none is ahead.
+    asked for, and none is fetched ahead.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class OpenShards:
         self._before.update(self._opened)
 
     def keep(self, now: Iterable[int], *, ahead: Iterable[int]) -> None:
-        """Let go of all other shards, and begin to fetch those of these that are not here yet."""
+        """Drop all other shards, and start fetching those of these that are not here yet."""
         wanted = dict.fromkeys([*now, *ahead])
         for shard in self._opened.keys() - wanted.keys():
             del self._opened[shard]

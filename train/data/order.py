@@ -9,10 +9,10 @@ position p takes the next row of stream p mod C. With N = 9 and C = 3:
     c0 c1 c2 c3           1  b0 b1 c0   1  b0 c0 b1
                           2  c1 c2 c3   2  c3 c2 c1
 
-So a process that takes every W-th position reads C/W of the streams, and no other shard, where C
-is divisible by W. (Otherwise it reads more of them, in the same order.) A long stream is shuffled
-in windows; those of all streams at a time are a *pool* of 262,144 rows or more, which lie in C
-places of the permuted shards.
+So a process that takes every W-th position reads C/W of the streams, and no other shards, if C is
+divisible by W. (Otherwise it reads more of them, in the same order.) A long stream is shuffled in
+windows; the windows of all streams at one time form a *pool* of 262,144 rows or more (fewer of more
+than 512 tokens), which lie in C places of the permuted shards.
 
 There is no shuffle buffer to fill or to save: any process finds any position in O(1) reads,
 whatever the batch size. Documents are assigned to shards by hash, so that a stream is already a
@@ -111,7 +111,7 @@ class Order:
         self.streams = streams  # C
         self._dataset = int(dataset_digest[:16], 16)
         self._seed = seed
-        self.pool_rows = pool_rows if seed is not None else 1  # at least, where there are as many
+        self.pool_rows = pool_rows if seed is not None else 1  # at least, if there are that many
         self._has_whole_shards = version == WHOLE_SHARDS or seed is None
         self._epochs: dict[int, _Epoch] = {}  # the last ones
         self._windows: dict[tuple[int, ...], NDArray[np.int64]] = {}

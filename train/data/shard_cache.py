@@ -1,11 +1,11 @@
-"""Shards of a store on the local disk: fetched once a machine, the least recently read go first.
+"""Local copies of a store's shards: fetched once per machine, the least recently read go first.
 
     cache = ShardCache(Path("/scratch/shards"), limit=50_000_000_000)
     cache.fetch(path, sha256="0c4a...", pauses=PAUSES)   # /scratch/shards/0c4a....arrow
 
 A file is named by its content, so data sets and runs share the folder, and so do the processes of
-a machine: one of them fetches, the others wait for it. A killed process leaves no shard under its
-name that is not whole. A file that is removed stays readable where it is mapped.
+a machine: one of them fetches, the others wait for it. A killed process leaves no incomplete
+shard under its final name. A file that is removed stays readable where it is mapped.
 """
 
 import fcntl
@@ -38,7 +38,7 @@ class ShardCache:
         make_folder(folder)
 
     def fetch(self, path: AnyPath, *, sha256: str, pauses: Sequence[float]) -> AnyPath:
-        """The local copy of a store's shard, or `path` itself where it cannot be written.
+        """The local copy of a store's shard, or `path` itself if the copy cannot be written.
 
         Raises StoreError where the store cannot be read.
         """
@@ -46,7 +46,7 @@ class ShardCache:
         try:
             with _locked(self.folder / LOCK.format(sha256)):
                 with suppress(FileNotFoundError):
-                    os.utime(local)  # it is the most recently read
+                    os.utime(local)  # now the most recently read
                     return local
                 data = read_from_store(path, pauses=pauses)
                 self._make_room(len(data))
@@ -58,7 +58,7 @@ class ShardCache:
         return local
 
     def _make_room(self, size: int) -> None:
-        """Remove what was not read for the longest time, until `size` bytes fit."""
+        """Remove the least recently read shards until `size` bytes fit."""
         found: list[tuple[float, int, Path]] = []
         for path in self.folder.iterdir():
             with suppress(FileNotFoundError):  # removed by another process
@@ -66,7 +66,7 @@ class ShardCache:
                 is_partial = PARTIAL.fullmatch(path.name)
                 if is_partial and time.time() - status.st_mtime > ABANDONED:
                     path.unlink()
-                elif SHARD.fullmatch(path.name):  # nothing of the user's
+                elif SHARD.fullmatch(path.name):  # never a user's file
                     found.append((status.st_mtime, status.st_size, path))
         total = size + sum(of_file for _, of_file, _ in found)
         for _, of_file, path in sorted(found):

@@ -1,8 +1,8 @@
 """The shards of a split, checked when they are read, and masks drawn anew.
 
-What becomes of a bad shard where bad shards are skipped:
+What happens to a bad shard where bad shards are skipped:
 
-    missing, or of another size   known at once, of the folder's listing: the order leaves it out
+    missing, or of another size   known at once, from the folder's listing: the order leaves it out
     damaged inside                found when it is read: its rows are blank, with nothing to predict
     the store does not answer     never skipped
 """
@@ -32,9 +32,8 @@ class ShardSet:
 
     A shard is checked whenever it is read: size, checksum, footer, number of rows, ranges of
     values; with `check_shards` also its sha256, the first time. `skip_bad_shards` continues without
-    bad shards (`skipped`, `damaged`). Shards of a store are read from the `shard_cache`, if there
-    is one. A store is asked again after each of the `pauses`, in
-    seconds.
+    bad shards (`skipped`, `damaged`). Shards of a store are read through the `shard_cache`, if
+    there is one. A store that does not answer is retried after each of the `pauses`, in seconds.
 
     Raises InputError if the folder is not a finished data set, its tokenizer is not the one that
     the manifest names, the split has no examples, or a shard file is missing or of another size;
@@ -66,7 +65,7 @@ class ShardSet:
         self.skips_bad_shards = skip_bad_shards
         #: The shards that the order leaves out: what is wrong with each, by name.
         self.skipped: dict[str, str] = {}
-        #: Those that were found damaged so far, whose rows are blank.
+        #: The shards found damaged so far, whose rows are blank.
         self.damaged: dict[str, str] = {}
         self._check_files()
 
@@ -87,7 +86,7 @@ class ShardSet:
         self.skipped = {name: self.skipped.get(name, began) for name in names}
 
     def read(self, shard: int) -> Examples:
-        """The rows of a shard, by its number, without the documents that they are from.
+        """The rows of a shard, by its number, without the ids of their documents.
 
         Raises InputError for a missing shard, and CorruptDataError for a damaged one or one that
         differs from the manifest; where bad shards are skipped, its rows are blank instead, and a
@@ -235,7 +234,7 @@ class ShardSet:
 
 
 def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
-    """Rows in place of lost ones, of one token; `length_a` 0, which no row of a shard has."""
+    """One-token rows in place of lost ones, with `length_a` 0, which no row of a shard has."""
     ids = Ragged(np.full(rows, pad_id, np.uint32), np.arange(rows + 1))
     nothing = np.zeros(rows + 1, np.int64)
     zeros = np.zeros(rows, np.uint64)
@@ -253,7 +252,7 @@ def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:
 
 
 def _wrong_rows(examples: Examples) -> str | None:
-    """What no row may have, if one has it; values are below their limits already."""
+    """What is wrong with the rows, if anything; their values have passed `_limits` already."""
     lengths, labels = examples.input_ids.lengths, examples.next_sentence_label
     positions = examples.masked_lm_positions
     if ((examples.length_a < 2) | (examples.length_a > lengths)).any():

@@ -10,7 +10,7 @@ B examples with T tokens and M masked tokens in all.
 Packed rows are taken apart: each piece is a sequence of its own, with positions from 0 on.
 
 T and M differ from batch to batch, so compiled code has to allow dynamic shapes; `with_dummy_row`
-leaves a few. The row offsets are kept on the CPU too, so that splitting a batch on a GPU does not
+limits them. The row offsets are kept on the CPU too, so that splitting a batch on a GPU does not
 synchronize with it.
 """
 
@@ -143,7 +143,7 @@ def collate_unpadded(
 
 
 def _ordinals(offsets: Offsets) -> NDArray[np.int64]:
-    """0, 1, 2, ... between each two offsets."""
+    """0, 1, 2, ... between consecutive offsets."""
     lengths = np.diff(offsets)
     return slice_indices(np.zeros_like(lengths), lengths)
 

@@ -1,4 +1,4 @@
-"""Whether `torch.compile` can build its kernels here: it calls a compiler of the system."""
+"""Whether `torch.compile` can build its kernels here: it calls a system compiler."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ import torch
 
 from train.engine.distributed import World
 
-#: The variable and the commands with which Triton (C) and torch (C++ for CPU) find theirs.
+#: The variable and the commands by which Triton (C) and torch (C++ for CPU) find a compiler.
 COMPILERS = {"cuda": ("CC", ("gcc", "clang", "cc")), "cpu": ("CXX", ("g++", "clang++"))}
 
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-# Its functions take the default group of the moment as their default argument. An optimizer's first
-# step imports it, and from then on it would keep the group and its threads alive until the
-# interpreter ends; gloo's thread, needing the interpreter for a last time, then aborts the process.
+# Its functions bind the current default group as a default argument. If an optimizer's first step
+# imported it, it would keep the group and its threads alive until the interpreter exits; gloo's
+# thread, which needs the interpreter one last time, would then abort the process.
 import torch.distributed.nn.functional
 from torch import nn
 from torch.distributed.distributed_c10d import Store
@@ -203,7 +203,7 @@ def is_sharded(world: World, parallel: str) -> bool:
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole tensor where it may be sharded; a collective call, on every process."""
+    """The whole tensor, gathered if it is sharded; a collective call, on every process."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
@@ -225,9 +225,9 @@ def _shard(model: BertForPretraining, *, precision: str, compile: bool) -> nn.Mo
     """FSDP2: weights are gathered, used and freed layer by layer.
 
     Each process keeps its shards in float32. With bf16, weights are rounded before they are
-    gathered, which halves what is sent; gradients are added up in float32. The embeddings are with
-    the rest, as a tied decoder needs them from the first to the last product; an untied decoder,
-    used once, is by itself.
+    gathered, which halves what is sent; gradients are added up in float32. The embeddings belong to
+    the root, as a tied decoder needs them from the first to the last product; an untied decoder,
+    used once, is a unit of its own.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # takes a second to import
 

@@ -31,7 +31,7 @@ def step_flops(
     predictions: float,
     keys: float | None = None,
 ) -> float:
-    """Operations of the forward and backward passes of one step, over all processes.
+    """Operations of the forward and backward passes of one step on these rows.
 
     `batch_size` rows of `seq_len` tokens, each with `predictions` slots for masked tokens. Padding
     counts like tokens. For unpadded rows pass the mean length and the mean number of predictions.

@@ -1,7 +1,7 @@
 """A process of the run that stopped answering: recognized, and named in one line.
 
 A failed collective only says that a connection was closed or that nothing came in time. The
-processes that see this sign in at the rendezvous store, and those that are not there are missing.
+processes that see this sign in at the rendezvous store; those that do not sign in are missing.
 """
 
 import os
@@ -45,7 +45,7 @@ def is_lost_process(error: BaseException) -> bool:
 
 
 def _missing(world: World) -> str:
-    """Who has not signed in."""
+    """A message naming the processes that have not signed in."""
     if world.store is None:
         return "another process stopped answering"
     if not _reaches_store():
@@ -69,7 +69,7 @@ def _missing(world: World) -> str:
 
 
 def _reaches_store() -> bool:
-    """A process that was cut off would wait for the store's answers for a quarter of an hour."""
+    """Whether the store answers; a process that is cut off would wait a quarter of an hour."""
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         with socket.create_connection(address, timeout=SIGN_IN):

@@ -14,8 +14,8 @@ def disable_malloc_trim() -> bool:
 
     A step on CPU frees and reallocates all of its gradients, bfloat16 weights and logits. glibc
     returns tensors of this size to the system at once, and every page then faults again: up to a
-    quarter of a small model's step. On a GPU host it concerns the batches, a sixth of the time they
-    take to make.
+    quarter of a small model's step. On a GPU host this affects the batches: a sixth of the time it
+    takes to make them.
     """
     mallopt = _glibc("mallopt")
     return mallopt is not None and all(
@@ -26,9 +26,9 @@ def disable_malloc_trim() -> bool:
 def return_large_blocks() -> None:
     """Make glibc's malloc give freed tensors back to the system at once, where there is glibc.
 
-    For a limited process: else the heap stays as large as it has ever been, with holes, and what is
-    not allocated from it, such as oneDNN's code, finds no room. New threads get no heap of their
-    own, either, which would reserve 64 MB.
+    For a process with a memory limit: otherwise the heap stays at its peak size, with holes, and
+    what is not allocated from it, such as oneDNN's code, finds no room. New threads get no heap of
+    their own, either, which would reserve 64 MB.
     """
     if mallopt := _glibc("mallopt"):
         mallopt(M_MMAP_THRESHOLD, LARGE)

@@ -1,4 +1,4 @@
-"""Running out of memory, on a GPU or of the process: recognized, and said in one line."""
+"""Running out of memory, on a GPU or in the process: recognized, and reported in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +7,8 @@ import torch
 
 from pipeline.common.errors import OutOfMemoryError, one_line
 
-#: In the messages of RuntimeErrors: of torch's allocator for CPU, C++, CUDA outside the allocator,
-#: and oneDNN, which says no more.
+#: In the messages of RuntimeErrors from torch's CPU allocator, C++, CUDA outside the allocator, and
+#: oneDNN, which gives no better reason.
 SIGNS = (
     *("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory"),
     "could not create a primitive",
@@ -24,7 +24,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def out_of_memory_in_one_line(what: str, remedy: str) -> Iterator[None]:
-    """Raise OutOfMemoryError, saying `what` did not fit and the `remedy`, for any of its kinds."""
+    """Turn any out-of-memory error into OutOfMemoryError: `what` did not fit, and the `remedy`."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

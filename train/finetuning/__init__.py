@@ -2,5 +2,5 @@
 
     RUN, train.csv, test.csv  ->  CLASSIFIER/model.safetensors, CLASSIFIER/report.json
 
-The same model trained from scratch and bag-of-words are scored on the same test rows.
+The same model from scratch and a bag-of-words baseline are scored on the same test rows.
 """

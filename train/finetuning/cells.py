@@ -1,10 +1,10 @@
-"""Results of the compared models, one file each, so that a killed comparison continues.
+"""Results of the compared models, one file each, so that a killed comparison can resume.
 
     OUT/cells/job.json                        what is compared: config and digests
     OUT/cells/from_scratch-1000-0.json        model, training rows, seed: scores and choices
-    OUT/cells/pretrained-59242-0.safetensors  weights of those that may become the classifier
+    OUT/cells/pretrained-59242-0.safetensors  weights of a candidate for the classifier
 
-The finished classifier takes the place of the folder.
+The finished classifier replaces the folder.
 """
 
 import json
@@ -29,7 +29,7 @@ from train.engine.distributed import World
 from train.finetuning.selection import Selection
 from train.labelled.scores import Scores
 
-WEIGHTS = "weights_sha256"  #: in a cell's file, where its weights are stored
+WEIGHTS = "weights_sha256"  #: key in a cell's JSON file: the hash of its stored weights
 
 Start = Literal["pretrained", "from_scratch", "bag_of_words"]
 
@@ -50,18 +50,18 @@ class CellKey:
 
     @property
     def name(self) -> str:
-        """A digest of its files."""
+        """The stem of its file names."""
         return f"{self.start}-{self.examples}-{self.seed}"
 
     @property
     def title(self) -> str:
-        """As a person reads it."""
+        """Its name in progress bars and messages."""
         return f"{SHOWN[self.start]}, {self.examples:,} rows, seed {self.seed}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The result of one model on the test rows, and on other labelled rows by their source."""
+    """The result of one model on the test rows, and on other test sets by source."""
 
     key: CellKey
     scores: Scores
@@ -100,9 +100,9 @@ class CellStore:
     """The finished cells of an unfinished classifier folder."""
 
     def __init__(self, out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> None:
-        """With `overwrite`, cells of another job are removed, and without `resume` all of them.
+        """With `overwrite`, remove cells of another job, or, without `resume`, all cells.
 
-        Raises InputError where cells of another job, or without `resume` any, are there.
+        Otherwise raises InputError if there are cells of another job, or any without `resume`.
         """
         self._folder = out / CELLS
         self._job = job
@@ -122,7 +122,7 @@ class CellStore:
             )
 
     def check_shared(self, world: World) -> None:
-        """Raises InputError on all processes where one of them does not see this folder."""
+        """Raises InputError in all processes if one of them cannot see this folder."""
         if world.size == 1:
             return
         token = self._folder / world.broadcast_from_main(self._write_token)
@@ -139,7 +139,7 @@ class CellStore:
         world.broadcast_from_main(finish)
 
     def read(self, key: CellKey, *, with_weights: bool) -> Cell | None:
-        """A finished cell; None if it is not, or if its weights are needed and not whole."""
+        """A finished cell; None if unfinished, or if weights it needs are missing or damaged."""
         path = self._path(key, "json")
         if not path.exists():
             return None
@@ -192,7 +192,7 @@ class CellStore:
         return name
 
     def _has_weights(self, key: CellKey, values: dict[str, Any]) -> bool:
-        """Whether they are those that were written."""
+        """Whether the stored weights are intact."""
         path = self._path(key, "safetensors")
         if not path.exists():
             return False

@@ -65,8 +65,8 @@ def save_classifier(
 ) -> None:
     """Write the folder, replacing an existing one.
 
-    `job`: the config and data digests. `files`: other files by name, such as figures. `options`: of
-    the command, as `--config` reads them.
+    `job`: the config and data digests. `files`: other files by name, such as figures. `options`:
+    the command's, as `--config` reads them.
     """
     metadata = {
         "model": classifier.model.config.to_dict(),
@@ -100,7 +100,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
     """Load the classifier of a folder for inference.
 
     Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
-    damaged, or was replaced.
+    damaged or replaced.
     """
     metadata = read_metadata(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
@@ -114,9 +114,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         model = BertForClassification(
             BertConfig.from_dict(metadata["model"]),
             len(metadata["names"]),
-            pooling=metadata.get(
-                "pooling", "cls"
-            ),  # what classifiers had before there was a choice
+            pooling=metadata.get("pooling", "cls"),  # older classifiers had no choice
         )
         model.load_state_dict(load_file(folder / MODEL))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
@@ -138,7 +136,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
 def load_huggingface_classifier(
     folder: Path, *, text_pair: str | None, device: torch.device | str = "cpu"
 ) -> Classifier:
-    """Load a model `...ForSequenceClassification`; with a `text_pair` column it reads pairs.
+    """Load a `...ForSequenceClassification` model; with a `text_pair` column it reads pairs.
 
     Raises InputError for another architecture, and as `load_model` does.
     """

@@ -4,7 +4,7 @@
     from_scratch     the same model and the same search, from random weights
     bag_of_words     TF-IDF and logistic regression
 
-Smaller training sets are balanced and part of the larger ones; the first seed's search decides the
+Smaller training sets are balanced and nested in larger ones; the first seed's search decides the
 learning rate for all seeds.
 """
 
@@ -35,7 +35,7 @@ Weights = dict[str, Tensor]
 
 
 class ComparedModels:
-    """The data of a comparison: the training rows, and sets to test on by name ("test" is one)."""
+    """Trains the compared models on the same rows; tests them on named sets ("test" is one)."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ComparedModels:
         }
 
     def keys(self) -> list[CellKey]:
-        """Every model to train, in order; those that may become the classifier come last."""
+        """Every model to train, in order; candidates for the classifier come last."""
         config, total = self._config, len(self.labels)
         starts: list[Start] = ["bag_of_words"] if config.baseline and has_sklearn() else []
         starts += ["from_scratch"] if config.has_from_scratch else []
@@ -78,7 +78,7 @@ class ComparedModels:
         ]
 
     def logits(self, model: BertForClassification, name: str) -> Logits:
-        """Those of the test rows of this name, [N, C]."""
+        """The model's logits for the test set of this name, [N, C]."""
         return predict_logits(model, self.test_rows[name], precision=self._config.precision)
 
     def model_of(self, weights: Weights) -> BertForClassification:
@@ -92,7 +92,7 @@ class ComparedModels:
         return key.start == "pretrained" and key.examples == len(self.labels)
 
     def train(self, key: CellKey, first: Cell | None) -> tuple[Cell, Fitted | None]:
-        """Train and test one model; `first` is that of the first seed, if it is another one."""
+        """Train and test one model; `first` is the first seed's cell, if this is another seed."""
         rows = self._subset(key)
         if key.start == "bag_of_words":
             return self._bag_of_words(key, rows), None
@@ -151,9 +151,9 @@ def train_all(
 ) -> tuple[list[Cell], Cell, Weights | None]:
     """Train what is not stored yet. Returns all results, the best candidate's, and its weights.
 
-    The best candidate has the lowest loss on held-out training rows; its weights are None where
-    they are in the store. Of several processes each trains some of the models, and finds the
-    others in the store.
+    The best candidate has the lowest loss on held-out training rows; its weights are None if
+    they are in the store. With several processes, each trains some of the models and reads the
+    others from the store.
     """
     keys = compared.keys()
     is_resumable = sum(key.start != "bag_of_words" for key in keys) > 1 or world.size > 1
@@ -179,7 +179,7 @@ def train_all(
 
 
 def _parts(keys: list[CellKey]) -> list[list[CellKey]]:
-    """The models of the first seed, whose selections the models of the other seeds need."""
+    """The first seed's models, then the others, which need the first seed's selections."""
     first = keys[0].seed
     return [[k for k in keys if k.seed == first], [k for k in keys if k.seed != first]]
 

@@ -138,11 +138,11 @@ class FinetuneConfig:
             check_between("epochs", self.epochs, 1, 10_000)
         if self.learning_rate != "auto":
             check_positive("learning_rate", self.learning_rate)
-        self.sizes(1 << 62)  # refuses what is not a list of sizes
+        self.sizes(1 << 62)  # raises if it is not a list of sizes
 
     @property
     def all_seeds(self) -> range:
-        """One for each repetition."""
+        """The seeds, one per repetition."""
         return range(self.seed, self.seed + self.seeds)
 
     @property

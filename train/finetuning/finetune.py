@@ -2,9 +2,9 @@
 
     start, train, test  ->  compared models, one cell each  ->  best candidate  ->  folder, report
 
-Beside the classifier the report has, on the same test rows and the same part of each text,
-bag-of-words and, on request, the same model from random weights, and all of them after fewer
-training rows. What pretraining was worth is the difference. Test rows are used for scores only.
+Besides the classifier, the report scores bag-of-words and, on request, the same model trained from
+random weights, and all of them on fewer training rows. All see the same part of each text. The
+difference is what pretraining was worth. The test rows are the same, and used for scores only.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ from train.labelled.rows import (
     sample,
 )
 
-#: A process that has nothing left to train waits for the others.
+#: How long a process that has nothing left to train waits for the others.
 PATIENCE = timedelta(days=30)
 NO_SKLEARN = (
     "bag-of-words was not measured: scikit-learn is not installed; "
@@ -64,7 +64,7 @@ def finetune(
     overwrite: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> FinetuneReport:
-    """Train a classifier and what it is compared with, or report on a finished one.
+    """Train a classifier and the models it is compared with, or report on a finished one.
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
@@ -72,7 +72,7 @@ def finetune(
     of them return the report. `options` of the command are recorded in classifier.json. Raises
     InputError for whatever the user can fix.
     """
-    out = out.resolve()  # a link is followed: renaming would replace the link, not its folder
+    out = out.resolve()  # follow a link: renaming would replace the link, not its folder
     sources = (run, train_source, test_source, also_test)
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         resume = resume or world.any(is_restart())
@@ -141,7 +141,7 @@ def _finetune_into(
 
 
 def _is_kept(out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
-    """Whether the folder has a classifier that is kept instead of trained again."""
+    """Whether the folder has a classifier to keep instead of training again."""
     if overwrite or (resume and is_unfinished(out, job)):
         return False
     return is_classifier(out)
@@ -193,7 +193,7 @@ def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, .
 
 
 def _check_sizes(train: Labelled, config: FinetuneConfig) -> None:
-    """Raises InputError for a training size beyond the rows that there are."""
+    """Raises InputError if a training size exceeds the number of training rows."""
     *_, largest = config.sizes(len(train))
     if largest > len(train):
         raise InputError(
@@ -205,7 +205,7 @@ def _check_sizes(train: Labelled, config: FinetuneConfig) -> None:
 def _job(
     start: Pretrained, train: Labelled, tests: Mapping[str, Labelled], config: FinetuneConfig
 ) -> dict[str, Any]:
-    """What the classifier and its report depend on, to be compared when the command is rerun."""
+    """What the classifier and its report depend on; compared when the command is rerun."""
     return {
         **config.to_dict(),
         "max_seq_length": start.max_seq_length,
@@ -218,7 +218,7 @@ def _job(
 
 
 def _finished(out: Path, job: dict[str, Any]) -> FinetuneReport:
-    """The report of the classifier that is there. Raises InputError where the job was another."""
+    """The report of the existing classifier. Raises InputError if its job was a different one."""
     if differs := differences(read_metadata(out)["job"], job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "

@@ -68,7 +68,7 @@ class Fitter:
         chosen: Selection | None = None,
         needs_held_out: bool = True,
     ) -> Fitted:
-        """Train on all rows; `title` is that of the progress bar.
+        """Train on all rows; `title` labels the progress bar.
 
         With `chosen`, the selection of another seed, no learning rate is searched. Where nothing
         is searched, results on held-out rows are measured only if `needs_held_out`.
@@ -94,7 +94,7 @@ class Fitter:
     def _train_finally(
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
     ) -> Fitted:
-        """The final training, and its result where rows are held out of it."""
+        """Run the final training; if rows are held out of it, score the model on them."""
         kept, held = final_split(labels, seed=seed)
         model = self._trained(rows, labels, seed, progress, kept, chosen.plan)
         self._check_finite(model, rows, chosen.plan)
@@ -104,7 +104,7 @@ class Fitter:
         return Fitted(model=model, selection=chosen)
 
     def _check_finite(self, model: BertForClassification, rows: Encoded, plan: Plan) -> None:
-        """Raises DivergedError where weights, or what they give for the first rows, are NaN."""
+        """Raises DivergedError if the weights, or logits of the first rows, are not finite."""
         logits = self._logits(model, rows.take(np.arange(min(len(rows), EVALUATION_BATCH))))
         is_finite = all(weight.isfinite().all() for weight in model.state_dict().values())
         if not (is_finite and np.isfinite(logits).all()):

@@ -16,7 +16,7 @@ from train.labelled.rows import Texts
 
 
 class OnnxClassifier:
-    """Texts in, probabilities out, as `Classifier`; its graph includes the temperature."""
+    """Texts in, probabilities out, like `Classifier`; its graph includes the temperature."""
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, names: tuple[str, ...]) -> None:
         values = read_onnx_metadata(folder)
@@ -37,7 +37,7 @@ class OnnxClassifier:
 
 
 def load_onnx_classifier(folder: Path) -> OnnxClassifier:
-    """The classifier of an ONNX folder. Raises InputError for a run, and a damaged folder."""
+    """The classifier of an ONNX folder. Raises InputError for a run or a damaged folder."""
     values = read_onnx_metadata(folder)
     check_sums(folder)
     if "names" not in values:

@@ -35,7 +35,7 @@ Targets = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Measured:
-    """N texts, or pairs, and the number of each; `source` is their path, for messages."""
+    """N texts or pairs, each with a real-valued target; `source` is their path, for messages."""
 
     texts: Texts
     targets: Targets  # [N]
@@ -70,7 +70,7 @@ def read_measured(source: str, *, text: str, text_pair: str | None, label: str) 
 
 
 class Regression:
-    """The training rows, and sets of test rows by name, as a model reads them."""
+    """Trains regression models on the same rows and scores them on named test sets."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Regression:
         self._encoder = Encoder(start.tokenizer, max_seq_length=start.max_seq_length)
 
     def fine_tuned(self, *, is_pretrained: bool, seed: int) -> dict[str, Correlations]:
-        """Train the model, from pretrained or from random weights; its scores on each test set."""
+        """Train from pretrained or random weights; returns the scores on each test set."""
         fitter = Fitter(
             start=self._start,
             is_pretrained=is_pretrained,
@@ -112,7 +112,7 @@ class Regression:
         }
 
     def bag_of_words(self) -> dict[str, Correlations]:
-        """Ridge regression on the same part of each text; its scores on each test set."""
+        """Train ridge regression on the same part of each text; returns scores as `fine_tuned`."""
         from sklearn.linear_model import Ridge
 
         texts = self._encoder.truncate(self._train.texts).joined()

@@ -1,4 +1,4 @@
-"""The report of a fine-tuning: scores of the classifier and of what it is compared with.
+"""The fine-tuning report: scores of the classifier and of the models it is compared with.
 
 cells, the classifier's test logits  ->  lines for a terminal, report.json, figures
 """
@@ -20,14 +20,14 @@ from train.labelled.duplicates import near_duplicates
 from train.labelled.rows import Labelled, class_ids
 from train.labelled.scores import Scores
 
-MISTAKES = 10  # most confident ones that are listed
+MISTAKES = 10  # how many are listed, the most confident first
 SHOWN_TEXT = 300  # characters of a text
-IMBALANCE = 3  # times as many rows in one class as in another are worth a note
+IMBALANCE = 3  # a class with this many times the rows of another is worth a note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """One model after so many training rows: the accuracy over its seeds."""
+    """One model trained on `examples` rows: its accuracy for each seed."""
 
     start: Start
     examples: int
@@ -41,20 +41,20 @@ class Point:
 
     @property
     def deviation(self) -> float:
-        """Sample standard deviation over the seeds; 0 of a single one."""
+        """Sample standard deviation over the seeds; 0 for a single seed."""
         return self.deviation_on(None)
 
     def mean_on(self, source: str | None) -> float:
-        """As `mean`, on another test set."""
+        """Like `mean`, on another test set; None: on the test rows."""
         return float(np.mean(self.accuracies_on(source)))
 
     def deviation_on(self, source: str | None) -> float:
-        """As `deviation`, on another test set."""
+        """Like `deviation`, on another test set; None: on the test rows."""
         found = self.accuracies_on(source)
         return float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
 
     def accuracies_on(self, source: str | None) -> tuple[float, ...]:
-        """One per seed; of the test rows where no other source is named."""
+        """The accuracy of each seed on another test set; None: on the test rows."""
         return self.accuracies if source is None else self.also[source]
 
 
@@ -71,7 +71,7 @@ class Mistake:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneReport:
-    """How a call of `finetune` ended."""
+    """The result of a call to `finetune`."""
 
     is_new: bool  # False: there was nothing to do
     cells: tuple[Cell, ...]
@@ -81,7 +81,7 @@ class FinetuneReport:
     class_counts: dict[str, int]  # training rows
     near_copies: int  # test rows that have a near copy among the training rows
     notes: tuple[str, ...]  # what the user should know
-    sources: dict[str, str | None]  # what was given, by name; for the record
+    sources: dict[str, str | None]  # RUN, TRAIN and --test as given, for the record
 
     @property
     def finetuned(self) -> Cell:
@@ -89,14 +89,14 @@ class FinetuneReport:
         return next(cell for cell in self.cells if cell.key == self.chosen)
 
     def scores(self, start: Start) -> Scores | None:
-        """Those of another model on all training rows with the first seed, if it was trained."""
+        """Scores of a model trained on all rows (chosen or first seed); None if not trained."""
         found = (c for c in self.cells if (c.key.start, c.key.examples) == (start, self.rows))
         cell = self.finetuned if start == "pretrained" else next(found, None)
         return cell.scores if cell else None
 
     @property
     def rows(self) -> int:
-        """All training rows."""
+        """The number of training rows."""
         return self.chosen.examples
 
     def points(self) -> list[Point]:
@@ -174,7 +174,7 @@ class FinetuneReport:
         ]
 
     def figures(self) -> dict[str, bytes]:
-        """The label-efficiency curve as SVG and PNG by file name; none of a single size."""
+        """The curve as SVG and PNG by file name; empty for a single size or without matplotlib."""
         points = self.points()
         if len({point.examples for point in points}) < 2 or not has_matplotlib():
             return {}

@@ -7,16 +7,16 @@ Test rows are never used here. For each learning rate of a small grid:
     up to 4,000     a fifth                           4/5
     more            a fifth of a sample of 4,000      3,200 of the sample
 
-Then, of up to 4,000 rows, half as many epochs are tried with the best rate. The classifier is
-trained again on all rows, or, of more than 4,000, on all but a twentieth (at most 2,000 rows), on
+Then, for up to 4,000 rows, half as many epochs are tried at the best rate. The classifier is
+trained again on all rows, or, for more than 4,000, on all but a twentieth (at most 2,000 rows), on
 which its temperature is fitted. The search tries 3 rates, and up to 2 more where the best is at the
 edge; on a sample it costs 3 x 4 x 3,200 = 38,400 rows, two thirds of an epoch of Amazon polarity's
-59,242. With few labels a single fifth would decide by chance, hence the folds.
+59,242. With few labels, a single fifth would be too noisy, hence the folds.
 
-Every training ends with its schedule, at a learning rate of 0. One that is stopped earlier, at a
-high rate, depends on its last steps: of 3 x 1,000 Amazon reviews `nano` at 1e-3 was right on
-84.6 % (80.5 to 86.9) of 2,000 held-out reviews after 2 of 6 epochs, on 86.8 % (86.7 to 87.0) after
-3 of 3, and yet a search by loss had chosen to stop after 2 of 6.
+Every training run completes its schedule, down to a learning rate of 0. A run stopped earlier, at a
+high rate, depends on its last steps: trained on 3 x 1,000 Amazon reviews, `nano` at 1e-3 got
+84.6 % (80.5 to 86.9) of 2,000 held-out reviews right after 2 of 6 epochs and 86.8 % (86.7 to 87.0)
+after 3 of 3, although a search by loss had chosen to stop after 2 of 6.
 
 The criterion is the cross-entropy on held-out rows after temperature scaling. It is smoother than
 accuracy, and unlike the plain cross-entropy it does not favour a model for being less confident.
@@ -38,13 +38,13 @@ from train.labelled.correlations import pearson
 from train.labelled.rows import Rows
 
 FOLDS = 5
-FEW_ROWS = 300  # up to here every row is held out once
-SEARCH_ROWS = 4_000  # of larger training sets only a sample is searched
+FEW_ROWS = 300  # up to this many, every row is held out once
+SEARCH_ROWS = 4_000  # larger training sets are searched on a sample of at most this size
 MOST_RATES = 5
-#: Epochs of the schedule for up to so many rows: the fewer the rows, the more often they are read.
+#: (rows, epochs): how many epochs up to that many rows get; smaller sets are read more often.
 EPOCHS = ((500, 12), (2_000, 6), (20_000, 4), (math.inf, 3))
 SEARCH_EPOCHS = 4  # of the search on a sample
-#: Larger sets also hold out one row in 20, at most 2,000, of the final training.
+#: Larger sets also hold one row in 20, at most 2,000, out of the final training.
 HELD_OUT_PARTS, MOST_HELD_OUT = 20, 2_000
 
 #: Trains on some rows and returns the logits of others.
@@ -53,16 +53,16 @@ HeldOutLogits = Callable[[Rows, Rows, Plan], Logits]
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut:
-    """How good a trained model is on rows that it was not trained on."""
+    """A trained model's results on rows held out of its training."""
 
     rows: int
-    accuracy: float  # of a regression: Pearson's correlation
-    loss: float  # cross-entropy in nats, at the temperature; of a regression: squared error
+    accuracy: float  # for a regression: Pearson's correlation
+    loss: float  # cross-entropy in nats, at the temperature; for a regression: squared error
     temperature: float  # fitted on these rows
 
     @classmethod
     def of(cls, logits: Logits, labels: Labels) -> Self:
-        """From the logits [N, C] and labels [N] of the rows; of a diverged model the worst."""
+        """From the logits [N, C] and labels [N] of the rows; the worst for a diverged model."""
         if not np.isfinite(logits).all():
             return cls(rows=len(labels), accuracy=0.0, loss=math.inf, temperature=1.0)
         if labels.dtype.kind == "f":
@@ -140,7 +140,7 @@ def candidate_rates(model: BertConfig) -> tuple[float, ...]:
 
 
 def most_epochs(rows: int, config: FinetuneConfig) -> int:
-    """Epochs of the config; where it says `auto`, those that fit so many rows."""
+    """The config's epochs; for `auto`, the number that suits this many rows."""
     if config.epochs != "auto":
         return config.epochs
     return next(epochs for limit, epochs in EPOCHS if rows <= limit)
@@ -157,8 +157,8 @@ def select_plan(
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
-    Then half as many epochs are tried, unless the rows are a sample of more. What the config fixes
-    is kept; where that is both, rows are held out only for a result that `needs_held_out`.
+    Then try half as many epochs, unless only a sample of the rows is searched. What the config
+    fixes is kept; if it fixes both, rows are held out only if `needs_held_out`.
     """
     is_sampled = len(labels) > SEARCH_ROWS
     searches_epochs = config.epochs == "auto"
@@ -196,7 +196,7 @@ def held_out_result(
 
 
 def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
-    """The plan for all rows: that of the search, or, of a sample, its rate and other epochs."""
+    """The plan for all rows: the search's, or, if that used a sample, its rate and other epochs."""
     if rows <= SEARCH_ROWS:
         return plan
     return Plan(learning_rate=plan.learning_rate, epochs=most_epochs(rows, config))
@@ -214,7 +214,7 @@ def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
 
 
 def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
-    """Rows of the final training and rows held out of it: none of up to 4,000 rows.
+    """Rows of the final training, and rows held out of it (none for up to 4,000 rows).
 
     In larger sets the held-out rows decide the temperature, and which seed's classifier is kept.
     """
@@ -246,7 +246,7 @@ def _beyond_the_edge(tried: Mapping[float, tuple[Plan, HeldOut]]) -> float | Non
 
 
 def _plan(values: dict[str, Any]) -> Plan:
-    """Version 0.1.0 also stored the epochs of a schedule that training might not finish."""
+    """A stored plan; version 0.1.0 also stored the length of its schedule, which is ignored."""
     return Plan(learning_rate=values["learning_rate"], epochs=values["epochs"])
 
 

@@ -45,7 +45,7 @@ def train_classifier(
 ) -> None:
     """Train in place, on the model's device; one tick of `progress` per step.
 
-    The loss is the cross-entropy of classes, or the squared error of real numbers (`labels` float).
+    The loss is cross-entropy for classes and squared error for real numbers (float `labels`).
     Dropout and the order of rows depend on the seed only.
     """
     device = model.classifier.weight.device
@@ -62,7 +62,7 @@ def train_classifier(
             rows.input_ids.lengths, batch_size=batch_size, seed=seed, epoch=epoch
         ):
             seed_dropout(seed, step, 0)
-            # In the middle of the step, so that the first and the last one have a rate above 0.
+            # Progress at mid-step, so that the first and the last step have a rate above 0.
             done = (step + 0.5) / total
             factor = schedule_factor(done, warmup=config.warmup, schedule="linear")
             for group in optimizer.param_groups:
@@ -91,7 +91,7 @@ def predict_logits(
     """The logits of each class for each row, [N, C], in row order."""
     device = model.classifier.weight.device
     was_training = model.training
-    if was_training:  # setting it again costs half a millisecond
+    if was_training:  # a redundant call costs half a millisecond
         model.eval()
     found = np.empty((len(rows), model.classifier.out_features), dtype=np.float32)
     for batch, inputs in evaluation_batches(rows, device):
@@ -106,7 +106,7 @@ def predict_logits(
 def loss_function(
     labels: Labels, outputs: int, config: FinetuneConfig, device: torch.device
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    """From the outputs of a model [B, C] and the targets of the rows [B] to their mean loss."""
+    """A function from model outputs [B, C] and row targets [B] to their mean loss."""
     if labels.dtype.kind == "f":
         return lambda predicted, targets: F.mse_loss(predicted[:, 0], targets)
     weights = class_weights(labels, outputs, config).to(device)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from train.finetuning.classifier import Classifier
 from train.labelled.rows import Texts
 
-WORDS = 200  # of each text whose effect is measured; one forward pass for each
+WORDS = 200  # measured per text; each is one more row to classify
 WORD = re.compile(r"\S+")
 
 
@@ -24,7 +24,7 @@ class WordEffect:
     space: str
     word: str
     effect: float | None
-    part: int = 0  # 1: of the second text of a pair
+    part: int = 0  # 1: in the second text of a pair
 
 
 def word_effects(

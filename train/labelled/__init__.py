@@ -3,5 +3,5 @@
     train.csv, --text title          ->  Texts(first=["Excellent", ..]), labels ["1", ..]
     labels [1, 0], predicted [1, 1]  ->  Scores: accuracy 0.5
 
-It has the baseline of bag-of-words and no model of torch.
+It has the bag-of-words baseline, and no torch models.
 """

@@ -62,7 +62,7 @@ def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Score
 def fit_bag_of_words(
     texts: Sequence[str], labels: Rows, *, source: str, is_balanced: bool = False
 ) -> Callable[[Sequence[str]], Rows]:
-    """Train on texts and their classes; returns what predicts the class of each of other texts.
+    """Train on texts and their classes; returns a function that predicts classes of other texts.
 
     `is_balanced` gives every class the same total weight. Raises InputError if scikit-learn is not
     installed, if no training row has a word, or if all training rows have one class.
@@ -85,7 +85,7 @@ def fit_bag_of_words(
 
 
 def count_words(texts: Sequence[str], *, source: str) -> tuple[Any, Any]:
-    """TF-IDF of words and word pairs, trained on the texts; and the features of these texts.
+    """TF-IDF of words and word pairs, fitted on the texts, and the features of these texts.
 
     Raises InputError without scikit-learn, and if no text of the source has a word.
     """

@@ -1,4 +1,4 @@
-"""Scores of a regression: the correlation of predictions with targets, as GLUE's STS-B has it."""
+"""Scores of a regression: the correlation of predictions with targets, as in GLUE's STS-B."""
 
 from dataclasses import asdict, dataclass
 from typing import Any, Self

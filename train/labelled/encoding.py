@@ -5,8 +5,8 @@
 
 B batch, S sequence. A pair that is too long loses tokens at the end of its longer text, one at a
 time. Batches are padded to one of four fixed widths: short texts cost less, and there are still few
-shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU). Where a CPU only
-answers, rows are few and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
+shapes (a new shape costs a compilation on CUDA and a kernel cache entry on CPU). In evaluation on a
+CPU, batches are small and padded to a multiple of 8: 1.3 to 1.4 times as many texts per CPU second
 (`tests/benchmarks/serve_speed.py`).
 """
 
@@ -28,7 +28,7 @@ from train.labelled.rows import Rows, Texts
 TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together
 WIDTHS = 4
-CPU_WIDTH = 8  # S is a multiple of it where a CPU answers
+CPU_WIDTH = 8  # S is a multiple of it in evaluation on a CPU
 EVALUATION_BATCH, CPU_BATCH = 128, 16
 
 Inputs = tuple[Tensor, Tensor, Tensor]  # of a model, see `Encoded.inputs`

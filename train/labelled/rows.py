@@ -40,7 +40,7 @@ class Texts:
 
     @property
     def columns(self) -> list[list[str]]:
-        """One or two."""
+        """One or two columns of texts."""
         return [self.first] if self.second is None else [self.first, self.second]
 
     def take(self, rows: Rows) -> "Texts":
@@ -69,7 +69,7 @@ class Labelled:
         return Labelled(self.texts.take(rows), [self.labels[row] for row in rows], self.source)
 
     def digest(self) -> str:
-        """sha256, hex, of texts and labels in order; equal rows of different files are equal."""
+        """sha256, hex, of texts and labels in order; the same for equal rows of two files."""
         columns = [self.texts.first, self.texts.second, self.labels]
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
@@ -191,7 +191,7 @@ def hold_out(
 
 
 def sample(labelled: Labelled, size: int, *, seed: int) -> Labelled:
-    """`size` random rows, or all if there are fewer; a smaller sample begins a larger one."""
+    """`size` random rows, or all if there are fewer; smaller samples start larger ones."""
     order = permutation(stream_key(seed, "finetune/examples"), len(labelled))
     return labelled.take(order[:size])
 
@@ -219,7 +219,7 @@ def _read(
 
 
 def _joined(source: str, table: pa.Table, names: Sequence[str]) -> list[str]:
-    """Columns as one text a row, a line each, as sources join them."""
+    """One text per row, each column on its own line, as sources join them."""
     columns = [_texts(source, table, name) for name in names]
     return ["\n".join(row) for row in zip(*columns, strict=True)]
 

@@ -6,9 +6,9 @@
 
     step 300: NSP accuracy is 50.1% over the last 2,560 pairs, which is guessing. Look at ...
 
-A line of metrics is of one batch (the losses, the accuracies) or of the steps since the line before
-(speed, waiting), so each check reads several lines and leaves room for chance. A cause is named
-once, and again only after it had gone.
+A number in a line covers one batch (accuracies, gradient norm) or the steps since the line before
+(losses, speed, waiting), so each check reads several lines and allows for chance. A cause is
+reported once, and again only after it has gone.
 """
 
 import math
@@ -22,11 +22,11 @@ from typing import Any
 Line = Mapping[str, Any]
 
 FEW, SOME, MANY = 5, 20, 200  # lines of metrics: to notice, to judge, to remember
-GONE_AFTER = 10  # lines without it, and a cause has gone
+GONE_AFTER = 10  # a cause has gone after so many lines without it
 HELDOUT = "heldout/mlm_loss"
 
-#: When a run of a known number of steps must have got somewhere (shares of it), and one by the
-#: clock (steps).
+#: When a run must have made progress: a share of its steps, if their number is known, or, with a
+#: time budget, a number of steps.
 LEARNS_AFTER, LEARNS_AFTER_STEPS = 0.1, 500
 LEAVES_PLATEAU_AFTER, LEAVES_PLATEAU_AFTER_STEPS = 0.2, 1000
 FIRST_STEPS = 100  # in which nothing is expected of a run, however short
@@ -80,7 +80,7 @@ class Past:
                 self.first.append(line)
 
     def last(self, name: str, number: int, *, skip: int = 0) -> list[float]:
-        """Up to so many of the newest numbers of that name, the newest first; `skip` newer ones."""
+        """The finite ones of the newest `number` values, newest first, after `skip` newer ones."""
         newest = islice(reversed(self.lines), skip, skip + number)
         return [line[name] for line in newest if math.isfinite(line.get(name, math.nan))]
 
@@ -99,7 +99,7 @@ class Health:
     """Reads the lines of a run as they come, and reports what is wrong."""
 
     def __init__(self, *, total_steps: int | None) -> None:
-        """None: the run ends with its time budget."""
+        """`total_steps` None: the run ends with its time budget."""
         self._past = Past(total_steps=total_steps)
         self._lines_since: dict[str, int] = {}  # causes that were reported and have not gone
 
@@ -140,7 +140,7 @@ def not_a_number(past: Past) -> str | None:
 
 
 def learning_rate_zero(past: Past) -> str | None:
-    """The last step of a schedule may have it, two lines in the middle may not."""
+    """The last step may have a learning rate of 0; two lines in the middle may not."""
     rates = past.last("learning_rate", 2)
     if rates != [0.0, 0.0] or past.step == past.total_steps:
         return None
@@ -238,7 +238,7 @@ def nsp_at_chance(past: Past) -> str | None:
 
 
 def nsp_too_easy(past: Past) -> str | None:
-    """As good as no mistake: the pairs give themselves away, or are known by heart."""
+    """Almost no mistakes: the pairs give themselves away, or are known by heart."""
     pairs, accuracy = _nsp(past)
     if pairs < PAIRS or accuracy < 1 - EASY_ERRORS:
         return None

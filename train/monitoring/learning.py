@@ -86,7 +86,7 @@ class Learning:
 
 
 class LearningLog:
-    """Writes the file of one run; one process of it does.
+    """Writes the file of one run, in only one of its processes.
 
     Lines after `start_step` were written by a process that died before it saved; they are removed.
     """
@@ -97,7 +97,7 @@ class LearningLog:
             _keep_until(self._path, start_step)
 
     def write(self, step: int, rows: list[HeldOutRow], guesses: Guesses) -> None:
-        """One evaluation; the first one writes the rows, too."""
+        """Append one evaluation; the first one writes the rows, too."""
         lines = [] if self._path.exists() else [{"rows": [asdict(row) for row in rows]}]
         with self._path.open("a", encoding="utf-8") as file:
             for values in (*lines, {"step": step, **asdict(guesses.rounded())}):

@@ -1,4 +1,4 @@
-"""What a run says of itself: the same numbers to a progress line, a file and TensorBoard."""
+"""A run's metrics: the same numbers go to a progress line, a file and TensorBoard."""
 
 import json
 import sys
@@ -46,7 +46,7 @@ class MetricsLog:
         health: Health | None = None,
         tracker: Tracker | None = None,
     ) -> None:
-        self._run, self._writes = run, writes  # one process of a run does
+        self._run, self._writes = run, writes  # only one process of a run does
         self._health, self._tracker = health, tracker
         path = run / METRICS
         if writes:
@@ -78,11 +78,11 @@ class MetricsLog:
                     files.callback(self._board.close)
 
     def advance(self) -> None:
-        """One step of the progress line."""
+        """Advance the progress line by one step."""
         self._progress.advance()
 
     def write(self, step: int, values: dict[str, Any]) -> None:
-        """One line: `values` are numbers, or strings, which TensorBoard does not get.
+        """Write a line: `values` are numbers, or strings, which TensorBoard does not get.
 
         Raises JobFailedError where it cannot be written.
         """
@@ -94,7 +94,7 @@ class MetricsLog:
             for name, value in values.items():
                 if not isinstance(value, str):
                     self._board.add_scalar(name, value, step)
-            self._board.flush()  # or a killed process takes two minutes of them along
+            self._board.flush()  # otherwise a kill loses up to two minutes of them
         if self._tracker:
             self._tracker.log(step, scalars(values))
         self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
@@ -112,7 +112,7 @@ class MetricsLog:
             ) from error
 
     def warn(self, warning: object) -> None:
-        """A line of its own beside the progress; one process of a run says it."""
+        """Print a warning on a line of its own; only one process of a run does."""
         if self._writes:
             tqdm.write(f"warning: {warning}", file=sys.stderr)
 
@@ -121,7 +121,7 @@ class MetricsLog:
 
 
 def _without_tensorboard(hook: Hook) -> Hook:
-    """What prints the errors of threads; TensorBoard's are raised by its next call as well."""
+    """The hook without TensorBoard's errors, which its next call raises as well."""
 
     def print_error(error: threading.ExceptHookArgs) -> None:
         if type(error.thread).__name__ != "_AsyncWriterThread":
@@ -131,7 +131,7 @@ def _without_tensorboard(hook: Hook) -> Hook:
 
 
 class _Progress:
-    """The progress line, and once an estimate of the end."""
+    """The progress line, and a single estimate of the end."""
 
     def __init__(self, start_step: int, max_steps: int | None, *, is_shown: bool) -> None:
         self._is_shown, self._has_line = is_shown, False

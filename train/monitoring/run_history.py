@@ -19,7 +19,7 @@ Points = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps, values
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A run of any state: complete, still training or killed."""
+    """A run in any state: complete, still training or killed."""
 
     name: str
     config: RunConfig
@@ -44,7 +44,7 @@ class RunHistory:
         return columns[:, 0], columns[:, 1]
 
     def last(self, name: str, number: int = 10) -> float | None:
-        """The mean of the newest values of a metric, as one is noisy; None if there are none."""
+        """The mean of a metric's newest values, since one is noisy; None if there are none."""
         values = self.points(name)[1]
         return float(values[-number:].mean()) if len(values) else None
 

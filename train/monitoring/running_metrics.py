@@ -26,7 +26,7 @@ class StepTimer:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time in which the model has no batch."""
+        """Measure the time in which the model has no batch."""
         start = time.perf_counter()
         yield
         self._waited += time.perf_counter() - start
@@ -50,8 +50,8 @@ class RunningMetrics:
         running.line(totals)  ->  {"mlm_loss": 6.21, "tokens_per_second": 9012.5, ...}
 
     Losses are means over all masked tokens and pairs since the last line. Accuracies and the data
-    digest are those of its last batch alone. Tokens are real ones; slots are tokens and padding, on
-    which the device works alike, so `mfu` counts both and `mfu_of_tokens` what was worth it.
+    digest are those of its last batch alone. Tokens are real ones; slots are tokens and padding,
+    which cost the device the same, so `mfu` counts both and `mfu_of_tokens` only the tokens.
     `carried` is the `state` of an earlier process.
     """
 
@@ -60,15 +60,14 @@ class RunningMetrics:
     ) -> None:
         self.timer = StepTimer()
         self._world, self._peak_flops = world, peak_flops
-        # Of an earlier process, the sums of all processes.
+        # The sums that all processes had reached earlier; rank 0 alone adds them.
         earlier = carried if carried and world.is_main else (0.0, 0.0, 0.0, 0.0)
         self._losses = torch.tensor(earlier[:2], dtype=torch.float64, device=world.device)
         self._predictions, self._pairs = map(int, earlier[2:])
         self._flops, self._slots = 0.0, 0
 
     def add(self, loaded: LoadedBatch[Any], losses: Tensor, *, flops: float, slots: int) -> None:
-        """Add a step: this process's part of the batch, its sums of both losses [2], its FLOPs and
-        its slots, padding included."""
+        """Add this process's part of a step: sums of both losses [2], FLOPs, slots with padding."""
         self._losses += losses
         self._predictions += loaded.num_predictions
         self._pairs += loaded.num_pairs

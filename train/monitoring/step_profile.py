@@ -44,7 +44,7 @@ class StepProfile:
         self._profile.stop()
 
     def step(self) -> None:
-        """The end of a step."""
+        """Mark the end of a step."""
         self._profile.step()
 
     def _write(self, profiled: profile) -> None:

@@ -1,4 +1,4 @@
-"""The lines of metrics to Weights & Biases or MLflow, in one tracked run for each run.
+"""Sends the lines of metrics to Weights & Biases or MLflow, one tracked run per run.
 
 {"mlm_loss": 6.2, "nsp_loss": 0.7, "learning_rate": 1e-3}
 ->  train/loss 6.9, train/mlm_loss 6.2, train/nsp_loss 0.7, train/learning_rate 0.001
@@ -67,7 +67,7 @@ def scalars(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 class WandbRun:
-    """W&B ignores steps that it has: those after a checkpoint that are trained again."""
+    """W&B ignores steps that it already has: those trained again after a resume."""
 
     def __init__(self, run: Path, config: Mapping[str, Any], known: str | None) -> None:
         import wandb

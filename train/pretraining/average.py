@@ -58,8 +58,8 @@ class Averaged:
 def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> Averaged:
     """Write the mean of the newest `last` checkpoints of a run; measure it on `shards`, if given.
 
-    Raises InputError where there are fewer, one between them is missing, their weights differ in
-    shape, or `out` holds anything but the same average.
+    Raises InputError if there are fewer, if one in between is missing, if their weights differ in
+    shape, or if `out` holds anything but the same average.
     """
     config, tokenizer, _ = load_run(run)  # checks that they belong together
     folders = _newest(run, config, last=last)
@@ -108,7 +108,7 @@ def mean_of(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
 
 
 def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
-    """The newest checkpoints, oldest first, if none between them has been removed."""
+    """The newest `last` checkpoints, oldest first. Raises InputError if any is missing."""
     kept = list_checkpoints(run)
     steps = [step_of(folder) for folder in kept]
     if len(kept) < last:
@@ -130,7 +130,7 @@ def _newest(run: Path, config: RunConfig, *, last: int) -> list[Path]:
 
 
 def _evaluated(run: Path, state: TrainState, shards: Path | None) -> Evaluation | None:
-    """The held-out result, also written; None without shards to measure it on."""
+    """Measure and write the held-out result; None without shards to measure it on."""
     if shards is None:
         return None
     heldout = evaluate_run(run, shards, split="validation", batch_size=BATCH_SIZE, limit=None)

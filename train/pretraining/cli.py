@@ -157,14 +157,14 @@ def pretrain(
 
 
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:
-    """The options that start the same run again, also where the recipe has changed meanwhile."""
+    """The options that reproduce the run, even if the recipe has changed since."""
     [(name, given)] = recorded_options().items()
     chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
     return {name: given | chosen}
 
 
 def _cool_down(text: str | None) -> "CoolDown | None":
-    """What --cool-down-from names."""
+    """The run and step that --cool-down-from names; None without it."""
     from train.pretraining.cool_down import CoolDown, parse_cool_down
 
     if text is None:
@@ -183,7 +183,7 @@ def _patience(timeout: str) -> timedelta:
 def _check_options(
     preset: str | None, options: dict[str, Any], given: dict[str, Any], sources: dict[str, Any]
 ) -> None:
-    """Complain about what is given before torch is imported."""
+    """Check the options before torch is imported. Raises UsageError."""
     if sources["start_from"] and sources["init"]:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
     if sources["cool_down_from"]:
@@ -201,7 +201,7 @@ def _check_options(
 
 
 def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
-    """Print how it ended; a run that was stopped exits with 75."""
+    """Print the outcome; a stopped run exits with code 75."""
     from train.engine.distributed import is_main_process
     from train.pretraining.evaluate import as_table
 

@@ -44,7 +44,7 @@ def parse_cool_down(text: str) -> tuple[str, int]:
 
 
 def settings_of(start: CoolDown) -> dict[str, Setting]:
-    """The run's settings at that step, with more `max_steps`: the decay is the last fifth.
+    """The run's settings at that step, with `max_steps` such that the decay is the last fifth.
 
     Raises InputError where the run or the checkpoint does not exist.
     """
@@ -63,7 +63,7 @@ def with_decay(
 ) -> dict[str, Setting]:
     """The settings with a decay from the step after `start` to the last one.
 
-    Raises InputError where there are no such steps, or where what is given says otherwise.
+    Raises InputError if there are no such steps, or if a `given` option contradicts the decay.
     """
     last = int(settings["max_steps"].value)
     if last <= start.step:

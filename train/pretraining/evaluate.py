@@ -1,8 +1,8 @@
 """How good a pretrained model is on examples it has not seen.
 
-Two yardsticks stand beside the model, computed on the very same masks: the cross-entropy of the
-training unigram (what a model knows that has only counted words), and the accuracy of always
-guessing the most frequent word.
+The model is compared with two baselines, computed on the same masks: the cross-entropy of the
+training unigram (a model that has only counted words), and the accuracy of always guessing the most
+frequent word.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate each example once; each process takes a part and all get the same numbers.
 
-    `log_unigram` [V]: of the manifest.
+    `log_unigram` [V] comes from the manifest.
     """
     unigram = torch.from_numpy(log_unigram).to(world.device)
     was_training = model.training
@@ -117,7 +117,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Measure the newest checkpoint of a run on a split of a data set.
 
-    Raises InputError where the shards are of another tokenizer or longer than the model's
+    Raises InputError if the shards have another tokenizer, or examples longer than the model's
     positions.
     """
     config, tokenizer, weights = load_run(run)
@@ -147,7 +147,7 @@ def evaluate_run(
 
 
 def as_table(evaluation: Evaluation, *, split: str = "validation") -> Iterator[str]:
-    """The numbers as lines of text, each beside its yardstick."""
+    """The numbers as lines of text, each next to its baseline."""
     what = "held-out" if split == "validation" else "training"
     loss, unigram = evaluation.mlm_loss, evaluation.unigram_loss
     better = "better" if loss <= unigram else "worse"

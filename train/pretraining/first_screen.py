@@ -1,4 +1,4 @@
-"""What is printed before the first step: what is trained on what, for how long, and where it goes.
+"""The summary printed before the first step: model, device, data, duration and output files.
 
 model      4 layers of 256: 11,171,074 parameters
 device     cpu, fp32, 1 process of 2 threads
@@ -19,7 +19,7 @@ from train.pretraining.trainer import Trainer
 
 
 def first_screen(trainer: Trainer, config: RunConfig) -> list[str]:
-    """Lines about a trainer that has not begun."""
+    """The lines of the summary, for a trainer that has not started."""
     examples, held_out = (trainer.manifest.num_examples(name) for name in ("train", "validation"))
     lines = {
         "model": _model(config.model),

@@ -18,7 +18,7 @@ from train.artifacts.huggingface_tokenizer import vocabulary_differences
 from train.artifacts.pretrained import kind_of
 from train.artifacts.run import with_dropout
 
-# Where a folder may differ from its preset: it depends on the data, or not on the weights.
+# Fields that may differ from the preset: they depend on the data, or do not affect the weights.
 FREE = (
     "vocab_size",
     "max_position_embeddings",

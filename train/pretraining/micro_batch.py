@@ -2,10 +2,10 @@
 
     the process's 96 examples  ->  96 do not fit  ->  48 do not fit  ->  24 fit: 4 passes a step
 
-A size is tried on a copy of the model with full-length examples, for two optimizer steps: with its
-moments, and with the gradients of the pass before. Meanwhile some memory is set aside, for batches
-that are read ahead and for the threads of the run. On CPU only a limit of the process is noticed
-(`ulimit -v`): Linux promises more memory than there is, and kills who uses it.
+A size is tried on a copy of the model with full-length examples for two optimizer steps, so that
+the moments and the gradients of an earlier pass take their memory too. Meanwhile some memory is set
+aside for batches read ahead and for the threads of the run. On CPU only a process limit is noticed
+(`ulimit -v`): Linux overcommits memory and kills processes that use too much of it.
 """
 
 import gc
@@ -75,7 +75,7 @@ def _fits(size: int, config: RunConfig, world: World) -> bool:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        fits = False  # the error refers to the tensors until here
+        fits = False  # until here the error keeps the tensors alive
     else:
         fits = True
     gc.collect()
@@ -93,7 +93,7 @@ def _compiles(config: RunConfig, world: World) -> bool:
 
 
 def _try_steps(size: int, config: RunConfig, world: World) -> None:
-    """Two steps, in this process alone."""
+    """Run two steps in this process alone."""
     training, alone = config.training, World(0, 1, world.device)
     length = config.data.max_seq_length
     slab = max(training.batch_size // world.size, min(SLAB_ROWS, SLAB_TOKENS // length))

@@ -18,11 +18,11 @@ TABLE = "encoder.embeddings.position_embeddings.weight"
 
 
 def with_positions(config: BertConfig, longest: int) -> BertConfig:
-    """The config with positions for examples of `longest` tokens, and not fewer than it has.
+    """The config with positions for examples of `longest` tokens, and never fewer than it has.
 
     Slower rotations keep more positions distinct. Warner et al. 2024 (2.2.2) went from 1,024 tokens
-    to 8,192 with a base of 160,000 instead of 10,000 in global layers; here it is multiplied by
-    twice the growth, too. Local layers see the same distances as before.
+    to 8,192 with a base of 160,000 instead of 10,000 in global layers; here it also grows by
+    a factor of twice the growth in length. Local layers see the same distances as before.
     """
     growth = longest / config.max_position_embeddings
     if growth <= 1:

@@ -34,7 +34,7 @@ QUERIES = 64  # at once: [64, V] float32 stays near the processor
 
 @dataclass(frozen=True, kw_only=True)
 class NgramLosses:
-    """Mean cross-entropies over the masked tokens, in nats, after counting so many tokens."""
+    """Mean cross-entropies over the masked tokens, in nats; `ngram_tokens` were counted."""
 
     ngram_tokens: int
     bigram_loss: float
@@ -46,7 +46,7 @@ class NgramLosses:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """The losses as lines of text."""
         return [
             f"n-grams of {self.ngram_tokens:,} tokens, from the visible neighbours on both sides",
             f"  bigram            {self.bigram_loss:6.3f}",
@@ -132,7 +132,7 @@ def _losses(
 
 
 def _cross_entropy(scores: Floats, labels: Ints) -> float:
-    """Sum of the negative log-probabilities of the labels [B], of scores [B, V] not normalized."""
+    """Sum of the negative log-probabilities of labels [B], from unnormalized scores [B, V]."""
     totals = scores.sum(1, dtype=np.float64)
     return float(-np.log(scores[np.arange(len(labels)), labels] / totals).sum())
 

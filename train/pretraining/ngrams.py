@@ -64,7 +64,7 @@ class _TableBuilder:
     def __init__(self, contexts: Ints) -> None:
         self._contexts = np.unique(contexts)
         self._parts: list[tuple[Ints, Ints, Ints]] = []
-        self._with_count = np.zeros(5, dtype=np.int64)  # entries that occur so many times; 0 unused
+        self._with_count = np.zeros(5, dtype=np.int64)  # entries by count, 1 to 4; 0 unused
 
     def add(self, contexts: Ints, tokens: Ints, counts: Ints) -> None:
         """Distinct entries, [E] each."""
@@ -97,7 +97,7 @@ def _discounts(with_count: Ints) -> Floats:
 
 
 class TrigramModel:
-    """What follows two tokens, counted in a corpus, for the queries that are given at once.
+    """What follows two tokens, counted in a corpus; all queries are given up front.
 
     `tokens` [N] is the corpus. A query is the token before the one to predict, `near` [B], and the
     token before that, `far` [B]; -1 where it is unknown. Reversed tokens give a model of what comes

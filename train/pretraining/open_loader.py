@@ -26,11 +26,11 @@ class RunData(NamedTuple):
 def open_loader(
     shards: Path, training: PretrainConfig, world: World, *, state: dict[str, Any]
 ) -> RunData:
-    """This process's part of the global batches, from a `Loader.state_dict` on, or from the
-    beginning where `state` is empty; and the validation shards.
+    """Open this process's loader at a `Loader.state_dict`, and the validation shards.
 
-    Raises InputError for bad shards, for missing validation shards, where ranks skip different
-    shards, and where the checkpoint's order of examples is another one.
+    An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
+    validation shards, if ranks skip different shards, and if the order of examples is not the
+    checkpoint's.
     """
     checks: dict[str, Any] = {
         "check_shards": training.check_shards,
@@ -52,10 +52,10 @@ def open_loader(
         **checks,
     )
     validation = None
-    if loader.shards.manifest.num_examples("validation"):  # fails now, not when it is evaluated
+    if loader.shards.manifest.num_examples("validation"):  # fail now, not at the evaluation
         validation = ShardSet(shards, "validation", **checks)
     if state:
-        world.broadcast_from_main(lambda: loader.load_state_dict(state))  # rank 0 alone complains
+        world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
     of_both = [found for found in (loader.shards, validation) if found]
     _check_same_on_all_ranks(sorted(name for found in of_both for name in found.skipped), world)

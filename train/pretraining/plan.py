@@ -40,7 +40,7 @@ class Plan:
     model: BertConfig
     settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
     manifest: Manifest
-    left_out: float = 0.0  # attention dropout that a new run on CUDA does without
+    left_out: float = 0.0  # attention dropout that a new run on CUDA drops
 
     @property
     def values(self) -> dict[str, Value]:
@@ -132,7 +132,7 @@ def _run_in(out: Path) -> RunConfig | None:
 
 
 def _resolved(precision: Setting, world: World) -> Setting:
-    """`auto` as what this device has."""
+    """`auto` resolved for this device."""
     return Setting(resolve_precision(str(precision.value), world.device), precision.source)
 
 
@@ -154,7 +154,7 @@ def _model(
     longer = with_positions(model_of(start_from, dropout=dropout), longest)
     if preset is None:
         return longer
-    return replace(model, global_rope_theta=longer.global_rope_theta)  # no choice of a preset
+    return replace(model, global_rope_theta=longer.global_rope_theta)  # not up to the preset
 
 
 def _with_dropout_of(there: BertConfig, model: BertConfig) -> BertConfig:

@@ -62,11 +62,11 @@ def pretrain(
 
     A new run may start from the weights and moments of another run (`start_from`), from the
     weights of a Hugging Face folder (`init`), or continue another run from a checkpoint, on the
-    same data, with the decay that `training` says (`cool_down_from`). A `note` is printed
+    same data, with the decay that `training` sets (`cool_down_from`). A `note` is printed
     before the first step; `profile` steps are profiled; `track` also sends the metrics to a
     tracker; `options` of the command are recorded in run.json. Raises InputError for everything
     the user can fix, OutOfMemoryError where a step does not fit, and DivergedError where the loss
-    is not finite any more.
+    is no longer finite.
     """
     check_tracker(track)
     sources: dict[str, Any] = {"start_from": start_from, "init": init}
@@ -77,8 +77,8 @@ def pretrain(
         training = _with_precision(training, model, world)
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out)))
         read_config = partial(_config, out, model, training, manifest, world)
-        if world.any(is_restart()):  # torchrun counts the restarts of this machine only
-            resume = True  # `out` holds the run that failed a moment ago, or still an older one
+        if world.any(is_restart()):  # torchrun counts only this machine's restarts
+            resume = True  # `out` holds the run that just failed, or still an older one
             overwrite = overwrite and not _is_run_of(out, read_config(overwrite=False), world)
         config = read_config(overwrite=overwrite)
         existing: dict[str, Any] = {"resume": resume, "overwrite": overwrite}
@@ -95,7 +95,7 @@ def pretrain(
 
 
 def _with_precision(training: PretrainConfig, model: BertConfig, world: World) -> PretrainConfig:
-    """`auto` as what the device has. Raises InputError where that has no unpadded attention."""
+    """Resolve `auto` for the device. Raises InputError if --unpadded cannot run there."""
     resolved = resolve_precision(training.precision, world.device)
     training = replace(training, precision=resolved)
     _check_unpadded(model, training)
@@ -130,7 +130,7 @@ def _config(
     *,
     overwrite: bool,
 ) -> RunConfig:
-    """The config of the run, with the micro-batch that an earlier process of it found.
+    """The config of the run, with the micro-batch size that an earlier process found.
 
     Raises InputError for batches that cannot be divided equally.
     """
@@ -148,7 +148,7 @@ def _config(
 
 
 def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
-    """The config with a number where `--micro-batch-size auto` is still open."""
+    """The config, with `--micro-batch-size auto` resolved to a number."""
     if config.training.micro_batch_size != "auto":
         return config
     found = find_micro_batch_size(config, world)
@@ -175,14 +175,14 @@ def _out_of_memory_in_one_line(config: RunConfig, world: World) -> AbstractConte
 
 @contextmanager
 def _own_folder(out: Path) -> Iterator[None]:
-    """The main process holds the folder's lock; InputError for a folder that is not a run's."""
+    """Hold the folder's lock. Raises InputError if the folder is neither empty nor a run."""
     check_run_folder(out)
     with locked_folder(out):
         yield
 
 
 def _write_folder(out: Path, config: RunConfig, shards: Path, *, replaces: bool) -> None:
-    """Called last: a new run that is refused leaves the old one alone."""
+    """Called last, so that a new run that is refused leaves the old one alone."""
     if replaces:
         remove_run(out)
     write_run(out, config, load_tokenizer(shards / TOKENIZER))
@@ -199,7 +199,7 @@ def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:
 
 
 def _check_unpadded(model: BertConfig, training: PretrainConfig) -> None:
-    """Before anything is written; attention would only fail in the first step."""
+    """Checked before anything is written; otherwise attention fails in the first step."""
     has_kernel = torch.cuda.is_available() and training.precision != "fp32"
     if training.unpadded and has_kernel and model.attention_probs_dropout_prob:
         raise InputError(

@@ -45,13 +45,13 @@ def find_resume_point(
 ) -> ResumePoint:
     """The newest checkpoint in `out`, else what a new run starts from.
 
-    With `overwrite`, checkpoints in `out` do not count. A new run starts from another run
-    (`start_from`), a checkpoint within it (`cool_down_from`), a Hugging Face folder (`init`), whose
+    With `overwrite`, checkpoints in `out` are ignored. A new run starts from another run
+    (`start_from`), a step of another run (`cool_down_from`), a Hugging Face folder (`init`), whose
     tokenizer `shards` must have, or from the seed.
 
     A damaged checkpoint is set aside with a warning on standard error and the one before it is
-    taken: some steps are repeated, with the same result. Raises InputError instead of spoiling a
-    run that is there.
+    used: some steps are repeated, with the same result. Raises InputError rather than damage an
+    existing run.
     """
     other = cool_down_from.run if cool_down_from else start_from
     if other and other.resolve() == out.resolve():
@@ -130,7 +130,7 @@ def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
 def _check_may_continue(
     out: Path, config: RunConfig, there: RunConfig, state: TrainState, *, resume: bool
 ) -> None:
-    """Raises InputError where `--resume` is missing, or the run is longer than the config's."""
+    """Raises InputError if `--resume` is missing, or the run is already past the last step."""
     training = config.training
     if training.budget is None and state.step > training.max_steps:
         raise InputError(
@@ -177,7 +177,7 @@ def _from_other_run(other: Path, config: RunConfig) -> ResumePoint:
 
 
 def _from_step(start: CoolDown, config: RunConfig) -> ResumePoint:
-    """All of a checkpoint of another run, from which its next step would have started.
+    """A step of another run: weights, moments and data position, to continue from there.
 
     Raises InputError where the run has another model, data set or optimizer.
     """
@@ -205,6 +205,6 @@ def _from_step(start: CoolDown, config: RunConfig) -> ResumePoint:
 
 
 def _without_dropout(config: RunConfig) -> RunConfig:
-    """Dropout is not part of the weights: a run may change the one of the run it starts from."""
+    """Dropout is not part of the weights: a run need not have that of the run it starts from."""
     model = replace(config.model, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return replace(config, model=model)

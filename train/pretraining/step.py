@@ -1,9 +1,9 @@
 """One training step (Devlin et al. 2018, section 3.1): masked words and next sentences.
 
-The loss is the sum over masked words divided by their number in the *global* batch, of all
-processes and forward passes, and likewise for next sentences. The numbers come with the batch;
-before the forward pass processes add up those of their parts. (Averaging the means of the parts is
-another objective: it weighs a word more where its part has fewer of them.)
+The loss is the sum over masked words divided by their number in the *global* batch, over all
+processes and forward passes; likewise for next sentences. The numbers come with the batch, and the
+processes add them up before the forward pass. (Averaging the means of the parts would be another
+objective: it gives a word more weight if its part has fewer of them.)
 """
 
 from collections.abc import Sequence
@@ -53,7 +53,7 @@ def train_step(
                     )
                 mlm, nsp = losses.unbind()
                 loss = mlm / predictions + nsp / pairs
-                (loss * world.size).backward()  # what averages over processes now gives the sum
+                (loss * world.size).backward()  # averaging over processes now gives the sum
             sums += torch.cat([losses.detach(), hits])
     norm = clip_gradients(model, clip)
     optimizer.step()
@@ -62,17 +62,17 @@ def train_step(
 
 
 def clip_gradients(model: nn.Module, clip: float) -> Tensor:
-    """Bound the norm of the gradient, of all processes' parts of it; gives it as it was."""
+    """Clip the global gradient norm in place; returns the norm before clipping."""
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = full_tensor(nn.utils.get_total_norm(gradients))
-    # On CPU reading the norm is cheaper than a product of everything with 1; CUDA would wait.
+    # On CPU, reading the norm is cheaper than multiplying everything by 1; CUDA would wait.
     if norm.device.type != "cpu" or norm > clip > 0:
         nn.utils.clip_grads_with_norm_(model.parameters(), clip or float("inf"), norm)
     return norm
 
 
 def _weights_converted_once(device: torch.device) -> AbstractContextManager[object]:
-    """Autocast forgets its bfloat16 copies of the weights when the outermost of them ends."""
+    """Keep autocast's bfloat16 weight copies, which it drops when its outermost context ends."""
     return torch.autocast(device.type, enabled=False)
 
 
@@ -108,7 +108,7 @@ def _global_counts(loaded: LoadedBatch[Any], world: World) -> Tensor:
 
 
 def _is_full(loaded: LoadedBatch[Any]) -> bool:
-    """Whether nothing is padded; counted beforehand, for asking the GPU would mean waiting."""
+    """Whether nothing is padded; counted beforehand, since asking the GPU would mean waiting."""
     slots: int = loaded.batch.input_ids.numel()
     return loaded.num_tokens == slots
 

@@ -49,7 +49,7 @@ STOP_CHECK_EVERY = 8  # evaluation batches
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call of `pretrain` ended."""
+    """The result of a call to `pretrain`."""
 
     step: int
     is_new: bool  # False: the run was already complete
@@ -136,7 +136,7 @@ class Trainer:
                     self._save()
 
             if self._is_over() and self.heldout is None and not control.is_stopped:
-                self._evaluate()  # the process before was stopped during its last evaluation
+                self._evaluate()  # the previous process was stopped during its last evaluation
             self.world.broadcast_from_main(self.writer.wait)
         is_complete = self._is_over() and not control.is_stopped
         if is_complete and self.world.is_main:
@@ -259,7 +259,7 @@ class Trainer:
             self.learning.write(self.step, held_out_rows(batches), guesses)
 
     def _rows_in_memory(self) -> int:
-        """Rows of a forward pass of training."""
+        """Rows per forward pass in training."""
         return self.training.rows_per_pass(self.world.size)
 
     def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:

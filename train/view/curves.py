@@ -93,7 +93,7 @@ class CurvePages:
         }
 
     def data(self, query: Values) -> Any:
-        """All lines as plain values; only the version where the query has it already."""
+        """All lines as plain values; only the version if the query already has it."""
         version = " ".join(_version(run) for run in self._runs)
         if query.get("version") == version:
             return {"version": version}
@@ -146,7 +146,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _version(run: Path) -> str:
-    """Changes with the file of metrics and the end of the run."""
+    """A text that changes with the metrics file and at the end of the run."""
     path = run / METRICS
     size = path.stat().st_size if path.exists() else 0
     return f"{size}{'!' if (run / SUMMARY).exists() else ''}"

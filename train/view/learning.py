@@ -17,7 +17,7 @@ from pipeline.view.site import Tab
 from train.artifacts.run import TOKENIZER, read_run
 from train.monitoring.learning import Guesses, HeldOutRow, Learning
 
-EVALUATIONS = 200  # of a page; of more, some in between are left out
+EVALUATIONS = 200  # per page; if there are more, some in between are left out
 
 
 class LearningPages:

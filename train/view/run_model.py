@@ -1,4 +1,4 @@
-"""The newest model of a run that may still be training, loaded when it is first asked."""
+"""The newest model of a run that may still be training, loaded on first use."""
 
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ LEAST_PROBABILITY = 1e-9  # a loss stays finite
 
 
 class RunModel:
-    """On the CPU: a page takes no memory from the GPU that trains it.
+    """A run's newest model, on the CPU: a page takes no memory from the GPU that trains it.
 
     Requests come from several threads and take turns.
     """
@@ -42,7 +42,7 @@ class RunModel:
             return fill_with(pretrained, model, text, top=top, name=self.run)
 
     def newest_checkpoint(self) -> Path | None:
-        """The one that answers now."""
+        """The checkpoint that answers now."""
         return latest_checkpoint(self.run)
 
     def guess_rows(self, examples: Examples) -> tuple[list[list[ShownGuess]], list[float]]:
@@ -76,7 +76,7 @@ class RunModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """That of the run."""
+        """The run's tokenizer."""
         with self._lock:
             return self._newest()[0].tokenizer
 
@@ -100,7 +100,7 @@ class RunModel:
 
 
 def _loss(of_answers: list[float]) -> float:
-    """The mean negative log-probability of the answers; 0 of a row without masks."""
+    """The mean negative log-probability of the answers; 0 for a row without masks."""
     if not of_answers:
         return 0.0
     return float(-np.log(np.maximum(of_answers, LEAST_PROBABILITY)).mean())

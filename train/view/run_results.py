@@ -1,7 +1,7 @@
 """What runs reached, in words and tables: key figures, comparison, differences, configuration.
 
-A section gets all runs of the page, one to four; None leaves it out. It works for a run of any
-state: complete, still training or killed.
+A section function gets all runs of the page, one to four, and returns None to leave its section
+out. It works for a run in any state: complete, still training or killed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +30,7 @@ def read_histories(runs: Sequence[Path]) -> list[RunHistory]:
 
 
 def _names(runs: Sequence[Path]) -> list[str]:
-    """As many last parts of the paths as distinguish them, cut to what fits beside a chart."""
+    """The shortest path endings that distinguish the runs, cut to what fits beside a chart."""
     paths = [run.resolve().parts for run in runs]
     depths = range(1, 1 + max(map(len, paths)))
     choices = [["/".join(parts[-depth:]) for parts in paths] for depth in depths]

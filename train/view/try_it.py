@@ -61,7 +61,7 @@ class ClassifierPages:
     def classify(self, values: Values) -> Any:
         """{"text": ..., "second": ...} -> the probability of each class, the effect of each word.
 
-        The effect is by how much the predicted class's probability falls without the word.
+        The effect is how much the predicted class's probability falls without the word.
         """
         first = _text_of(values, "text")
         second = _text_of(values, "second") if self.metadata["text_pair"] else None
@@ -81,7 +81,7 @@ class ClassifierPages:
 
 
 class TryPages:
-    """Forms for the runs and the classifier that there are."""
+    """Forms for the given runs and classifier."""
 
     def __init__(self, runs: Sequence[RunModel], classifier: ClassifierPages | None) -> None:
         self._runs, self._classifier = runs, classifier

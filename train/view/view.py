@@ -1,4 +1,4 @@
-"""The site of `clozeline view` for the folders that are given, and as the file of a report.
+"""The site of `clozeline view` for the given folders, also as the file of a report.
 
 a data set   Examples               a run        Curves, Learning, Try it
 a classifier Classifier, Try it     a data set and a run: Examples, most wrong first
@@ -69,7 +69,7 @@ def _site_with_models(
 
 
 def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:
-    """With the guesses of the first run, if there is one."""
+    """The Examples pages, with the guesses of the first run, if there is one."""
     if not models:
         return ExamplePages(folder)
     model = models[0]
