@@ -5,7 +5,7 @@
                                               continued, repaired or (--overwrite) replaced
     anything else                             refused, even with --overwrite
 
-Only shards that the manifest or job.json lists are ever removed.
+A shard is only ever removed if the manifest or job.json lists it.
 """
 
 import json
