@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import platform
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,12 +81,15 @@ OTHER = {"owner": "b", "pid": 7, "host": "other", "renewed": 1763.2}
 FILES = {"run.json": "{}", "checkpoints/step-00000001/state.json": "1", "tokenizer/vocab.txt": "a"}
 
 
+FILES_AS_BYTES = {name: text.encode() for name, text in FILES.items()}
+
+
 def test_what_is_written_is_in_the_store_at_the_end(tmp_path):
     store = tmp_path / "store" / "run"
     with store_copy(url_of(store), writes=True) as folder:
         write(folder, FILES)
         write(folder, {".x.partial": "half", ".lock": "me"})
-    assert contents(store) == {name: text.encode() for name, text in FILES.items()}
+    assert contents(store) == FILES_AS_BYTES
     assert json.loads((store / LEASE).read_text())["renewed"] == 0
 
 
@@ -162,6 +166,57 @@ def test_a_copy_that_was_not_downloaded_whole_is_not_the_newer_one(
     with store_copy(url_of(store), writes=True) as folder:
         assert contents(folder) == there
     assert contents(store) == there
+
+
+def empty(store: Path) -> None:
+    for path in store.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, empty])
+def test_a_store_that_lost_the_run_gets_it_back_from_the_only_copy(tmp_path, capsys, remove):
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    remove(store)
+    with store_copy(url_of(store), writes=False) as folder:  # as of `evaluate`
+        assert contents(folder) == FILES_AS_BYTES
+    said = capsys.readouterr().err
+    assert f"has lost 3 files ({min(FILES)}, run.json, ...) that {folder} still has" in said
+    assert f"To start without them, remove {folder}." in said
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, {"checkpoints/step-00000002/state.json": "2"})
+    assert contents(store) == contents(folder)
+    assert contents(store).keys() == {*FILES, "checkpoints/step-00000002/state.json"}
+
+
+def test_a_checkpoint_that_was_removed_from_the_store_comes_back(tmp_path, capsys):
+    """The lease is still there, and is ours."""
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    shutil.rmtree(store / "checkpoints")
+    with store_copy(url_of(store), writes=True):
+        pass
+    assert contents(store).keys() == FILES.keys()
+    assert "has lost 1 file (checkpoints/step-00000001/state.json)" in capsys.readouterr().err
+
+
+def test_what_only_a_copy_has_is_moved_beside_it_when_another_run_is_in_the_store(tmp_path, capsys):
+    """Somebody deleted the run and put another one there, without a lease."""
+    store = tmp_path / "store" / "run"
+    with store_copy(url_of(store), writes=True) as folder:
+        write(folder, FILES)
+    write(folder, {"run.json": "changed, and never uploaded"})
+    shutil.rmtree(store)
+    write(store, {"run.json": "of another run"})
+    for _ in range(2):
+        with store_copy(url_of(store), writes=True) as folder:
+            assert contents(folder) == {"run.json": b"of another run"}
+    aside = folder.with_name("run.aside-1")
+    assert contents(aside) == FILES_AS_BYTES | {"run.json": b"changed, and never uploaded"}
+    assert not folder.with_name("run.aside-2").exists()
+    assert f"moved to {aside}, which you may remove" in capsys.readouterr().err
 
 
 @contextmanager

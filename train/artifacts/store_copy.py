@@ -8,7 +8,8 @@ So the copy need not know what they are: a thread uploads what is new or changed
 removes from the store what was removed here. The files that make a folder valid (`LAST`) are
 uploaded last, so that whoever reads the store, or resumes from it after this machine is lost, finds
 complete checkpoints. At the start the copy is synced from the store, unless it was the last to
-write there: then it may be the newer one, if a command ended before everything was uploaded.
+write there: then it may be the newer one, if a command ended before everything was uploaded. A file that
+exists only on this machine is never removed: see `StoreCopy.download`.
 
 Only one process writes, the one that holds the lease (`store_lease.py`).
 """
@@ -126,19 +127,26 @@ class StoreCopy:
             self._upload_all()
 
     def download(self, *, is_newer: bool | None = None) -> None:
-        """Sync the copy from the store, unless the copy is newer. Raises StoreError."""
-        known, here = self._known, local_files(self.local)
+        """Sync the copy from the store, unless the copy is newer. Raises StoreError.
+
+        Files that only the copy has are never removed: those of a newer copy are uploaded again,
+        others are moved beside the copy. Both are reported on standard error.
+        """
+        known, here, remote = self._known, local_files(self.local), self._remote_files()
         if self._is_newer() if is_newer is None else is_newer:
-            self._there = {name: (size, time) for name, (_, (size, time)) in known.items()}
-            for name in (known.keys() - here.keys()) & self._remote_files().keys():
+            lost = (known.keys() & here.keys()) - remote.keys()
+            if lost:
+                _warn_of_lost_files(self.remote, self.local, lost)
+            self._there = {name: (*known[name][1],) for name in known.keys() & remote.keys()}
+            for name in (known.keys() - here.keys()) & remote.keys():
                 self._download_file(name)  # lost here; an extra old checkpoint does no harm
             return
-        remote = self._remote_files()
+        uploaded = {name for name, (_, stamp) in known.items() if [*here.get(name, ())] == stamp}
+        if only_here := here.keys() - (remote.keys() & uploaded):
+            _move_beside(self.remote, self.local, only_here)
         self._memory.unlink(missing_ok=True)  # an incomplete copy counts as new next time
-        for name in here.keys() - remote.keys():
-            (self.local / name).unlink()
         for name, version in remote.items():
-            if name in here and known.get(name) == [version, list(here[name])]:
+            if name in uploaded and known[name][0] == version:
                 continue
             self._download_file(name)
         remove_empty_folders(self.local)
@@ -165,8 +173,17 @@ class StoreCopy:
             self._write_memory(remote_files(self.remote))
 
     def _is_newer(self) -> bool:
-        """Whether this copy was the last to write to the store."""
-        return bool(self._lease.holder().get("owner") == self._owner)
+        """Whether this copy was the last to write to the store, as far as the store can tell.
+
+        A store that has lost its lease is one whose files were removed: the copy has them still,
+        unless what is left there was written by somebody else.
+        """
+        if holder := self._lease.holder():
+            return bool(holder.get("owner") == self._owner)
+        return self._memory.exists() and all(
+            name in self._known and self._known[name][0] == version
+            for name, version in self._remote_files().items()
+        )
 
     def _follow(self) -> None:
         """Upload until the end; a failed upload is retried the next time."""
@@ -235,6 +252,35 @@ def is_copied(name: str) -> bool:
     return parts[-1] not in OWN and not any(
         part.endswith((".partial", ".replaced")) for part in parts
     )
+
+
+def _warn_of_lost_files(remote: "UPath", local: Path, names: Collection[str]) -> None:
+    print(
+        f"warning: {remote} has lost {_counted(names)} that {local} still has; a command that "
+        f"writes there uploads them again. To start without them, remove {local}.",
+        file=sys.stderr,
+    )
+
+
+def _move_beside(remote: "UPath", local: Path, names: Collection[str]) -> None:
+    """Move files out of the copy, since the store's version of the folder is without them."""
+    number = 1
+    while (aside := local.with_name(f"{local.name}.aside-{number}")).exists():
+        number += 1
+    for name in names:
+        (aside / name).parent.mkdir(parents=True, exist_ok=True)
+        (local / name).rename(aside / name)
+    print(
+        f"warning: {_counted(names)} in this machine's copy of {remote} are not there any more; "
+        f"moved to {aside}, which you may remove.",
+        file=sys.stderr,
+    )
+
+
+def _counted(names: Collection[str]) -> str:
+    """For example "3 files (run.json, summary.json, ...)"."""
+    some = ", ".join(sorted(names)[:2]) + ", ..." * (len(names) > 2)
+    return f"{len(names)} file{'s' * (len(names) != 1)} ({some})"
 
 
 def remove_empty_folders(folder: Path) -> None:
