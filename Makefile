@@ -68,7 +68,7 @@ setup: $(READY)  ## install everything pinned in requirements.lock into .venv
 
 .PHONY: demo
 demo: $(READY)  ## train a sentiment classifier from the built-in sample, offline, in a few minutes
-	@$(BIN)/python -m train.demo $(WORK)/demo
+	@$(BIN)/python examples/demo.py $(WORK)/demo
 
 # --- one stage each -------------------------------------------------------------------------------
 

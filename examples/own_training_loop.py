@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from clozeline import Loader, read_manifest
-from model.config import preset
-from model.heads import BertForPretraining
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
 
 
 def main(shards: Path, steps: int, batch_size: int, state_file: Path) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from model.cpu_kernels import scaled_dot_product_attention
+from clozeline.model.cpu_kernels import scaled_dot_product_attention
 
 
 class Packing(NamedTuple):

@@ -19,10 +19,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import Packing, attend, position_ids
-from model.config import BertConfig
-from model.cpu_kernels import Dropout
-from model.positions import (
+from clozeline.model.attention import Packing, attend, position_ids
+from clozeline.model.config import BertConfig
+from clozeline.model.cpu_kernels import Dropout
+from clozeline.model.positions import (
     Rotation,
     attend_to_neighbours,
     fixed_positions,

@@ -19,10 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import Packing
-from model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
-from model.config import BertConfig, Pooling
-from model.cpu_kernels import Dropout, cross_entropies
+from clozeline.model.attention import Packing
+from clozeline.model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
+from clozeline.model.config import BertConfig, Pooling
+from clozeline.model.cpu_kernels import Dropout, cross_entropies
 
 
 class Targets(NamedTuple):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from model.config import BertConfig
+from clozeline.model.config import BertConfig
 
 #: Frequencies of sinusoids fall from 1 to nearly 1 / BASE (Vaswani et al. 2017, 3.5).
 BASE = 10_000.0

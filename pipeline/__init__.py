@@ -5,6 +5,7 @@
 The subpackages, in import order (each may import only those above it):
 
     common        errors, paths, ragged columns, counter-based random numbers
+    commandline   what every command shares: options, config files, the next command
     dataset       what a finished folder holds: schema, shards, manifest, buckets
     sources       files and URLs to documents
     tokenization  documents to sentences to token ids

@@ -4,12 +4,16 @@ from typing import Any
 
 import click
 
-from pipeline.common.command import Command, grouped_option
-from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
-from pipeline.common.next_command import beside, print_next, print_next_for
-from pipeline.common.paths import AnyPath
-from pipeline.config import DataConfig
-from pipeline.job.job import JobOptions
+from clozeline.pipeline.commandline.command import Command, grouped_option
+from clozeline.pipeline.commandline.config_options import (
+    PathOrUrl,
+    config_or_usage_error,
+    options_of,
+)
+from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.job import JobOptions
 
 FOLDER = PathOrUrl()
 
@@ -83,7 +87,7 @@ def tokenizer(
     tokenizer.json may also be of another model, such as ModernBERT's byte-level BPE. Without
     NLTK's punkt_tab for the language, Punkt is trained on the sources.
     """
-    from pipeline.tokenization.train_tokenizer import make_tokenizer
+    from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 
     if (vocab is None) == (options["vocab_size"] is None):
         raise click.UsageError("give one of --vocab FILE and --vocab-size N.")
@@ -142,8 +146,8 @@ def shards(
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
-    from pipeline.job.job import build_shards, plan_shards
-    from pipeline.report.dropped import dropped_lines
+    from clozeline.pipeline.job.job import build_shards, plan_shards
+    from clozeline.pipeline.report.dropped import dropped_lines
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
@@ -196,7 +200,7 @@ def inspect(shards: AnyPath, number: int, seed: int) -> None:
     """Show random examples in readable form."""
     import shutil
 
-    from pipeline.report.inspect import inspect_dataset
+    from clozeline.pipeline.report.inspect import inspect_dataset
 
     width = min(shutil.get_terminal_size().columns, 100)
     for line in inspect_dataset(shards, number=number, seed=seed, width=width):
@@ -219,10 +223,10 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
     Exit code 1 if there are problems. --source needs space in the temporary folder (TMPDIR) for
     the tokenized text, about as much as the shards take.
     """
-    from pipeline.common.errors import CheckFailedError
-    from pipeline.dataset.manifest import read_manifest
-    from pipeline.verify.verify import summary
-    from pipeline.verify.verify import verify as verify_dataset
+    from clozeline.pipeline.common.errors import CheckFailedError
+    from clozeline.pipeline.dataset.manifest import read_manifest
+    from clozeline.pipeline.verify.verify import summary
+    from clozeline.pipeline.verify.verify import verify as verify_dataset
 
     findings = list(verify_dataset(shards, sources))
     for finding in findings:

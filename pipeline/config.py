@@ -4,13 +4,13 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from pipeline.common.config_checks import (
+from clozeline.pipeline.commandline.config_options import option
+from clozeline.pipeline.common.config_checks import (
     check_between,
     check_choices,
     check_field_names,
     check_types,
 )
-from pipeline.common.config_options import option
 
 PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
 Masking = Literal["tokens", "whole-words"]

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from tokenizers import normalizers
 
-from pipeline.common.errors import InputError
-from pipeline.tokenization.accents import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.accents import (
     ACCENTED,
     MAX_LOST,
     count_characters,
@@ -17,12 +17,12 @@ from pipeline.tokenization.accents import (
     is_lost,
     lost_from_vocabulary,
 )
-from pipeline.tokenization.tokenizer import load_tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.cli import main
 from tests.support.languages import articles_in
 from tests.test_train_tokenizer import make
-from train.artifacts.huggingface_tokenizer import read_tokenizer
-from train.cli import main
 
 KEPT, STRIPPED = (
     ("hi", "bn", "th", "lo", "km", "my", "bo", "ja", "ar", "ru"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.heads import BertForPretraining, masked_lm_loss_sum
+from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_models import answers, batch_of, gradients, narrow, packed, shaken
 from tests.support.small_training import TINY, assert_same_run, numbers, train

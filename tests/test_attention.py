@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model.attention import Packing, attend
+from clozeline.model.attention import Packing, attend
 
 LENGTHS = torch.tensor([7, 1, 4])
 MASK = torch.arange(7) < LENGTHS[:, None]

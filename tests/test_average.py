@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from clozeline.train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
+from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.artifacts.run import read_run
 from tests.support.small_data import write_data_set
 from tests.support.small_training import go_back, train
 from tests.test_export import output_of, refused
-from train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
-from train.artifacts.pretrained import load_pretrained
-from train.artifacts.run import read_run
 
 
 @pytest.fixture(scope="module")

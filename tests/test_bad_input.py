@@ -20,11 +20,11 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
-from pipeline.sources.text_columns import CHOOSE
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
+from clozeline.pipeline.sources.text_columns import CHOOSE
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
-from train.cli import main
 
 DATA = os.environ.get("CLOZELINE_DATA")
 GOOD = "A line that is long enough to be a paragraph. It has two sentences."

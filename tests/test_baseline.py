@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from train.labelled.baseline import bag_of_words, baseline, has_sklearn
-from train.labelled.rows import Labelled, Texts
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.labelled.baseline import bag_of_words, baseline, has_sklearn
+from clozeline.train.labelled.rows import Labelled, Texts
 
 pytest.importorskip("sklearn")
 

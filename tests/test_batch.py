@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.dataset.schema import Examples
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.train.data.batch import collate, concatenate, digest_text, split
 from tests.support.batches import batch_digest
-from train.data.batch import collate, concatenate, digest_text, split
 
 S, P, PAD = 9, 3, 5
 

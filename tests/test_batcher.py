@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from train.batcher import Batcher
+from clozeline.train.inference.batcher import Batcher
 
 
 def lengths(rows):

@@ -9,8 +9,8 @@ import pytest
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
-from pipeline.common.errors import InputError
-from pipeline.job.beam_graph import _closed_client, make_pipeline
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.job.beam_graph import _closed_client, make_pipeline
 
 PORTABLE = "--runner=PortableRunner"
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"

@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from pipeline.job.beam_workers import loopback_only
+from clozeline.pipeline.job.beam_workers import loopback_only
 
 OPTIONS = (
     "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",

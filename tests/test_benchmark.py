@@ -10,16 +10,16 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
+from clozeline.train.benchmark.tasks import read_tasks
+from clozeline.train.cli import main
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import load_start
+from clozeline.train.finetuning.regression import Regression, read_measured
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
-from train.benchmark.benchmark import Result, as_table, benchmark
-from train.benchmark.tasks import read_tasks
-from train.cli import main
-from train.finetuning.classifier import load_classifier
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.finetune import load_start
-from train.finetuning.regression import Regression, read_measured
 
 WORDS = [f"w{i}" for i in range(30)]
 LEVELS = ["none", "few", "some", "many"]

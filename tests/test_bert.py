@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.bert import BertEncoder, initialize
-from model.config import preset
-from model.heads import BertForPretraining
+from clozeline.model.bert import BertEncoder, initialize
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
 from tests.support.small_models import SMALL, inputs_of, narrow, shaken
 
 TINY = preset("tiny", **SMALL)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import DataConfig
-from pipeline.dataset.buckets import TEXT_BYTES_PER_SHARD, Buckets, hash_documents
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import TEXT_BYTES_PER_SHARD, Buckets, hash_documents
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8)
 PLAN = st.builds(

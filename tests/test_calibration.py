@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.labelled.calibration import Calibration, fit_temperature, log_loss, softmax
+from clozeline.train.labelled.calibration import Calibration, fit_temperature, log_loss, softmax
 
 
 def drawn(seed: int, scale: float, rows: int = 4000) -> tuple[np.ndarray, np.ndarray]:

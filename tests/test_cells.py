@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.common.errors import InputError
-from train.artifacts.classifier_folder import check_room
-from train.finetuning.cells import Cell, CellKey, CellStore, is_unfinished
-from train.labelled.scores import Scores
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.classifier_folder import check_room
+from clozeline.train.finetuning.cells import Cell, CellKey, CellStore, is_unfinished
+from clozeline.train.labelled.scores import Scores
 
 KEY = CellKey(start="pretrained", examples=4, seed=0)
 CELL = Cell(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from pipeline.common.errors import DivergedError, InputError, JobFailedError
-from train.artifacts.checkpoint import (
+from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError
+from clozeline.train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
     latest_checkpoint,
@@ -25,8 +25,8 @@ from train.artifacts.checkpoint import (
     save_checkpoint,
     set_aside,
 )
-from train.artifacts.checkpoint_writer import CheckpointWriter
-from train.artifacts.snapshot import restore_moments, take_snapshot
+from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
+from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 
 STATE = TrainState(step=7, loader={"next_position": 56, "seed": 3}, heldout_loss=1.5)
 

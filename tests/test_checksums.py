@@ -6,18 +6,18 @@ import shutil
 import numpy as np
 import pytest
 
-from model.heads import BertForPretraining
-from pipeline.common.checksums import SUMS, check_sums, write_sums
-from pipeline.common.errors import DivergedError, InputError
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.checksums import SUMS, check_sums, write_sums
+from clozeline.pipeline.common.errors import DivergedError, InputError
+from clozeline.train.artifacts.huggingface import load_model
+from clozeline.train.export.export import export
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.selection import HeldOut
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
 from tests.test_folder_owner import QUICK, write_classifier, write_rows
-from train.artifacts.huggingface import load_model
-from train.export import export
-from train.finetuning.classifier import load_classifier
-from train.finetuning.finetune import finetune
-from train.finetuning.selection import HeldOut
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from train.cli import main
-from train.finetuning.cells import Cell, CellKey, Start
-from train.finetuning.report import FinetuneReport, Mistake, label_efficiency_table
-from train.finetuning.selection import HeldOut, Selection
-from train.finetuning.training import Plan
-from train.labelled.calibration import Calibration
-from train.labelled.scores import Scores
-from train.view.view import export_report
+from clozeline.train.cli import main
+from clozeline.train.finetuning.cells import Cell, CellKey, Start
+from clozeline.train.finetuning.report import FinetuneReport, Mistake, label_efficiency_table
+from clozeline.train.finetuning.selection import HeldOut, Selection
+from clozeline.train.finetuning.training import Plan
+from clozeline.train.labelled.calibration import Calibration
+from clozeline.train.labelled.scores import Scores
+from clozeline.train.view.view import export_report
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
-from train.cli import main
 
 COMMANDS = (
     *("tokenizer", "shards", "inspect", "verify", "report"),
@@ -55,7 +55,7 @@ HEAVY = ("torch", "apache_beam", "nltk", "datasets", "webdataset", "transformers
 ASK_ALL_FOR_HELP = f"""
 import sys
 from click.testing import CliRunner
-from train.cli import main
+from clozeline.train.cli import main
 for command in ([], *([name] for name in main.commands)):
     assert CliRunner().invoke(main, [*command, "--help"]).exit_code == 0
 print(sorted(set({HEAVY}) & set(sys.modules)))

@@ -5,8 +5,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from train.engine.compiler import missing_compiler, resolve_compile
-from train.engine.distributed import World
+from clozeline.train.engine.compiler import missing_compiler, resolve_compile
+from clozeline.train.engine.distributed import World
 
 CPU, GPU = World(0, 1, torch.device("cpu")), World(0, 1, torch.device("cuda", 0))
 

@@ -7,9 +7,9 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
-from model.config import PRESETS
+from clozeline.model.config import PRESETS
+from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT
-from train.cli import main
 
 
 def completed(*words: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import PRESETS, BertConfig, preset
+from clozeline.model.config import PRESETS, BertConfig, preset
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from pipeline.common.config_checks import (
+from clozeline.pipeline.common.config_checks import (
     check_at_least,
     check_between,
     check_choices,

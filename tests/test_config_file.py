@@ -9,16 +9,16 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.heads import BertForPretraining
-from pipeline.common.command import Command, grouped_option, recorded_options
-from pipeline.common.config_file import as_toml, key_of
-from pipeline.common.config_options import NumberOrWord
-from pipeline.common.sealed import sealed
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
+from clozeline.pipeline.commandline.config_file import as_toml, key_of
+from clozeline.pipeline.commandline.config_options import NumberOrWord
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.train.artifacts.run import read_run
+from clozeline.train.cli import InOrder, main
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import assert_same_run, command_line
-from train.artifacts.run import read_run
-from train.cli import InOrder, main
 
 
 @click.group(cls=InOrder)

@@ -9,17 +9,17 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.config_options import (
+from clozeline.pipeline.commandline.config_options import (
     chosen_fields,
     chosen_option,
     config_or_usage_error,
     option,
     options_of,
 )
-from pipeline.config import DataConfig
-from pipeline.job.job import JobOptions
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.job import JobOptions
+from clozeline.train.finetuning.config import FinetuneConfig
 from tests.support.training_configs import training_config
-from train.finetuning.config import FinetuneConfig
 
 
 @dataclass(frozen=True, kw_only=True)

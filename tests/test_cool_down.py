@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
+from clozeline.train.artifacts.run import read_run
 from tests.support.small_data import write_data_set
 from tests.support.small_training import (
     assert_same_run,
@@ -16,8 +18,6 @@ from tests.support.small_training import (
     weights,
 )
 from tests.test_export import output_of, refused
-from train.artifacts.checkpoint import list_checkpoints, weights_digest
-from train.artifacts.run import read_run
 
 PEAK = 2e-3
 

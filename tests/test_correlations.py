@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.labelled.correlations import Correlations, pearson, ranks
-from train.labelled.scores import Scores
+from clozeline.train.labelled.correlations import Correlations, pearson, ranks
+from clozeline.train.labelled.scores import Scores
 
 COLUMNS = st.lists(st.tuples(st.integers(-5, 5), st.integers(-3, 3)), min_size=3, max_size=40).map(
     lambda rows: np.array(rows, dtype=np.float32).T

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.counter_rng import (
+from clozeline.pipeline.common.counter_rng import (
     mix64,
     permutation,
     random_bits,
@@ -34,7 +34,7 @@ def test_golden_numbers():
 
 def test_another_process_computes_the_same_numbers():
     code = (
-        "import numpy as np; from pipeline.common.counter_rng import *;"
+        "import numpy as np; from clozeline.pipeline.common.counter_rng import *;"
         "print(random_bits(stream_key(1, 'x', 2), np.arange(5)).tolist())"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

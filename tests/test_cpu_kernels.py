@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from model.cpu_kernels import Dropout, dropout
+from clozeline.model.cpu_kernels import Dropout, dropout
 
 
 def ones(*shape, dtype=torch.float32):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.config import DataConfig, PairScheme
+from clozeline.pipeline.config import DataConfig, PairScheme
 
 CONFIGS = st.builds(
     DataConfig,

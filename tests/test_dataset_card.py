@@ -15,13 +15,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from pipeline.dataset.manifest import Manifest, ShardEntry, read_manifest, write_manifest
-from pipeline.dataset.schema import example_schema
-from pipeline.dataset.shards import read_shard
-from pipeline.report.dataset_card import CARD, card_text, source_name, write_card
-from pipeline.report.dataset_summary import read_job
+from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry, read_manifest, write_manifest
+from clozeline.pipeline.dataset.schema import example_schema
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.dataset_card import CARD, card_text, source_name, write_card
+from clozeline.pipeline.report.dataset_summary import read_job
+from clozeline.train.cli import main
 from tests.support.small_data import SMALL, write_data_set
-from train.cli import main
 
 TELL = """
 import json

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.paths import path_of
-from pipeline.dataset.manifest import read_manifest, write_manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
-from pipeline.report.dataset_report import page_of, write_report
-from pipeline.report.dataset_summary import summarize_dataset
-from pipeline.report.html import (
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
+from clozeline.pipeline.report.dataset_report import page_of, write_report
+from clozeline.pipeline.report.dataset_summary import summarize_dataset
+from clozeline.pipeline.report.html import (
     REPORT,
     Page,
     Section,
@@ -30,15 +30,15 @@ from pipeline.report.html import (
     page_html,
     printable,
 )
-from pipeline.report.inspect import inspect_dataset
-from pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.report.inspect import inspect_dataset
+from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.cli import main
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
 from tests.test_inspect import example
-from train.cli import main
 
 TOKENIZER = small_tokenizer()
 HOSTILE = (
@@ -404,8 +404,8 @@ def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
     (again / REPORT).unlink()
     code = f"""
 from pathlib import Path
-from pipeline.common.paths import path_of
-from pipeline.report.dataset_report import write_report
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.report.dataset_report import write_report
 write_report(Path({str(again)!r}), out=None)
 """
     subprocess.run(

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from torch.distributed.run import parse_args
 
-from pipeline.common.errors import STOPPED, InputError
+from clozeline.pipeline.common.errors import STOPPED, InputError
+from clozeline.train.monitoring.metrics import read_metrics
 from tests.support.small_data import write_data_set
 from tests.test_docs import parse as parse_line
-from train.monitoring.metrics import read_metrics
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

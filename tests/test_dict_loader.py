@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline.common.errors import InputError
-from train.data.dict_loader import IGNORED, KEYS, DictLoader, as_dictionary
-from train.data.loader import Loader
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.data.dict_loader import IGNORED, KEYS, DictLoader, as_dictionary
+from clozeline.train.data.loader import Loader
 
 transformers = pytest.importorskip("transformers", reason="pip install transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the other trainers are their own

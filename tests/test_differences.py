@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.common.differences import differences
+from clozeline.pipeline.common.differences import differences
 
 
 @pytest.mark.parametrize(

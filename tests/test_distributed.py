@@ -14,28 +14,28 @@ from itertools import islice, permutations
 import pytest
 import torch
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import LostProcessError
-from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_training import go_back, numbers, train
-from tests.support.two_processes import MODEL, run_jobs
-from train.artifacts.checkpoint import (
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import LostProcessError
+from clozeline.train.artifacts.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_moments,
     load_weights,
     read_state,
 )
-from train.data.loader import Loader
-from train.engine import distributed
-from train.engine.distributed import (
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine import distributed
+from clozeline.train.engine.distributed import (
     World,
     is_main_process,
     is_restart,
     join_world,
     parallelize,
 )
-from train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
+from clozeline.train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_training import go_back, numbers, train
+from tests.support.two_processes import MODEL, run_jobs
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}

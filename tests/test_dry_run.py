@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.config import DataConfig
-from pipeline.job.dry_run import _sample, dry_run, estimate
-from pipeline.job.job import JobOptions, build_shards, job_context, plan_shards
-from pipeline.sources.formats import list_blocks
-from pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.dry_run import _sample, dry_run, estimate
+from clozeline.pipeline.job.job import JobOptions, build_shards, job_context, plan_shards
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, clozeline_ok, write_tokenizer
 
 CONFIG = DataConfig(max_seq_length=64, validation=0.0)

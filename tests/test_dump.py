@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.sources.mediawiki.dump import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.mediawiki.dump import (
     Page,
     TruncatedDump,
     index_name,

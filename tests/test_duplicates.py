@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.labelled import duplicates
-from train.labelled.duplicates import near_duplicates, shingles
+from clozeline.train.labelled import duplicates
+from clozeline.train.labelled.duplicates import near_duplicates, shingles
 
 TEXTS = st.lists(st.text("ab, .", max_size=30), min_size=1, max_size=8)
 

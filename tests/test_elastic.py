@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from clozeline.train.data.batch import split
+from clozeline.train.data.loader import Loader
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import ORDER, joined, load, originals, rows_of
-from train.data.batch import split
-from train.data.loader import Loader
 
 WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)  # and 8, in legs
 #: Positions; more than all legs of a test read together.

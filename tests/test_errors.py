@@ -10,9 +10,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common import errors
-from pipeline.common.errors import ClozelineError, InputError
-from train.cli import InOrder
+from clozeline.pipeline.common import errors
+from clozeline.pipeline.common.errors import ClozelineError, InputError
+from clozeline.train.cli import InOrder
 
 MANUAL = (Path(__file__).parent.parent / "docs/manual/guarantees.md").read_text()
 EXIT_CODES = {

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from model.config import BertConfig
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import read_manifest
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.engine.distributed import World
+from clozeline.train.evaluation.evaluate import Evaluation, as_table, evaluate, evaluate_run
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from train.data.batch import Batch, LoadedBatch
-from train.data.loader import evaluation_batches
-from train.engine.distributed import World
-from train.pretraining.evaluate import Evaluation, as_table, evaluate, evaluate_run
 
 ALONE = World(0, 1, torch.device("cpu"))
 COUNTS = list(range(TINY.vocab_size))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.counter_rng import stream_key
-from pipeline.config import DataConfig, PairScheme
-from pipeline.dataset.shards import rows_sha256
-from pipeline.examples.examples import SLAB, make_examples
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.examples.pairs import make_pairs
+from clozeline.pipeline.common.counter_rng import stream_key
+from clozeline.pipeline.config import DataConfig, PairScheme
+from clozeline.pipeline.dataset.shards import rows_sha256
+from clozeline.pipeline.examples.examples import SLAB, make_examples
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.examples.pairs import make_pairs
 from tests.support.small import make_documents, small_tokenizer
 
 TOKENIZER = small_tokenizer()

@@ -14,22 +14,22 @@ from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import BertConfig, preset
-from model.heads import BertForPretraining, mean_of_tokens
-from model.huggingface.convert import load_huggingface, save_huggingface
-from model.huggingface.weight_files import weights_sha256
-from pipeline.common.sealed import sealed
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.model.config import BertConfig, preset
+from clozeline.model.heads import BertForPretraining, mean_of_tokens
+from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
+from clozeline.model.huggingface.weight_files import weights_sha256
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.cli import main
+from clozeline.train.inference.predict import predict
 from tests.support.small import small_tokenizer
 from tests.support.small_huggingface import quiet_transformers
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
 from tests.test_checkpoint import no_file_longer_than
-from train.artifacts.checkpoint import list_checkpoints, load_weights
-from train.artifacts.huggingface_tokenizer import read_tokenizer
-from train.cli import main
-from train.predict import predict
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

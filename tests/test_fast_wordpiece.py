@@ -11,9 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tokenization.fast_wordpiece import SLAB_CHARACTERS, ColumnTokenizer, Memo, split_words
-from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.tokenization.fast_wordpiece import (
+    SLAB_CHARACTERS,
+    ColumnTokenizer,
+    Memo,
+    split_words,
+)
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 DATA = Path(os.environ.get("CLOZELINE_DATA", "nowhere"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CLOZELINE_DATA is not set")

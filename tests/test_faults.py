@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pipeline.job.beam_graph import _nearest
-from pipeline.job.beam_workers import WORKER
+from clozeline.pipeline.job.beam_graph import _nearest
+from clozeline.pipeline.job.beam_workers import WORKER
+from clozeline.train.cli import main
 from tests.faults.mutations import KINDS, mutate
 from tests.faults.trials import TRIALS, Trial, make_folder
 from tests.support.small_jobs import ROOT
-from train.cli import main
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_an_interrupt_during_the_imports_is_no_traceback() -> None:
 
 LIMITED = """
 import resource, runpy, sys
-import train.cli, torch, model.heads, train.fill
+import clozeline.train.cli, torch, model.heads, train.fill
 most = int(sys.argv.pop(1))
 used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if "VmSize" in line)
 resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))

@@ -11,9 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.common.counter_rng import random_bits
-from pipeline.common.errors import InputError
-from pipeline.sources.files import CHUNK, bare_name, damage, find_files, open_file, open_unpacked
+from clozeline.pipeline.common.counter_rng import random_bits
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.files import (
+    CHUNK,
+    bare_name,
+    damage,
+    find_files,
+    open_file,
+    open_unpacked,
+)
 
 
 def zstd(data: bytes) -> bytes:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.config import BertConfig
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.inference.fill import Guess, fill, fill_text, mask_ids, masked_probabilities
 from tests.support.small_runs import write_small_run
-from train.fill import Guess, fill, fill_text, mask_ids, masked_probabilities
 
 TOKENIZER = Tokenizer(
     [*SPECIAL_TOKENS, "the", "cat", "##s", "sat", "mask", "[", "]", "."],

@@ -19,22 +19,22 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.classifier_folder import read_report
+from clozeline.train.cli import main
+from clozeline.train.finetuning.cells import Cell
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.selection import Selection
+from clozeline.train.finetuning.training import Plan
+from clozeline.train.inference.predict import Prediction, load_any_classifier, predict
+from clozeline.train.labelled.rows import Texts
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.test_checkpoint import no_file_longer_than
-from train.artifacts.classifier_folder import read_report
-from train.cli import main
-from train.finetuning.cells import Cell
-from train.finetuning.classifier import load_classifier
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.finetune import finetune
-from train.finetuning.report import FinetuneReport
-from train.finetuning.selection import Selection
-from train.finetuning.training import Plan
-from train.labelled.rows import Texts
-from train.predict import Prediction, load_any_classifier, predict
 
 FILLERS = [f"w{i}" for i in range(30)]
 GOOD, BAD = ["good", "fine"], ["bad", "poor"]
@@ -198,8 +198,8 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(
 ) -> None:
     code = (
         "import sys, torch; from pathlib import Path\n"
-        "from train.finetuning.finetune import finetune\n"
-        "from train.finetuning.config import FinetuneConfig\n"
+        "from clozeline.train.finetuning.finetune import finetune\n"
+        "from clozeline.train.finetuning.config import FinetuneConfig\n"
         "torch.set_num_threads(1)\n"
         "run, train, out = sys.argv[1:]\n"
         "config = FinetuneConfig(max_examples=64, baseline=False, epochs=2, seed=5)\n"
@@ -488,8 +488,8 @@ def test_a_killed_comparison_continues_with_the_missing_cells(
     code = (
         "import os, sys; from pathlib import Path\n"
         "from tests.test_finetune import EFFICIENCY\n"
-        "from train.finetuning.cells import CellStore\n"
-        "from train.finetuning.finetune import finetune\n"
+        "from clozeline.train.finetuning.cells import CellStore\n"
+        "from clozeline.train.finetuning.finetune import finetune\n"
         "run, train, test, out = sys.argv[1:]\n"
         "write = CellStore.write\n"
         "def write_or_die(store, cell, weights=None):\n"

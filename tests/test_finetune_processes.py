@@ -9,14 +9,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.cli import main
+from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.cells import CellKey
+from clozeline.train.finetuning.comparison import share_of
 from tests.support.small_runs import write_small_run
 from tests.support.two_processes import ROOT, TORCHRUN
 from tests.test_finetune import MODEL, TOKENIZER, contents, one_thread, write_rows
-from train.cli import main
-from train.engine.distributed import World
-from train.finetuning.cells import CellKey
-from train.finetuning.comparison import share_of
 
 __all__ = ["one_thread"]  # a fixture
 #: The first seed searches the learning rate for both.
@@ -50,8 +50,8 @@ def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path
     code = (
         "import os, sys\n"
         "from pathlib import Path\n"
-        "from train.engine.distributed import join_world\n"
-        "from train.finetuning.cells import CellStore\n"
+        "from clozeline.train.engine.distributed import join_world\n"
+        "from clozeline.train.finetuning.cells import CellStore\n"
         "with join_world() as world:\n"
         "    for name in ('shared', os.environ['RANK']):\n"
         "        cells = CellStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"

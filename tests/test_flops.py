@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.config import PRESETS, preset
-from model.heads import BertForPretraining
+from clozeline.model.config import PRESETS, preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.flops import PEAKS, mfu, peak_flops, peak_of, step_flops
+from clozeline.train.pretraining.step import train_step
 from tests.support.small_models import narrow
-from train.data.batch import Batch, LoadedBatch
-from train.engine.distributed import World
-from train.engine.flops import PEAKS, mfu, peak_flops, peak_of, step_flops
-from train.pretraining.step import train_step
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
 

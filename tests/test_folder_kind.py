@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.folder_kind import what_is, wrong_folder
-from train.cli import main
+from clozeline.pipeline.common.folder_kind import what_is, wrong_folder
+from clozeline.train.cli import main
 
 
 @pytest.mark.parametrize(

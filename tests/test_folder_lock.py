@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import LOCK, locked_folder
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.folder_lock import locked_folder
 with locked_folder(Path(sys.argv[1])):
     print("locked", flush=True)
     sys.stdin.read()

@@ -7,22 +7,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from model.heads import BertForClassification, BertForPretraining
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import LOCK, locked_folder
-from pipeline.common.folder_owner import check_replaceable, remove_files
-from pipeline.tokenization.train_tokenizer import make_tokenizer
+from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
+from clozeline.pipeline.common.folder_owner import check_replaceable, remove_files
+from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
+from clozeline.train.artifacts.checkpoint import DAMAGED, list_checkpoints
+from clozeline.train.export.export import export
+from clozeline.train.finetuning.classifier import Classifier, save_classifier
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import SHORT, TINY, train
 from tests.test_job import OPTIONS, shards
 from tests.test_steps import TEXT
-from train.artifacts.checkpoint import DAMAGED, list_checkpoints
-from train.export import export
-from train.finetuning.classifier import Classifier, save_classifier
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.finetune import finetune
-from train.pretraining.pretrain import pretrain
 
 QUICK = FinetuneConfig(
     learning_rate=1e-3, baseline=False, epochs=1, batch_size=16, label="label", text="text"

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.sources.block import Block
-from pipeline.sources.formats import list_blocks
-from pipeline.sources.sample.articles import count_articles
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.sources.sample.articles import count_articles
 
 WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
 XML = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n</mediawiki>\n'

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import InputError
-from train.benchmark.glue import GLUE, glue_task, read_glue
-from train.benchmark.tasks import Task, read_tasks
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.benchmark.glue import GLUE, glue_task, read_glue
+from clozeline.train.benchmark.tasks import Task, read_tasks
 
 COLA = 'gj04\t1\t\tThe "pub" was drunk.\ngj04\t0\t*\tThey drank the pub.\n'
 QQP = (

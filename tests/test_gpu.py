@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.attention import attend
-from model.heads import BertForPretraining
+from clozeline.model.attention import attend
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.artifacts.checkpoint import list_checkpoints
+from clozeline.train.engine.distributed import World, join_world
+from clozeline.train.monitoring.metrics import METRICS
+from clozeline.train.pretraining.step import train_step
 from tests.support.small_training import command_line, numbers, preset_of, train
 from tests.support.step_forms import FORMS
-from train.artifacts.checkpoint import list_checkpoints
-from train.engine.distributed import World, join_world
-from train.monitoring.metrics import METRICS
-from train.pretraining.step import train_step
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parent.parent

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model.bert import BertEncoder
-from model.config import PRESETS, preset
-from model.cpu_kernels import LOGIT_ROWS
-from model.heads import (
+from clozeline.model.bert import BertEncoder
+from clozeline.model.config import PRESETS, preset
+from clozeline.model.cpu_kernels import LOGIT_ROWS
+from clozeline.model.heads import (
     BertForClassification,
     BertForPretraining,
     Targets,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from train.monitoring.health import HealthWarning, find_warnings
+from clozeline.train.monitoring.health import HealthWarning, find_warnings
 
 UNIGRAM, BATCH, STEPS, EVERY = 7.0, 64, 1000, 10
 Change = Callable[[int], dict[str, Any]]  # what the line of a step has instead

@@ -6,9 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.command import Command, group_of
+from clozeline.pipeline.commandline.command import Command, group_of
+from clozeline.train.cli import main
 from tests.test_docs import parse
-from train.cli import main
 
 COMMANDS = list(main.commands)
 

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.counter_rng import random_bits
-from pipeline.common.errors import InputError
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import Manifest, ShardEntry
-from pipeline.report.dropped import CLEANED, REASONS, dropped_lines
-from pipeline.sources.formats import find_sources, list_blocks, read_block
-from pipeline.sources.record_boundaries import TooLong, cut_chunks
-from pipeline.sources.text_files import BOUNDARIES
+from clozeline.pipeline.common.counter_rng import random_bits
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
+from clozeline.pipeline.report.dropped import CLEANED, REASONS, dropped_lines
+from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_block
+from clozeline.pipeline.sources.record_boundaries import TooLong, cut_chunks
+from clozeline.pipeline.sources.text_files import BOUNDARIES
 
 PIPELINE = Path(__file__).parents[1] / "pipeline"
 
@@ -229,8 +229,8 @@ def test_documents_that_are_too_long_are_the_same_in_blocks_and_chunks_of_any_si
     }
     found, kept = set(), b""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.sources.record_boundaries.STEP", step)
-        patch.setattr("pipeline.sources.record_boundaries.SKIP_STEP", step)
+        patch.setattr("clozeline.pipeline.sources.record_boundaries.STEP", step)
+        patch.setattr("clozeline.pipeline.sources.record_boundaries.SKIP_STEP", step)
         for start in range(0, len(data), block_bytes):
             stop = min(start + block_bytes, len(data))
             sizes = {"start": start, "stop": stop, "chunk_bytes": chunk_bytes}

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 from tests.support.network_hosts import unshare_command
 from tests.support.small_jobs import ROOT
 

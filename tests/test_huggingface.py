@@ -11,16 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.config import PRESETS, BertConfig, preset
-from model.heads import (
+from clozeline.model.config import PRESETS, BertConfig, preset
+from clozeline.model.heads import (
     BertForClassification,
     BertForPretraining,
     masked_lm_loss_sum,
     next_sentence_loss_sum,
 )
-from model.huggingface.config import ARCHITECTURES, SHARED, huggingface_config, model_type_of
-from model.huggingface.convert import load_huggingface, save_huggingface
-from model.huggingface.names import FAMILIES
+from clozeline.model.huggingface.config import (
+    ARCHITECTURES,
+    SHARED,
+    huggingface_config,
+    model_type_of,
+)
+from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
+from clozeline.model.huggingface.names import FAMILIES
 from tests.support.small_huggingface import SMALL, quiet_transformers, save_folder, shaken
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of
 

@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from pipeline.common.errors import CorruptDataError
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.schema import Examples
-from pipeline.dataset.shards import read_shard
-from pipeline.report.inspect import inspect_dataset, show_example
+from clozeline.pipeline.common.errors import CorruptDataError
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.inspect import inspect_dataset, show_example
 from tests.support.small import small_tokenizer
 from tests.test_steps import build, work
 

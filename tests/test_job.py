@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.common.errors import CorruptDataError, InputError, JobFailedError
-from pipeline.common.folder_lock import locked_folder
-from pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
-from pipeline.job.job import (
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
+from clozeline.pipeline.job.job import (
     JobOptions,
     _error_of_a_worker,
     build_shards,
     local_runner,
     sources_digest,
 )
-from pipeline.sources.formats import list_blocks
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import Normalization
-from pipeline.verify.verify import verify
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.verify.verify import verify
 from tests.support.small import PUNKT, small_tokenizer
 from tests.test_steps import CONFIG, TEXT, build, work
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.dataset.manifest import MANIFEST
 from tests.support.small_jobs import (
     COMMAND,
     ROOT,

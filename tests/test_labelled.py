@@ -12,17 +12,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from train.labelled.encoding import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.labelled.encoding import (
     Encoder,
     evaluation_batches,
     longest_first,
     training_batches,
 )
-from train.labelled.rows import (
+from clozeline.train.labelled.rows import (
     Labelled,
     Texts,
     class_ids,

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.sources.labelled_table import read_table
-from pipeline.sources.sample.reviews import make_reviews
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.sample.reviews import make_reviews
 
 DATA = os.environ.get("CLOZELINE_DATA")
 ROWS: list[dict[str, Any]] = [

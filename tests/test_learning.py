@@ -6,19 +6,19 @@ import shutil
 import pytest
 import torch
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.artifacts.run import LEARNING, remove_run
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.engine.distributed import join_world
+from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.evaluation.guesses import guess, held_out_rows
+from clozeline.train.monitoring.learning import ROWS, Guesses, Learning, LearningLog
 from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_training import TINY, assert_same_run, go_back, numbers, train, weights
-from train.artifacts.run import LEARNING, remove_run
-from train.data.loader import evaluation_batches
-from train.engine.distributed import join_world
-from train.monitoring.learning import ROWS, Guesses, Learning, LearningLog
-from train.pretraining.evaluate import evaluate
-from train.pretraining.guesses import guess, held_out_rows
 
 
 @pytest.fixture(scope="module")

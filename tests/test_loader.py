@@ -14,20 +14,20 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from pipeline.common.errors import InputError
-from pipeline.dataset.manifest import read_manifest, write_manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.data.batch import Batch, collate, concatenate, digest_text, split
+from clozeline.train.data.batch_reader import SLAB_ROWS, RankSlice
+from clozeline.train.data.loader import Loader, evaluation_batches
+from clozeline.train.data.order import Order
+from clozeline.train.data.prefetch import prefetched
 from tests.support.batches import batch_digest
 from tests.support.small import WORDS, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from train.data.batch import Batch, collate, concatenate, digest_text, split
-from train.data.batch_reader import SLAB_ROWS, RankSlice
-from train.data.loader import Loader, evaluation_batches
-from train.data.order import Order
-from train.data.prefetch import prefetched
 
 N = 57  # training examples of small_folder
 POOL_ROWS = 20  # two pools an epoch
@@ -253,7 +253,7 @@ def test_slabs_of_many_batches_and_batches_of_many_slabs_agree(small_folder):
 
 def test_another_process_reads_the_same_data(small_folder, whole):
     code = (
-        "import sys; from itertools import islice; from train.data.loader import Loader\n"
+        "import sys; from itertools import islice; from clozeline.train.data.loader import Loader\n"
         f"loader = Loader(sys.argv[1], batch_size={GLOBAL}, **{ORDER})\n"
         f"print(*(loaded.digest for loaded in islice(loader, {STEPS})))\n"
         "unclosed = iter(loader); next(unclosed)\n"  # its thread is alive when Python exits

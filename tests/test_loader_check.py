@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.errors import CheckFailedError
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
+from clozeline.pipeline.common.errors import CheckFailedError
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.cli import main
+from clozeline.train.data.loader_check import check_loader
+from clozeline.train.data.order import Order
 from tests.support.small_data import write_data_set
-from train.cli import main
-from train.data.loader_check import check_loader
-from train.data.order import Order
 
 
 @pytest.mark.parametrize("rows", [(7,), (13, 20, 0, 7, 17), (150, 151)])

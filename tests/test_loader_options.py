@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import path_of
-from pipeline.dataset.manifest import read_manifest, write_manifest
-from pipeline.dataset.shards import checksum
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.shards import checksum
+from clozeline.train.data.batch import digest_text
+from clozeline.train.data.length_bins import assign_bins
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.unpadded import split_unpadded, with_dummy_row
 from tests.support.batches import concatenate_unpadded
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import GLOBAL, ORDER, N, counts, joined, load, originals
-from train.data.batch import digest_text
-from train.data.length_bins import assign_bins
-from train.data.loader import Loader
-from train.data.unpadded import split_unpadded, with_dummy_row
 
 BINS = 4
 

@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.data.batch import collate
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.order import POOL_ROWS, pool_rows_for
+from clozeline.train.monitoring.metrics import read_metrics
 from tests.support.small import make_documents, small_tokenizer
 from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_models import narrow
 from tests.support.small_training import train
 from tests.test_examples import examples_of
 from tests.test_row_checks import findings_of
-from train.data.batch import collate
-from train.data.loader import Loader
-from train.data.order import POOL_ROWS, pool_rows_for
-from train.monitoring.metrics import read_metrics
 
 LONGEST = 8192
 CONFIG = DataConfig(max_seq_length=LONGEST, num_shards=1)

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from pipeline.common.errors import LostProcessError
-from train.engine.distributed import World
-from train.engine.lost_process import is_lost_process, lost_process_in_one_line
+from clozeline.pipeline.common.errors import LostProcessError
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.lost_process import is_lost_process, lost_process_in_one_line
 
 SCRIPT = Path(__file__).parent / "support" / "lost_rank.py"
 

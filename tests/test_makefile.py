@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from model.config import PRESETS
-from model.huggingface.config import model_type_of
+from clozeline.model.config import PRESETS
+from clozeline.model.huggingface.config import model_type_of
 
 ROOT = Path(__file__).parent.parent
 STAGES = ["tokenizer", "shards", "pretrain", "finetune", "export"]

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from train.engine.malloc import disable_malloc_trim
+from clozeline.train.engine.malloc import disable_malloc_trim
 
 FAULTS = """
 import resource, sys, torch
-from train.engine.malloc import disable_malloc_trim
+from clozeline.train.engine.malloc import disable_malloc_trim
 if sys.argv[1] == "keep":
     assert disable_malloc_trim()
 def touch():

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import MANIFEST, Manifest, ShardEntry, read_manifest, write_manifest
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import (
+    MANIFEST,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+    write_manifest,
+)
 
 HEX = st.text("0123456789abcdef", min_size=64, max_size=64)
 SHARDS = st.lists(

@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.dataset.manifest import MANIFEST
-from pipeline.job.beam_graph import (
+from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.beam_graph import (
     MergeBlocks,
     TokenizeBlock,
     _by_group,
     make_pipeline,
     run_graph,
 )
-from pipeline.job.job import local_runner
-from pipeline.job.steps import JobContext
-from pipeline.sources.block import Block
+from clozeline.pipeline.job.job import local_runner
+from clozeline.pipeline.job.steps import JobContext
+from clozeline.pipeline.sources.block import Block
 from tests.support.small_jobs import identities, shard_digests
 from tests.test_steps import CONFIG, work
 
@@ -25,7 +25,7 @@ Work = tuple[list[Block], JobContext]
 @pytest.fixture
 def merging(monkeypatch):
     """A shard may read 3 files."""
-    monkeypatch.setattr("pipeline.job.token_cache.MAX_FILES", 3)
+    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 3)
 
 
 def run(blocks, context):
@@ -39,7 +39,7 @@ def merged_files(context):
 
 def test_merged_files_give_the_same_bytes(tmp_path, monkeypatch):
     run(*work(tmp_path / "few"))
-    monkeypatch.setattr("pipeline.job.token_cache.MAX_FILES", 3)
+    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 3)
     blocks, context = work(tmp_path / "many", block_bytes=600)
     assert len(blocks) > 12
     run(blocks, context)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sources.mediawiki.dump import Page, TruncatedDump, read_pages
-from pipeline.sources.mediawiki.markup import (
+from clozeline.pipeline.sources.mediawiki.dump import Page, TruncatedDump, read_pages
+from clozeline.pipeline.sources.mediawiki.markup import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_OPEN,

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.verify import mask_checks
-from pipeline.verify.findings import Findings
-from pipeline.verify.mask_checks import check_masks, within_chance
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.verify import mask_checks
+from clozeline.pipeline.verify.findings import Findings
+from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from tests.support.small import small_tokenizer
 from tests.test_examples import documents_of, examples_of
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.ragged import Ragged
-from pipeline.config import DataConfig, Masking
-from pipeline.dataset.schema import Examples
-from pipeline.examples.masks import (
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig, Masking
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.examples.masks import (
     SCHEMES,
     MaskRules,
     count_predictions,

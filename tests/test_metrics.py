@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.train.monitoring.health import Health
+from clozeline.train.monitoring.metrics import MetricsLog, read_metrics
 from tests.test_checkpoint import no_file_longer_than
-from train.monitoring.health import Health
-from train.monitoring.metrics import MetricsLog, read_metrics
 
 
 def write(run: Path, steps, *, after=0, health=None, **values) -> None:
@@ -84,7 +84,7 @@ def test_a_killed_process_leaves_all_it_wrote_to_file_and_tensorboard(tmp_path):
     code = """
 import os, signal, sys
 from pathlib import Path
-from train.monitoring.metrics import MetricsLog
+from clozeline.train.monitoring.metrics import MetricsLog
 log = MetricsLog(Path(sys.argv[1]), start_step=0, max_steps=9, writes=True)
 for step in (1, 2, 3):
     log.write(step, {"mlm_loss": 10.0 - step})

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline.common.errors import OutOfMemoryError
-from pipeline.common.sealed import sealed
-from pipeline.config import DataConfig
+from clozeline.pipeline.common.errors import OutOfMemoryError
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.config import DataConfig
+from clozeline.train.data.unpadded import UnpaddedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.out_of_memory import is_out_of_memory, out_of_memory_in_one_line
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.pretraining.micro_batch import longest_batch, smaller, with_found_size
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import TINY, train
 from tests.support.training_configs import training_config
-from train.data.unpadded import UnpaddedBatch
-from train.engine.distributed import World
-from train.engine.out_of_memory import is_out_of_memory, out_of_memory_in_one_line
-from train.monitoring.metrics import read_metrics
-from train.pretraining.micro_batch import longest_batch, smaller, with_found_size
 
 ALONE = World(0, 1, torch.device("cpu"))
 LIMITED = Path(__file__).parent / "support" / "limited_memory.py"

@@ -8,8 +8,8 @@ next-sentence loss of BERT-pytorch ignored class 0; the positions of d2l were ne
 import pytest
 import torch
 
-from model.config import PRESETS
-from model.heads import next_sentence_loss_sum
+from clozeline.model.config import PRESETS
+from clozeline.model.heads import next_sentence_loss_sum
 from tests.support.small_models import (
     VOCAB,
     batch_of,

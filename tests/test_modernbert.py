@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.config import preset
-from model.heads import BertForClassification, BertForPretraining, masked_lm_loss_sum
-from model.huggingface.config import read_huggingface_config
-from model.huggingface.convert import load_huggingface, save_huggingface
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForClassification, BertForPretraining, masked_lm_loss_sum
+from clozeline.model.huggingface.config import read_huggingface_config
+from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from tests.support.small_huggingface import change, quiet_transformers, save_folder, shaken
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed
 from tests.test_huggingface import (

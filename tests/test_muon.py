@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.config import preset
-from model.heads import BertForPretraining
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_moments
+from clozeline.train.engine.muon import MOMENTUM, is_hidden_matrix
+from clozeline.train.engine.optim import build_optimizer, set_learning_rate
 from tests.support.small_training import STILL, TINY, assert_same_run, go_back, train
 from tests.support.training_configs import training_config
-from train.artifacts.checkpoint import latest_checkpoint, load_moments
-from train.engine.muon import MOMENTUM, is_hidden_matrix
-from train.engine.optim import build_optimizer, set_learning_rate
 
 MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)

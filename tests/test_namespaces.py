@@ -6,12 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.sources.documents import Documents
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.mediawiki.dump import hidden_names
-from pipeline.sources.mediawiki.markup import strip_markup
-from pipeline.sources.mediawiki.namespaces import CATEGORY_NAMES, FILE_NAMES, link_patterns
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.mediawiki.dump import hidden_names
+from clozeline.pipeline.sources.mediawiki.markup import strip_markup
+from clozeline.pipeline.sources.mediawiki.namespaces import (
+    CATEGORY_NAMES,
+    FILE_NAMES,
+    link_patterns,
+)
 from tests.support.languages import joined, paragraphs_in
 from tests.test_markup import LITERALS
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from model.heads import BertForPretraining
-from pipeline.common.next_command import beside, print_next, print_next_for
-from pipeline.common.paths import path_of
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
+from clozeline.pipeline.common.paths import path_of
+from clozeline.train.cli import main
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import command_line
 from tests.test_docs import parse
-from train.cli import main
 
 
 def next_of(*args: object) -> str:

@@ -10,20 +10,20 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from model.heads import BertForPretraining
-from pipeline.common.ragged import Ragged
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.examples.masks import MaskRules
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.examples.masks import MaskRules
+from clozeline.train.cli import main
+from clozeline.train.evaluation.ngram_loss import ngram_losses
+from clozeline.train.evaluation.ngrams import TrigramModel
 from tests.support.small import small_tokenizer
 from tests.support.small_data import random_examples, write_data_set
 from tests.support.small_jobs import clozeline_ok, write_parquet, write_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from train.cli import main
-from train.pretraining.ngram_loss import ngram_losses
-from train.pretraining.ngrams import TrigramModel
 
 DATA = os.environ.get("CLOZELINE_DATA")
 TOKENIZER = small_tokenizer()

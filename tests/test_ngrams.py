@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.pretraining.ngrams import SMALL_CORPUS_DISCOUNT, TrigramModel
+from clozeline.train.evaluation.ngrams import SMALL_CORPUS_DISCOUNT, TrigramModel
 
 THE, CAT, SAT, RAN = range(4)
 

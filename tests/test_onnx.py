@@ -13,17 +13,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from model.heads import BertForPretraining
-from pipeline.common.checksums import check_sums
-from pipeline.common.paths import path_of
-from pipeline.config import DataConfig
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.checksums import check_sums
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.train.artifacts.onnx_folder import write_run_graphs
+from clozeline.train.cli import main
+from clozeline.train.export.int8_cost import read_test_rows
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_models import VOCAB, narrow, shaken
 from tests.support.small_runs import write_small_run
-from train.artifacts.onnx_folder import write_run_graphs
-from train.cli import main
-from train.int8_cost import read_test_rows
 
 TOKENIZER = small_tokenizer()
 #: Every way in which presets differ that is in a graph: positions, windows, segments, heads.

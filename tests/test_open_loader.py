@@ -8,10 +8,12 @@ import torch
 from click.testing import CliRunner
 from torch.nn.modules.module import register_module_forward_hook
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.dataset.manifest import read_manifest, write_manifest
-from pipeline.dataset.shards import checksum
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.shards import checksum
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from clozeline.train.cli import main
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import (
     STILL,
@@ -22,8 +24,6 @@ from tests.support.small_training import (
     train,
 )
 from tests.support.training_configs import training_config
-from train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
-from train.cli import main
 
 LONG = replace(STILL, max_position_embeddings=64)
 

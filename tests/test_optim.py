@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.engine.optim import adamw, build_optimizer, set_learning_rate
 from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
-from train.engine.optim import adamw, build_optimizer, set_learning_rate
 
 
 def test_every_parameter_is_optimized_once_and_only_matrices_decay():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.data.order import (
+from clozeline.train.data.order import (
     POOL_ROWS,
     STREAMS,
     WHOLE_SHARDS,
@@ -186,7 +186,7 @@ def test_without_a_seed_rows_come_as_they_are_stored():
 
 LITERAL = """
 import numpy as np
-from train.data.order import Order
+from clozeline.train.data.order import Order
 for kind in ({"version": 1, "pool_rows": 4}, {"streams": 3, "pool_rows": 6}):
     order = Order([3, 2, 4], dataset_digest="0123456789abcdef" * 4, seed=7, **kind)
     _, shards, rows = order.locate(np.arange(18))

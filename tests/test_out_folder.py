@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.dataset.manifest import JOB, MANIFEST, read_manifest
-from pipeline.job.job import plan_shards
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import Normalization
-from pipeline.verify.verify import verify
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, read_manifest
+from clozeline.pipeline.job.job import plan_shards
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.verify.verify import verify
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import shard_digests
 from tests.test_job import OPTIONS, shards

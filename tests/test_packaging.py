@@ -29,7 +29,7 @@ def source(tmp_path_factory):
         shutil.copy(ROOT / name, source)
     for name in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        shutil.copytree(ROOT / name, source / name, ignore=ignored, symlinks=True)
     return source
 
 
@@ -44,7 +44,7 @@ def wheel(source, tmp_path_factory):
 def test_the_wheel_holds_every_file_of_the_packages(wheel):
     packed = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == {
-        path.relative_to(ROOT).as_posix()
+        f"{'' if package == 'clozeline' else 'clozeline/'}{path.relative_to(ROOT).as_posix()}"
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
@@ -83,7 +83,7 @@ def install(wheel, folder):
         ).stdout
 
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    where = "import train, sys; print(train.__file__.startswith(sys.prefix))"
+    where = "import clozeline, sys; print(clozeline.__file__.startswith(sys.prefix))"
     python = folder / "bin" / "python"
     found = subprocess.run([python, "-c", where], capture_output=True, cwd=folder, env=alone)
     assert found.stdout == b"True\n"
@@ -113,9 +113,87 @@ def test_sdist_and_wheel_install_into_an_empty_environment(source, wheel, tmp_pa
     assert "report.html" in clozeline("report", "shards")  # from templates and style sheets
 
 
-def test_every_package_is_typed(wheel):
-    names = ZipFile(wheel).namelist()
-    assert [name for name in PACKAGES if f"{name}/py.typed" not in names] == []
+def test_the_package_is_typed(wheel):
+    assert "clozeline/py.typed" in ZipFile(wheel).namelist()
+
+
+#: What nearly every project in this field has in its own folder.
+STRANGERS = {
+    "train.py": "raise SystemExit('a stranger')",
+    "pipeline.py": "raise SystemExit('a stranger')",
+    "model/__init__.py": "raise SystemExit('a stranger')",
+}
+
+
+def test_an_installed_clozeline_stands_beside_other_peoples_modules(wheel, tmp_path):
+    """Every command and every Python name, in a folder that has a train.py of its own."""
+    ZipFile(wheel).extractall(tmp_path / "site")
+    for name, text in STRANGERS.items():
+        (tmp_path / "work" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "work" / name).write_text(text)
+    code = """
+import contextlib, io, sys
+import clozeline
+for name in clozeline.__dir__():
+    getattr(clozeline, name)
+from clozeline.train.cli import main
+for name in main.commands:
+    with contextlib.redirect_stdout(io.StringIO()):
+        main([name, "--help"], standalone_mode=False)
+print(clozeline.__file__, sorted({"model", "pipeline", "train"} & set(sys.modules)))
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path / "work",
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.split(maxsplit=1) == [f"{tmp_path}/site/clozeline/__init__.py", "[]\n"]
+
+
+EDITABLE = """
+import sys, os
+from setuptools.build_meta import build_editable
+print(build_editable(sys.argv[1]))
+"""
+
+
+def test_an_editable_install_is_a_path_that_editors_and_mypy_follow(source, tmp_path):
+    """No import hook, so a module that is added later is found, too, and so are its types."""
+    command = [sys.executable, "-c", EDITABLE, str(tmp_path)]
+    made = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
+    with ZipFile(tmp_path / made.stdout.splitlines()[-1]) as built:
+        packed = {name for name in built.namelist() if ".dist-info/" not in name}
+        (path,) = packed
+        assert path.endswith(".pth")
+        assert built.read(path).decode().strip() == str(source)
+    (source / "train" / "added.py").write_text("ADDED: int = 'of another type'\n")
+    try:
+        code = "from clozeline.train.added import ADDED; print(ADDED)"
+        elsewhere = {**os.environ, "PYTHONPATH": str(source)}
+        ran = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=elsewhere, capture_output=True
+        )
+        assert ran.stdout == b"of another type\n"
+        checked = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                "--follow-imports=silent",
+                "-m",
+                "clozeline.train.added",
+            ],
+            cwd=tmp_path,
+            env={**elsewhere, "MYPYPATH": str(source)},
+            capture_output=True,
+            text=True,
+        )
+        assert "added.py:1: error: Incompatible types in assignment" in checked.stdout
+    finally:
+        (source / "train" / "added.py").unlink()
 
 
 def test_the_citation_has_the_version_and_the_licence_of_the_project():

@@ -7,25 +7,25 @@ import numpy as np
 import pytest
 import torch
 
-from model.attention import Packing, position_ids
-from model.config import PRESETS
-from pipeline.common.errors import CorruptDataError
-from pipeline.common.ragged import Ragged
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
+from clozeline.model.attention import Packing, position_ids
+from clozeline.model.config import PRESETS
+from clozeline.pipeline.common.errors import CorruptDataError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.data.batch import Batch, digest_text
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.loader_check import check_loader
+from clozeline.train.evaluation.evaluate import evaluate_run
+from clozeline.train.evaluation.guesses import held_out_rows
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.pretraining.more_positions import with_positions
 from tests.support.batches import concatenate_unpadded
 from tests.support.small import small_tokenizer
 from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_models import narrow, shaken
 from tests.support.small_training import STILL, train
-from train.data.batch import Batch, digest_text
-from train.data.loader import Loader
-from train.data.loader_check import check_loader
-from train.monitoring.metrics import read_metrics
-from train.pretraining.evaluate import evaluate_run
-from train.pretraining.guesses import held_out_rows
-from train.pretraining.more_positions import with_positions
 
 PACKED = DataConfig(max_seq_length=32, num_shards=2, pairs="packed")
 #: Rotary with windows, learned, started at neighbours, sinusoids with a segment for padding.

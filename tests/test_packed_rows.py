@@ -8,18 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import MANIFEST, read_manifest
-from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples, example_schema
-from pipeline.dataset.shards import read_shard, rows_sha256, write_shard
-from pipeline.examples.packed_rows import best_fit, pack_documents
-from pipeline.report.dataset_card import card_text
-from pipeline.report.inspect import inspect_dataset, show_example
-from pipeline.report.row_statistics import count_rows
-from pipeline.report.shown_example import shown_example
-from pipeline.verify.findings import Findings
-from pipeline.verify.row_checks import check_rows
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from clozeline.pipeline.dataset.schema import (
+    NO_PAIR,
+    Examples,
+    concatenate_examples,
+    example_schema,
+)
+from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, write_shard
+from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
+from clozeline.pipeline.report.dataset_card import card_text
+from clozeline.pipeline.report.inspect import inspect_dataset, show_example
+from clozeline.pipeline.report.row_statistics import count_rows
+from clozeline.pipeline.report.shown_example import shown_example
+from clozeline.pipeline.verify.findings import Findings
+from clozeline.pipeline.verify.row_checks import check_rows
 from tests.support.small import make_documents, small_tokenizer
 from tests.test_examples import TALK, documents_of, examples_of
 from tests.test_pairs import SHAPE, tokens_of_documents

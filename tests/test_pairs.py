@@ -11,11 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common.counter_rng import random_bits, stream_key, uniform_below, with_probability
-from pipeline.config import PairScheme
-from pipeline.examples import segment_pairs as counters
-from pipeline.examples.pair_columns import Pairs
-from pipeline.examples.pairs import SCHEMES, make_pairs
+from clozeline.pipeline.common.counter_rng import (
+    random_bits,
+    stream_key,
+    uniform_below,
+    with_probability,
+)
+from clozeline.pipeline.config import PairScheme
+from clozeline.pipeline.examples import segment_pairs as counters
+from clozeline.pipeline.examples.pair_columns import Pairs
+from clozeline.pipeline.examples.pairs import SCHEMES, make_pairs
 from tests.support.small import make_documents
 
 TOKENS = st.one_of(st.integers(1, 9), st.integers(1, 90))

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from tests.support.small_jobs import ROOT
-from train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 
 #: Replaces a folder again and again. The N-th process is killed at its N-th event: whatever opens
 #: (to write or to sync), renames or removes a file. Prints what a reader finds after each.
@@ -15,7 +15,7 @@ KILLS = """
 import os, signal, sys
 from itertools import count
 from pathlib import Path
-from train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 
 EVENTS = ("open", "os.rename", "os.remove", "os.rmdir", "os.mkdir", "shutil.rmtree")
 
@@ -105,13 +105,13 @@ USERS = """
 import os, signal, sys
 from pathlib import Path
 import torch
-from model.heads import BertForClassification, BertForPretraining
+from clozeline.model.heads import BertForClassification, BertForPretraining
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from train.artifacts.pretrained import load_pretrained
-from train.export import export
-from train.finetuning.classifier import Classifier, load_classifier, save_classifier
+from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.export.export import export
+from clozeline.train.finetuning.classifier import Classifier, load_classifier, save_classifier
 
 folder = Path(sys.argv[1])
 

@@ -9,15 +9,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.run import read_run
+from clozeline.train.cli import main
+from clozeline.train.config import RECIPE_FIELDS
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.pretraining.plan import Plan, make_plan
+from clozeline.train.pretraining.recipes import RECIPES
 from tests.support.small_training import preset_of, train
-from train.artifacts.run import read_run
-from train.cli import main
-from train.config import RECIPE_FIELDS
-from train.engine.distributed import World
-from train.engine.precision import resolve_precision
-from train.pretraining.plan import Plan, make_plan
-from train.recipes import RECIPES
 
 ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)

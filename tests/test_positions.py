@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import preset
-from model.heads import BertForPretraining
-from model.positions import (
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.model.positions import (
     continued_positions,
     fixed_positions,
     neighbour_frequencies,

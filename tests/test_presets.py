@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.attention import Packing
-from model.config import PRESETS, preset
-from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from clozeline.model.attention import Packing
+from clozeline.model.config import PRESETS, preset
+from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
 from tests.support.small_models import (
     NO_DROPOUT,
     VOCAB,

@@ -12,8 +12,21 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from model.config import preset
-from pipeline.common.errors import InputError
+from clozeline.model.config import preset
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    load_moments,
+    load_weights,
+    read_state,
+)
+from clozeline.train.artifacts.run import load_run, read_run
+from clozeline.train.cli import main
+from clozeline.train.data.batch import digest_text
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine.schedule import learning_rate_at
+from clozeline.train.pretraining.more_positions import with_positions
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import (
@@ -26,19 +39,6 @@ from tests.support.small_training import (
     train,
     weights,
 )
-from train.artifacts.checkpoint import (
-    latest_checkpoint,
-    list_checkpoints,
-    load_moments,
-    load_weights,
-    read_state,
-)
-from train.artifacts.run import load_run, read_run
-from train.cli import main
-from train.data.batch import digest_text
-from train.data.loader import Loader
-from train.engine.schedule import learning_rate_at
-from train.pretraining.more_positions import with_positions
 
 
 @pytest.fixture(scope="module")

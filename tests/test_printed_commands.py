@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.sources.sample.reviews import make_reviews
+from clozeline.pipeline.sources.sample.reviews import make_reviews
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.inference.onnx_classifier import load_onnx_classifier
+from clozeline.train.labelled.rows import Texts
 from tests.support.http_clients import ask_once
 from tests.support.printed_commands import PAGES, README, ROOT, blocks, commands
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import articles, write_parquet
-from train.finetuning.classifier import load_classifier
-from train.finetuning.onnx_classifier import load_onnx_classifier
-from train.labelled.rows import Texts
 
 pytest.importorskip("onnxruntime")
 

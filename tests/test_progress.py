@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from pipeline.common.counts import Counts
-from pipeline.common.stage_timer import StageTimer
-from pipeline.job.memory import process_peak, tree_memory
-from pipeline.job.progress import Progress, show_progress
-from pipeline.job.token_cache import write_cache_file
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.job.memory import process_peak, tree_memory
+from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.token_cache import write_cache_file
 from tests.support.small_jobs import articles, clozeline_ok, write_parquet, write_tokenizer
 from tests.test_steps import build, work
 from tests.test_token_cache import tokenized

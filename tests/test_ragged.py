@@ -5,8 +5,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.common import ragged
-from pipeline.common.ragged import Ragged, offsets_of, slice_indices
+from clozeline.pipeline.common import ragged
+from clozeline.pipeline.common.ragged import Ragged, offsets_of, slice_indices
 
 ROWS = st.lists(st.lists(st.integers(0, 60_000), max_size=6), max_size=8)
 

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.sources import text_files as lines
-from pipeline.sources.documents import Documents
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.sample.articles import make_articles
-from pipeline.sources.sample.reviews import make_reviews
-from pipeline.sources.text_columns import CHOOSE
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources import text_files as lines
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.sample.articles import make_articles
+from clozeline.pipeline.sources.sample.reviews import make_reviews
+from clozeline.pipeline.sources.text_columns import CHOOSE
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
@@ -389,9 +389,9 @@ def test_remote_files_are_read_in_ranges() -> None:
 
 HUB_SCRIPT = """
 import json, sys
-from pipeline.common.errors import InputError
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
 folder = sys.argv[1]
 blocks = list_blocks([f"hf://{folder}?split=train"], block_bytes=200)
 texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.dataset.manifest import REJECTED, Manifest, read_manifest
-from pipeline.sources.mediawiki.dump import read_pages
-from pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
-from pipeline.sources.sample.articles import make_articles
+from clozeline.pipeline.dataset.manifest import REJECTED, Manifest, read_manifest
+from clozeline.pipeline.sources.mediawiki.dump import read_pages
+from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
+from clozeline.pipeline.sources.sample.articles import make_articles
 from tests.support.reference_text import comparisons, difference
 from tests.support.small_jobs import clozeline, write_tokenizer
 

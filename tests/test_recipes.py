@@ -8,9 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.config import PRESETS, BertConfig, preset
-from train.config import RECIPE_FIELDS, PretrainConfig
-from train.recipes import CONTINUED, OF_SHARDS, RECIPES, Recipe, recipe_of, resolve
+from clozeline.model.config import PRESETS, BertConfig, preset
+from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
+from clozeline.train.pretraining.recipes import (
+    CONTINUED,
+    OF_SHARDS,
+    RECIPES,
+    Recipe,
+    recipe_of,
+    resolve,
+)
 
 PLENTY = 10**12  # examples
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sources import record_boundaries
-from pipeline.sources.record_boundaries import cut_chunks
-from pipeline.sources.text_files import BOUNDARIES
+from clozeline.pipeline.sources import record_boundaries
+from clozeline.pipeline.sources.record_boundaries import cut_chunks
+from clozeline.pipeline.sources.text_files import BOUNDARIES
 
 PARTS = [b"a", b"bc", b" ", b"\t", b"\n", b"\r", b"\r\n", b"\n\n", b"<doc ", b"\xff"]
 FILES = st.lists(st.sampled_from(PARTS), max_size=40).map(b"".join)

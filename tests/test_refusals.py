@@ -5,11 +5,11 @@ import shutil
 import pytest
 from click.testing import CliRunner
 
-from model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.cli import main
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from train.cli import main
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from pipeline.common.errors import InputError, JobFailedError, StoreError
-from pipeline.common.paths import names_in, path_of, whole_file
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import MANIFEST, read_manifest
-from pipeline.job.job import JobOptions, build_shards, plan_shards
-from pipeline.job.job_log import log_file
-from pipeline.report.inspect import inspect_dataset
-from pipeline.tokenization.tokenizer import load_tokenizer
-from pipeline.verify.verify import verify
+from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.paths import names_in, path_of, whole_file
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from clozeline.pipeline.job.job import JobOptions, build_shards, plan_shards
+from clozeline.pipeline.job.job_log import log_file
+from clozeline.pipeline.report.inspect import inspect_dataset
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.verify.verify import verify
+from clozeline.train.data.loader import Loader
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import without_sources
 from tests.test_steps import CONFIG, TEXT
-from train.data.loader import Loader
 
 ONE_WORKER = JobOptions(workers=1, block_bytes=8000)
 

@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 import pytest
 
-from pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
 from tests.support.small_jobs import (
     ROOT,
     articles,

@@ -19,7 +19,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from pipeline.common.errors import STOPPED, InputError
+from clozeline.pipeline.common.errors import STOPPED, InputError
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from clozeline.train.cli import main
+from clozeline.train.data.batch import digest_text
+from clozeline.train.data.loader import Loader
 from tests.support.small_jobs import COMMAND, ROOT
 from tests.support.small_training import (
     assert_same_run,
@@ -29,10 +33,6 @@ from tests.support.small_training import (
     preset_of,
     train,
 )
-from train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
-from train.cli import main
-from train.data.batch import digest_text
-from train.data.loader import Loader
 
 #: A rate that does not depend on the number of steps: such a run can be cut anywhere.
 ENDLESS = {"schedule": "constant", "warmup": 0.0, "save_every": 5, "max_steps": 1_000_000}
@@ -232,7 +232,7 @@ def interrupt(process, how, *, at, run):
 #: `clozeline`, which dies at the first event of a kind (see sys.audit) with such a path.
 KILLED_AT = """
 import os, signal, sys
-from train.cli import main
+from clozeline.train.cli import main
 event, ending = sys.argv[1:3]
 def kill(name, arguments):
     if name == event and any(str(argument).endswith(ending) for argument in arguments):

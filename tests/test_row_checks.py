@@ -7,11 +7,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig, Masking, PairScheme
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.verify.findings import Findings, differing_rows, rows_with
-from pipeline.verify.row_checks import check_rows
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.config import DataConfig, Masking, PairScheme
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.verify.findings import Findings, differing_rows, rows_with
+from clozeline.pipeline.verify.row_checks import check_rows
 from tests.support.small import make_examples, small_tokenizer
 from tests.test_examples import DOCUMENT, TALK, documents_of, examples_of
 

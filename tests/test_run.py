@@ -6,16 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
-from pipeline.common.sealed import unsealed
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import Manifest
-from tests.support.small import small_tokenizer
-from tests.support.small_runs import write_small_run
-from tests.support.small_training import TINY
-from tests.support.training_configs import training_config
-from train.artifacts.run import (
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.sealed import unsealed
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.train.artifacts.run import (
     RunConfig,
     load_run,
     model_config,
@@ -24,6 +20,10 @@ from train.artifacts.run import (
     write_run,
     write_summary,
 )
+from tests.support.small import small_tokenizer
+from tests.support.small_runs import write_small_run
+from tests.support.small_training import TINY
+from tests.support.training_configs import training_config
 
 MANIFEST = Manifest(
     config=DataConfig(max_seq_length=96, text_columns=("title", "text")),

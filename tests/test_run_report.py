@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from model.heads import count_parameters
-from pipeline.config import DataConfig
-from pipeline.report.html import REPORT
+from clozeline.model.heads import count_parameters
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.report.html import REPORT
+from clozeline.train.artifacts.run import RunConfig, write_run, write_summary
+from clozeline.train.cli import main
+from clozeline.train.monitoring.learning import Guesses, HeldOutRow, LearningLog
 from tests.support.small import small_tokenizer
 from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
-from train.artifacts.run import RunConfig, write_run, write_summary
-from train.cli import main
-from train.monitoring.learning import Guesses, HeldOutRow, LearningLog
 
 pytest.importorskip("jinja2")
 

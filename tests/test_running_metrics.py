@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from train.data.batch import LoadedBatch, digest_text
-from train.engine.distributed import World
-from train.monitoring.running_metrics import RunningMetrics, StepTimer
+from clozeline.train.data.batch import LoadedBatch, digest_text
+from clozeline.train.engine.distributed import World
+from clozeline.train.monitoring.running_metrics import RunningMetrics, StepTimer
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.sources.sample.articles import (
+from clozeline.pipeline.sources.sample.articles import (
     KINDS,
     count_articles,
     make_articles,
     names_of,
     sections_of,
 )
-from pipeline.sources.sample.opinions import PLANS, PRODUCTS, SIDES, VOICES
-from pipeline.sources.sample.prose import THEMES
-from pipeline.sources.sample.reviews import make_reviews
+from clozeline.pipeline.sources.sample.opinions import PLANS, PRODUCTS, SIDES, VOICES
+from clozeline.pipeline.sources.sample.prose import THEMES
+from clozeline.pipeline.sources.sample.reviews import make_reviews
 
 ARTICLES_DIGEST = "e6a606b20e7cc498b7e9a89d6181c41e"
 REVIEWS_DIGEST = "3effeed6d5858a9d71871e4ad1491190"
 PRINT_DIGESTS = """
 from tests.test_sample import digest, review_lines
-from pipeline.sources.sample.articles import make_articles
+from clozeline.pipeline.sources.sample.articles import make_articles
 print(digest(make_articles(0, 0, 50)), digest(review_lines(0, 0, 50)))
 """
 
@@ -290,7 +290,7 @@ def test_no_claim_uses_a_word_twice() -> None:
 
 
 def test_a_bag_of_words_needs_many_plain_reviews_and_guesses_at_turning_ones() -> None:
-    from train.labelled.baseline import fit_bag_of_words
+    from clozeline.train.labelled.baseline import fit_bag_of_words
 
     train = make_reviews(0, 10_000, 11_500)
     plain, turning = (make_reviews(0, 0, 500, turning=share) for share in (0, 1))

@@ -4,8 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clozeline.train.engine.schedule import (
+    batch_size_at,
+    is_over,
+    learning_rate_at,
+    schedule_factor,
+)
 from tests.support.training_configs import training_config
-from train.engine.schedule import batch_size_at, is_over, learning_rate_at, schedule_factor
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
 

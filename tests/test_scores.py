@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Scores
 
 COUNTS = st.integers(2, 5).flatmap(
     lambda c: st.lists(

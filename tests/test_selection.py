@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.config import preset
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.selection import (
+from clozeline.model.config import preset
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.selection import (
     FEW_ROWS,
     SEARCH_ROWS,
     HeldOut,
@@ -24,8 +24,8 @@ from train.finetuning.selection import (
     selection_folds,
     stratified_folds,
 )
-from train.finetuning.training import Logits, Plan
-from train.labelled.rows import Rows, balanced_order
+from clozeline.train.finetuning.training import Logits, Plan
+from clozeline.train.labelled.rows import Rows, balanced_order
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
 RATES = (3e-4, 1e-3, 3e-3)

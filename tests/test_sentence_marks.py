@@ -9,10 +9,10 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.tokenization.documents import tokenize_documents
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentence_marks import (
+from clozeline.pipeline.tokenization.documents import tokenize_documents
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentence_marks import (
     CLOSING,
     MARKS,
     MAX_UNSPACED,
@@ -21,7 +21,7 @@ from pipeline.tokenization.sentence_marks import (
     cut_sentence,
     is_other_script,
 )
-from pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
 from tests.support.reference_chain import nltk_splitter
 from tests.support.small import PUNKT, small_tokenizer

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from model.heads import BertForPretraining
-from train.artifacts.huggingface import load_model
-from train.artifacts.pretrained import load_pretrained
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.artifacts.huggingface import load_model
+from clozeline.train.artifacts.pretrained import load_pretrained
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

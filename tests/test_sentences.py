@@ -16,10 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.tokenize.punkt import PunktSentenceTokenizer
 
-from pipeline.common.errors import InputError
-from pipeline.tokenization import sentences
-from pipeline.tokenization.punkt import PunktData, find_punkt, installed_languages, train_punkt
-from pipeline.tokenization.sentences import BEGIN_LOWER, MIDDLE_UPPER, UPPER, SentenceSplitter
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization import sentences
+from clozeline.pipeline.tokenization.punkt import (
+    PunktData,
+    find_punkt,
+    installed_languages,
+    train_punkt,
+)
+from clozeline.pipeline.tokenization.sentences import (
+    BEGIN_LOWER,
+    MIDDLE_UPPER,
+    UPPER,
+    SentenceSplitter,
+)
 from tests.support.reference_chain import nltk_splitter
 
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
@@ -300,8 +310,8 @@ def test_parameters_with_other_fields_are_refused(trained):
 
 def test_another_process_learns_the_same_bytes_and_spans(trained):
     code = (
-        "import json, sys; from pipeline.tokenization.punkt import *;"
-        "from pipeline.tokenization.sentences import *;"
+        "import json, sys; from clozeline.pipeline.tokenization.punkt import *;"
+        "from clozeline.pipeline.tokenization.sentences import *;"
         "texts = json.load(sys.stdin);"
         "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
         "print(json.dumps([data.to_json(), splitter.split(texts)[0]]))"
@@ -312,8 +322,8 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
 
 def test_splitting_does_not_import_nltk(trained):
     code = (
-        "import json, sys; from pipeline.tokenization.punkt import *;"
-        "from pipeline.tokenization.sentences import *;"
+        "import json, sys; from clozeline.pipeline.tokenization.punkt import *;"
+        "from clozeline.pipeline.tokenization.sentences import *;"
         "data = PunktData.from_json(json.load(sys.stdin));"
         "print(SentenceSplitter(data).spans('Dr. Smith left. The end.'), 'nltk' in sys.modules)"
     )

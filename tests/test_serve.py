@@ -12,14 +12,14 @@ from http.client import HTTPException
 import numpy as np
 import pytest
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.inference.serve import ClassifierServer
+from clozeline.train.inference.serve_limits import Limits
+from clozeline.train.labelled.rows import Texts
 from tests.support.http_clients import ask, ask_once, connect, latencies
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_jobs import ROOT
-from train.finetuning.classifier import load_classifier
-from train.labelled.rows import Texts
-from train.serve import ClassifierServer
-from train.serve_limits import Limits
 
 LIMITS = Limits(max_texts=4, max_body_bytes=2000, max_batch=8)
 

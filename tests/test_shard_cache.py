@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.common.paths import path_of
+from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.paths import path_of
+from clozeline.train.data import shard_cache as module
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.shard_cache import ShardCache
+from clozeline.train.data.shard_set import ShardSet
 from tests.support.counting_store import counted_store
 from tests.support.small_data import write_data_set
 from tests.support.training_configs import training_config
-from train.data import shard_cache as module
-from train.data.loader import Loader
-from train.data.shard_cache import ShardCache
-from train.data.shard_set import ShardSet
 
 ROOT = Path(__file__).parent.parent
 
@@ -129,8 +129,8 @@ def test_two_processes_fetch_a_shard_once(store, tmp_path):
     """The second waits for the first, and finds the file."""
     code = """
 import sys; from pathlib import Path
-from train.data.shard_cache import ShardCache
-from pipeline.common.paths import path_of
+from clozeline.train.data.shard_cache import ShardCache
+from clozeline.pipeline.common.paths import path_of
 cache = ShardCache(Path(sys.argv[1]), limit=10**9)
 print(cache.fetch(path_of(sys.argv[2]), sha256="ab", pauses=()).stat().st_ino)
 """

@@ -5,14 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.common.errors import CorruptDataError
-from pipeline.common.ragged import Ragged
-from pipeline.dataset.manifest import read_manifest, write_manifest
-from pipeline.dataset.schema import example_schema
-from pipeline.dataset.shards import write_shard
+from clozeline.pipeline.common.errors import CorruptDataError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.schema import example_schema
+from clozeline.pipeline.dataset.shards import write_shard
+from clozeline.train.data.shard_set import ShardSet
 from tests.support.small import make_examples
 from tests.support.small_data import SMALL, write_data_set
-from train.data.shard_set import ShardSet
 
 
 def read(folder, split):

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.common.ragged import Ragged
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import (
     Examples,
     concatenate_examples,
     example_schema,
     id_type,
 )
-from pipeline.dataset.shards import (
+from clozeline.pipeline.dataset.shards import (
     read_batches,
     read_shard,
     rows_sha256,
@@ -28,7 +28,7 @@ from pipeline.dataset.shards import (
     whole_file,
     write_shard,
 )
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from tests.support.small import make_examples, small_tokenizer
 
 TOKENIZER = small_tokenizer()

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.common.ragged import Ragged
-from pipeline.dataset.manifest import read_manifest, write_manifest
-from pipeline.dataset.schema import concatenate_examples
-from pipeline.dataset.shards import read_shard
-from pipeline.verify.verify import verify
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
+from clozeline.pipeline.dataset.schema import concatenate_examples
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.verify.verify import verify
 from tests.support.small import make_examples
 from tests.test_steps import CONFIG, TEXT, build, work
 from tests.test_verify import change, name_of, plant, remask

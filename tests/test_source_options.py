@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.errors import InputError
-from pipeline.dataset.manifest import Manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.job.job import sources_digest
-from pipeline.sources.documents import Documents
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.labelled_table import read_table
-from pipeline.sources.source_query import SourceOptions, split_options
-from pipeline.verify.verify import verify
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.job.job import sources_digest
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.source_query import SourceOptions, split_options
+from clozeline.pipeline.verify.verify import verify
 from tests.test_steps import CONFIG, TEXT, build, cache_files, work
 
 SPANS = replace(CONFIG, pairs="none")

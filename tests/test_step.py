@@ -6,15 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from model.attention import Packing
-from model.config import preset
-from model.heads import BertForPretraining
+from clozeline.model.attention import Packing
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.data.batch import Batch, LoadedBatch, split
+from clozeline.train.data.unpadded import UnpaddedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.precision import seed_dropout
+from clozeline.train.pretraining.step import train_step
 from tests.support.small_training import STILL, TINY
-from train.data.batch import Batch, LoadedBatch, split
-from train.data.unpadded import UnpaddedBatch
-from train.engine.distributed import World
-from train.engine.precision import seed_dropout
-from train.pretraining.step import train_step
 
 SMALL = {
     "vocab_size": TINY.vocab_size,

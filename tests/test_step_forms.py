@@ -7,11 +7,11 @@ wait for them), is an error on meta tensors.
 import pytest
 import torch
 
-from model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.data.unpadded import UnpaddedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.pretraining.step import clip_gradients, forward_losses, split_batch
 from tests.support.step_forms import FORMS
-from train.data.unpadded import UnpaddedBatch
-from train.engine.distributed import World
-from train.pretraining.step import clip_gradients, forward_losses, split_batch
 
 META = World(0, 1, torch.device("meta"))
 

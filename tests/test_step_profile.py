@@ -3,8 +3,8 @@
 import json
 from dataclasses import replace
 
+from clozeline.train.pretraining.pretrain import pretrain
 from tests.support.small_training import SHORT, TINY, assert_same_run, train, weights
-from train.pretraining.pretrain import pretrain
 
 
 def test_some_steps_are_profiled(small_folder, tmp_path):

@@ -8,18 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.config import DataConfig
-from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
-from pipeline.dataset.schema import Examples
-from pipeline.dataset.shards import read_shard
-from pipeline.job.cache_file import read_counts
-from pipeline.job.finish import ShardTotals, _check_rejected, finish_dataset
-from pipeline.job.steps import JobContext, Steps
-from pipeline.sources.formats import list_blocks
-from pipeline.verify.verify import verify
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.finish import ShardTotals, _check_rejected, finish_dataset
+from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.verify.verify import verify
 from tests.support.small import PUNKT, WORDS, small_tokenizer
 
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=32, min_characters=4)

@@ -6,8 +6,8 @@ import signal
 import pytest
 import torch
 
-from train.engine.distributed import World
-from train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
+from clozeline.train.engine.distributed import World
+from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
 
 ALONE = World(0, 1, torch.device("cpu"))
 

@@ -6,19 +6,19 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from pipeline.common.errors import CorruptDataError, InputError, StoreError
-from pipeline.common.paths import remove_named
-from pipeline.common.store import is_file, read_from_store, sizes_in
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, StoreError
+from clozeline.pipeline.common.paths import remove_named
+from clozeline.pipeline.common.store import is_file, read_from_store, sizes_in
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.open_shards import FETCHES, OpenShards
+from clozeline.train.data.order import Order
+from clozeline.train.data.shard_set import ShardSet
 from tests.support.failing_store import failing_folder
 from tests.support.small_data import write_data_set
-from train.data.loader import Loader
-from train.data.open_shards import FETCHES, OpenShards
-from train.data.order import Order
-from train.data.shard_set import ShardSet
 
 NO_PAUSES = (0.0, 0.0)
 FIRST = "train-00000-of-00002.arrow"
@@ -74,7 +74,7 @@ def test_a_store_that_cannot_be_listed_is_no_missing_shard(folder):
 
 @pytest.mark.parametrize("name", ["manifest.json", "tokenizer.json", "vocab.txt"])
 def test_small_files_are_asked_for_again_too(folder, name, monkeypatch):
-    monkeypatch.setattr("pipeline.common.store.PAUSES", NO_PAUSES)
+    monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
     write_data_set(folder, train=(13, 20))
 
     def read():
@@ -89,7 +89,7 @@ def test_small_files_are_asked_for_again_too(folder, name, monkeypatch):
 
 
 def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder, monkeypatch):
-    monkeypatch.setattr("pipeline.common.store.PAUSES", NO_PAUSES)
+    monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
     (folder / "there").write_bytes(b"1")
     folder.fs.info_failures["there"] = [HttpError("503")] * 2
     assert is_file(folder / "there")
@@ -101,7 +101,7 @@ def test_a_file_that_a_store_does_not_tell_of_is_not_missing(folder, monkeypatch
 
 
 def test_a_source_is_asked_for_again_and_then_named(folder, monkeypatch):
-    monkeypatch.setattr("pipeline.common.store.PAUSES", NO_PAUSES)
+    monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
     (folder / "a.txt").write_bytes(b"One.\n\nTwo.\n")
     [block] = list_blocks([str(folder / "a.txt")])
     folder.fs.open_failures["a.txt"] = [HttpError("503")] * 2

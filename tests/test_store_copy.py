@@ -20,14 +20,14 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common import store as store_module
-from pipeline.common.errors import InputError, JobFailedError, StoreError
-from pipeline.common.paths import path_of
+from clozeline.pipeline.common import store as store_module
+from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.paths import path_of
+from clozeline.train.artifacts import store_copy as store_copy_module
+from clozeline.train.artifacts import store_lease
+from clozeline.train.store.store_copy import StoreCopy, copy_path, store_copy
+from clozeline.train.store.store_lease import LEASE, Lease
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
-from train.artifacts import store_copy as store_copy_module
-from train.artifacts import store_lease
-from train.artifacts.store_copy import StoreCopy, copy_path, store_copy
-from train.artifacts.store_lease import LEASE, Lease
 
 TRAIN = [
     "--preset",

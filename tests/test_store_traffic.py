@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.common.paths import path_of
-from pipeline.config import DataConfig
-from pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.job import JobOptions, build_shards
 from tests.support.counting_store import counted_store
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import articles
@@ -82,7 +82,7 @@ def test_only_the_text_of_a_parquet_source_is_fetched(store):
 
 def test_requests_are_linear_in_blocks_and_shards(store, monkeypatch):
     """A range for each file that a shard reads, of which there are 2, and a few for each file."""
-    monkeypatch.setattr("pipeline.job.token_cache.MAX_FILES", 2)
+    monkeypatch.setattr("clozeline.pipeline.job.token_cache.MAX_FILES", 2)
     few, many = (build(store, shards=shards).requests.total() for shards in (2, 32))
     blocks = len(contents(store, ".tokens")) // 2
     print(f"{blocks} blocks: {few} requests for 2 shards, {many} for 32")

@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.common.counts import Counts
-from pipeline.common.errors import CorruptDataError
-from pipeline.common.paths import whole_file
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.dataset.buckets import Buckets, hash_documents
-from pipeline.job.cache_file import CacheFileWriter, read_counts, read_ends, read_index, read_runs
-from pipeline.job.token_cache import (
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import CorruptDataError
+from clozeline.pipeline.common.paths import whole_file
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
+from clozeline.pipeline.job.cache_file import (
+    CacheFileWriter,
+    read_counts,
+    read_ends,
+    read_index,
+    read_runs,
+)
+from clozeline.pipeline.job.token_cache import (
     MAX_FILES,
     CacheInput,
     TokenCache,
@@ -25,7 +31,7 @@ from pipeline.job.token_cache import (
     merged_name,
     write_cache_file,
 )
-from pipeline.tokenization.documents import TokenizedDocuments
+from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 VOCAB = 1000
 BUCKETS = Buckets(num_train=3, num_validation=1, validation=0.3)
@@ -282,7 +288,7 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
 def test_a_merged_file_has_what_its_files_have(tmp_path_factory, corpora, run_bytes):
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:  # files of many runs
-        patch.setattr("pipeline.job.cache_file.RUN_BYTES", run_bytes)
+        patch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", run_bytes)
         names = [write(folder / str(i), corpus, corpus) for i, corpus in enumerate(corpora)]
         merge_cache_files(folder, names, num_buckets=len(BUCKETS))
     for one, other in zip(
@@ -295,7 +301,7 @@ def test_a_merged_file_has_what_its_files_have(tmp_path_factory, corpora, run_by
 
 
 def test_a_file_has_a_run_each_time_so_much_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.job.cache_file.RUN_BYTES", 10)
+    monkeypatch.setattr("clozeline.pipeline.job.cache_file.RUN_BYTES", 10)
     with (tmp_path / "a").open("wb") as file:
         writer = CacheFileWriter(file, 3)
         for bucket in (2, 0, 2, 1, 0, 2):
@@ -310,7 +316,9 @@ def test_a_bucket_reads_a_part_of_each_index(tmp_path, monkeypatch):
     corpus = [[[[i, 2], [3]]] for i in range(40)]
     names = [write(tmp_path / name, corpus[i::2]) for i, name in enumerate("ab")]
     whole = read_all(tmp_path, *names)
-    monkeypatch.setattr("pipeline.job.token_cache.INDEX_BYTES", 70)  # two buckets of two files
+    monkeypatch.setattr(
+        "clozeline.pipeline.job.token_cache.INDEX_BYTES", 70
+    )  # two buckets of two files
     cache = token_cache(tmp_path, *names)
     for bucket in (3, 0, 1, 2):
         documents, _ = cache.documents(bucket)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import tokenizers
 
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
-from pipeline.tokenization.train_tokenizer import learn_vocabulary
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import learn_vocabulary
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 WORDS = ["[unused0]", "[", "]", ".", "##s", "##.", "the", "cat", "mask", "MASK", "été", "\u2028x"]
 TOKENS = [*SPECIAL_TOKENS, *WORDS]
@@ -140,7 +140,9 @@ def test_the_digest_covers_tokens_flags_and_punkt(tokenizer: Tokenizer) -> None:
 
 
 def test_the_digest_is_the_same_in_another_process(tokenizer: Tokenizer, saved: Path) -> None:
-    code = "import sys; from pipeline.tokenization.tokenizer import load_tokenizer as load; "
+    code = (
+        "import sys; from clozeline.pipeline.tokenization.tokenizer import load_tokenizer as load; "
+    )
     code += "print(load(sys.argv[1]).digest, sorted({'torch', 'nltk'} & set(sys.modules)))"
     run = subprocess.run(
         [sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True

@@ -14,18 +14,18 @@ import torch
 from hypothesis import given, settings
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from model.config import preset
-from model.heads import BertForPretraining
-from model.huggingface.convert import save_huggingface
-from pipeline.common.errors import InputError
-from pipeline.dataset.manifest import TOKENIZER, read_manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.model.huggingface.convert import save_huggingface
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.inference.fill import mask_ids
 from tests.support.small import PUNKT
 from tests.support.small_huggingface import quiet_transformers
 from tests.test_export import HOSTILE, output_of, refused
-from train.artifacts.huggingface_tokenizer import read_tokenizer
-from train.fill import mask_ids
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -5,12 +5,12 @@ import json
 
 import pytest
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.run import TRACKERS, remove_run
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.monitoring.trackers import check_tracker, open_tracker, scalars
 from tests.support.small_data import write_data_set
 from tests.support.small_training import go_back, train
-from train.artifacts.run import TRACKERS, remove_run
-from train.monitoring.metrics import read_metrics
-from train.monitoring.trackers import check_tracker, open_tracker, scalars
 
 needs = {
     name: pytest.mark.skipif(
@@ -35,7 +35,7 @@ def test_no_tracker_writes_nothing(tmp_path):
 
 
 def test_a_package_that_is_missing_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("train.monitoring.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("clozeline.train.monitoring.trackers.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'clozeline\[wandb\]'"):
         check_tracker("wandb")
 

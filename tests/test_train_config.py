@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.config import PretrainConfig
 from tests.support.training_configs import training_config
-from train.config import PretrainConfig
 
 
 def test_a_config_survives_json():

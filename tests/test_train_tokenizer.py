@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.sources.formats import list_blocks
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import load_tokenizer
-from pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.small import small_tokenizer
 from tests.test_steps import TEXT
 

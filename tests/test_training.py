@@ -5,12 +5,11 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from model.config import preset
-from model.heads import BertForClassification
-from pipeline.common.ragged import Ragged, offsets_of
-from tests.support.small_models import SMALL
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.training import (
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForClassification
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.training import (
     Plan,
     build_optimizer,
     class_weights,
@@ -18,7 +17,8 @@ from train.finetuning.training import (
     rows_per_step,
     train_classifier,
 )
-from train.labelled.encoding import Encoded
+from clozeline.train.labelled.encoding import Encoded
+from tests.support.small_models import SMALL
 
 
 def small_model(**changes: object) -> BertForClassification:

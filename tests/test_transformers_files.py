@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 
-from model.heads import BertForPretraining
-from pipeline.common.checksums import check_sums
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import TOKENIZER
-from pipeline.job.job import JobOptions, build_shards
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.tokenization.transformers_files import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.checksums import check_sums
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.transformers_files import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG
+from clozeline.train.export.export import export
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_huggingface import quiet_transformers
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
 from tests.test_export import HOSTILE
-from train.export import export
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 

@@ -7,16 +7,22 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.common.ragged import Ragged
-from pipeline.common.sealed import sealed
-from pipeline.dataset.manifest import LENGTH_BIN, MANIFEST, TOKENIZER, read_manifest, write_manifest
-from pipeline.dataset.schema import Examples, concatenate_examples, example_schema
-from pipeline.dataset.shards import read_shard, shard_name, write_shard
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.tokenization.vocabulary import Normalization
-from pipeline.verify.verify import summary, verify
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.dataset.manifest import (
+    LENGTH_BIN,
+    MANIFEST,
+    TOKENIZER,
+    read_manifest,
+    write_manifest,
+)
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples, example_schema
+from clozeline.pipeline.dataset.shards import read_shard, shard_name, write_shard
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.pipeline.verify.verify import summary, verify
 from tests.support.small import PUNKT, small_tokenizer
 from tests.test_steps import CONFIG, build, work
 

@@ -16,28 +16,28 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from pipeline.common.given_paths import note_given
-from pipeline.common.sealed import sealed
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
+from clozeline.pipeline.commandline.given_paths import note_given
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.artifacts.run import LEARNING
+from clozeline.train.cli import main
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.evaluation.evaluate import evaluate_run
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.inference.fill import fill
+from clozeline.train.inference.word_effects import WORDS, word_effects
+from clozeline.train.labelled.rows import Texts
+from clozeline.train.monitoring.learning import ROWS
+from clozeline.train.monitoring.metrics import METRICS, read_metrics
+from clozeline.train.monitoring.run_history import RunHistory
+from clozeline.train.view.run_model import RunModel
+from clozeline.train.view.view import make_site
 from tests.support.local_page import post, request, running
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
-from train.artifacts.run import LEARNING
-from train.cli import main
-from train.data.loader import evaluation_batches
-from train.fill import fill
-from train.finetuning.classifier import load_classifier
-from train.finetuning.word_effects import WORDS, word_effects
-from train.labelled.rows import Texts
-from train.monitoring.learning import ROWS
-from train.monitoring.metrics import METRICS, read_metrics
-from train.monitoring.run_history import RunHistory
-from train.pretraining.evaluate import evaluate_run
-from train.view.run_model import RunModel
-from train.view.view import make_site
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
@@ -367,7 +367,7 @@ def test_shards_in_a_store_can_be_browsed(shards):
     fsspec = pytest.importorskip("fsspec")
     store = fsspec.filesystem("memory")
     store.put(str(shards), "/view", recursive=True)
-    from pipeline.common.paths import path_of
+    from clozeline.pipeline.common.paths import path_of
 
     site = make_site([path_of("memory://view")])
     try:

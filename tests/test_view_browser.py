@@ -6,11 +6,11 @@ import shutil
 
 import pytest
 
+from clozeline.train.artifacts.run import LEARNING
+from clozeline.train.monitoring.metrics import METRICS, read_metrics
+from clozeline.train.view.view import make_site
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
 from tests.support.local_page import running
-from train.artifacts.run import LEARNING
-from train.monitoring.metrics import METRICS, read_metrics
-from train.view.view import make_site
 
 pytestmark = [
     pytest.mark.slow,

@@ -6,14 +6,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import read_manifest
-from pipeline.dataset.shards import read_shard
-from pipeline.report.shown_example import ShownGuess
-from pipeline.view.examples import MOST_ROWS, PAGE, ExamplePages, Query
-from pipeline.view.row_search import has_sequence
-from pipeline.view.site import Site
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.shown_example import ShownGuess
+from clozeline.pipeline.view.examples import MOST_ROWS, PAGE, ExamplePages, Query
+from clozeline.pipeline.view.row_search import has_sequence
+from clozeline.pipeline.view.site import Site
 from tests.support.local_page import request, running
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, packed_examples, write_data_set
@@ -234,8 +234,8 @@ def test_a_wrong_address_is_explained_on_a_page(server, query, message):
 
 
 def test_markup_in_tokens_paths_and_searches_stays_text(tmp_path):
-    from pipeline.tokenization.tokenizer import Tokenizer
-    from pipeline.tokenization.vocabulary import Normalization
+    from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+    from clozeline.pipeline.tokenization.vocabulary import Normalization
 
     tokenizer = Tokenizer(
         [*TOKENIZER.tokens[:5], "<script>", "</p>", "&amp;", '"><b>'],
@@ -330,7 +330,7 @@ def test_a_data_set_without_rows_has_a_page(tmp_path):
 
 
 def test_rows_with_a_sequence_do_not_run_into_each_other():
-    from pipeline.common.ragged import Ragged
+    from clozeline.pipeline.common.ragged import Ragged
 
     column = Ragged(np.array([1, 2, 3, 1, 2]), np.array([0, 1, 3, 3, 5]))
     assert has_sequence(column, (1, 2)).tolist() == [False, False, False, True]

@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from pipeline.common.errors import InputError
-from pipeline.view.server import MOST_BYTES, LocalServer, Reply, json_reply
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.view.server import MOST_BYTES, LocalServer, Reply, json_reply
 from tests.support.local_page import post, request, running
 
 

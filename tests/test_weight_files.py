@@ -13,12 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model.heads import (
+from clozeline.model.heads import (
     BertForClassification,
     BertForPretraining,
 )
-from model.huggingface.convert import load_huggingface
-from model.huggingface.weight_files import weights_sha256
+from clozeline.model.huggingface.convert import load_huggingface
+from clozeline.model.huggingface.weight_files import weights_sha256
 from tests.support.small_huggingface import (
     SMALL,
     assert_equal_models,

@@ -6,19 +6,19 @@ from typing import Any
 
 import click
 
-from pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
-from pipeline.common.command import Command, grouped_option
-from pipeline.common.config_options import config_or_usage_error, options_of
-from pipeline.common.errors import ClozelineError, InputError, escaped, one_line
-from pipeline.common.folder_kind import wrong_folder
-from pipeline.common.given_paths import as_given
-from pipeline.common.next_command import print_next, print_next_for
-from train.benchmark.cli import benchmark
-from train.finetuning.cli import baseline, finetune
-from train.folder_option import Folder, local_copies
-from train.pretraining.cli import average, evaluate, pretrain
-from train.serve_limits import Limits
-from train.view.cli import view
+from clozeline.pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
+from clozeline.pipeline.commandline.command import Command, grouped_option
+from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.next_command import print_next, print_next_for
+from clozeline.pipeline.common.errors import ClozelineError, InputError, escaped, one_line
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.train.benchmark.cli import benchmark
+from clozeline.train.finetuning.cli import baseline, finetune
+from clozeline.train.inference.serve_limits import Limits
+from clozeline.train.pretraining.cli import average, evaluate, pretrain
+from clozeline.train.store.folder_option import Folder, local_copies
+from clozeline.train.view.cli import view
 
 OUT = Folder(writes=True)
 
@@ -101,7 +101,7 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
     """The checks of the pipeline, and those of the loader."""
     context.invoke(verify, **options)
     if loader:
-        from train.data.loader_check import check_loader
+        from clozeline.train.data.loader_check import check_loader
 
         click.echo(check_loader(options["shards"]))
 
@@ -119,9 +119,9 @@ def report(folders: tuple[Path, ...], out: Path | None) -> None:
     `clozeline view`. Up to four runs are compared in the report of the first. For a classifier:
     CLASSIFIER/report.html.
     """
-    from pipeline.report.dataset_report import write_report
-    from pipeline.report.html import REPORT
-    from train.view.view import export_report, kind_of_folder
+    from clozeline.pipeline.report.dataset_report import write_report
+    from clozeline.pipeline.report.html import REPORT
+    from clozeline.train.view.view import export_report, kind_of_folder
 
     kinds = [kind_of_folder(folder) for folder in folders]
     if kinds != ["data set"]:
@@ -180,7 +180,7 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     Prints one line per text: class, probability and text, separated by tabs; line ends are
     shown as spaces. HF_DIR is a BertForSequenceClassification; with --text-pair it reads pairs.
     """
-    from train.predict import predict as run_prediction
+    from clozeline.train.inference.predict import predict as run_prediction
 
     if not texts and not options["files"]:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
@@ -226,8 +226,8 @@ def serve(
     SIGTERM or SIGINT, requests that have begun are answered first.
     """
     limits = config_or_usage_error(Limits, options)
-    from train.predict import load_any_classifier
-    from train.serve import serve_until_stopped
+    from clozeline.train.inference.predict import load_any_classifier
+    from clozeline.train.inference.serve import serve_until_stopped
 
     loaded = load_any_classifier(classifier, text_pair=text_pair, engine=engine)
     serve_until_stopped(
@@ -243,7 +243,7 @@ def serve(
 )
 def fill(run: Path, texts: tuple[str, ...], top: int) -> None:
     """Fill in each [MASK] of the texts."""
-    from train.fill import fill as run_fill
+    from clozeline.train.inference.fill import fill as run_fill
 
     for filled in run_fill(run, texts, top=top):
         click.echo(filled.text)
@@ -290,7 +290,7 @@ def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any
         raise click.UsageError("--int8 is for --format onnx; add it, or leave --int8 out.")
     if int8 != (test is not None):
         raise click.UsageError("--int8 and --test go together: int8 is measured on the test rows.")
-    from train.export import export as run_export
+    from clozeline.train.export.export import export as run_export
 
     exported = run_export(folder, out=out, int8_test=test, **options)
     done = "" if exported.is_new else "already complete: "

@@ -4,7 +4,8 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
-from pipeline.common.config_checks import (
+from clozeline.pipeline.commandline.config_options import chosen_fields, chosen_option, option
+from clozeline.pipeline.common.config_checks import (
     check_at_least,
     check_between,
     check_choices,
@@ -12,9 +13,8 @@ from pipeline.common.config_checks import (
     check_positive,
     check_types,
 )
-from pipeline.common.config_options import chosen_fields, chosen_option, option
-from pipeline.common.errors import InputError
-from pipeline.sources.source_query import byte_size
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.source_query import byte_size
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from model.config import MODERN_BERT, RATES, SIZES, BertConfig, Pooling
-from model.huggingface.weight_files import read_json, refuse_tensorflow
+from clozeline.model.config import MODERN_BERT, RATES, SIZES, BertConfig, Pooling
+from clozeline.model.huggingface.weight_files import read_json, refuse_tensorflow
 
 CONFIG = "config.json"
 # The parts of each architecture besides the encoder. A bare model may have a pooler or none.

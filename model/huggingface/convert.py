@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from model.config import BertConfig, Pooling
-from model.heads import BertForClassification, BertForPretraining
-from model.huggingface.config import (
+from clozeline.model.config import BertConfig, Pooling
+from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.model.huggingface.config import (
     ARCHITECTURES,
     CONFIG,
     HuggingFaceConfig,
@@ -30,8 +30,8 @@ from model.huggingface.config import (
     model_type_of,
     read_huggingface_config,
 )
-from model.huggingface.names import FAMILIES
-from model.huggingface.weight_files import SAFETENSORS, read_weights
+from clozeline.model.huggingface.names import FAMILIES
+from clozeline.model.huggingface.weight_files import SAFETENSORS, read_weights
 
 WORD_EMBEDDINGS = "encoder.embeddings.word_embeddings.weight"
 PER_TOKEN = (WORD_EMBEDDINGS, "mlm_head.bias")  # weights with a row for each token

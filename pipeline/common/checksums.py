@@ -9,9 +9,9 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, is_local
-from pipeline.common.store import is_file, read_file
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.common.store import is_file, read_file
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([^\x00]+)")

@@ -6,8 +6,8 @@
 
 from collections import Counter
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, names_in
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, names_in
 
 #: The file that marks a folder, and what the folder is; the first one found counts.
 KINDS = {

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, is_local, make_folder
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, is_local, make_folder
 
 LOCK = ".lock"
 

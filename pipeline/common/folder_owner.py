@@ -12,9 +12,9 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import LOCK
-from pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import LOCK
+from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 
 
 def check_kind(out: AnyPath, kind: str, *, is_own: bool) -> None:

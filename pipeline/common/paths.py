@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from pipeline.common.errors import ClozelineError, StoreError, one_line
-from pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.common.errors import ClozelineError, StoreError, one_line
+from clozeline.pipeline.common.paths import AnyPath, is_local
 
 Found = TypeVar("Found")
 

@@ -16,9 +16,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array, uniform_below, with_probability
-from pipeline.config import DataConfig
-from pipeline.dataset.shards import shard_name
+from clozeline.pipeline.common.counter_rng import UInt64Array, uniform_below, with_probability
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.shards import shard_name
 
 TEXT_BYTES_PER_SHARD = 64_000_000
 

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.config_checks import check_field_names, check_types
-from pipeline.common.errors import InputError
-from pipeline.common.folder_kind import wrong_folder
-from pipeline.common.paths import AnyPath, names_in, whole_file
-from pipeline.common.sealed import sealed, unsealed
-from pipeline.common.store import is_file, read_file
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import SCHEMA_VERSION, schema_version
+from clozeline.pipeline.common.config_checks import check_field_names, check_types
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.paths import AnyPath, names_in, whole_file
+from clozeline.pipeline.common.sealed import sealed, unsealed
+from clozeline.pipeline.common.store import is_file, read_file
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"

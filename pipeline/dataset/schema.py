@@ -30,8 +30,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.common import ragged
-from pipeline.common.ragged import Ragged
+from clozeline.pipeline.common import ragged
+from clozeline.pipeline.common.ragged import Ragged
 
 SCHEMA_VERSION = 1
 PACKED_VERSION = 2  # for packed rows

@@ -20,11 +20,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from pipeline.common.errors import CorruptDataError, InputError, one_line
-from pipeline.common.paths import AnyPath, is_local, open_mapped, whole_file
-from pipeline.common.ragged import Ragged, to_record_batch
-from pipeline.common.store import PAUSES, read_from_store
-from pipeline.dataset.schema import (
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, one_line
+from clozeline.pipeline.common.paths import AnyPath, is_local, open_mapped, whole_file
+from clozeline.pipeline.common.ragged import Ragged, to_record_batch
+from clozeline.pipeline.common.store import PAUSES, read_from_store
+from clozeline.pipeline.dataset.schema import (
     PACKED_VERSION,
     ROWS_PER_BATCH,
     SCHEMA_VERSION,

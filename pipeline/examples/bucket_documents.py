@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.ragged import Offsets
+from clozeline.pipeline.common.ragged import Offsets
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array, stream_key
-from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
-from pipeline.common.stage_timer import StageTimer
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
-from pipeline.examples.bucket_documents import BucketDocuments
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.examples.packed_rows import PackedRows, pack_documents
-from pipeline.examples.pair_columns import Pairs
-from pipeline.examples.pairs import make_pairs
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.counter_rng import UInt64Array, stream_key
+from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
+from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
+from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.examples.packed_rows import PackedRows, pack_documents
+from clozeline.pipeline.examples.pair_columns import Pairs
+from clozeline.pipeline.examples.pairs import make_pairs
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 SLAB = 16_384  # rows at once: bounds the memory of intermediate arrays
 

@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.common.counter_rng import (
+from clozeline.pipeline.common.counter_rng import (
     UInt64Array,
     random_bits_of_rows,
     row_keys,
@@ -29,10 +29,10 @@ from pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
-from pipeline.config import DataConfig, Masking
-from pipeline.dataset.schema import Examples
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
+from clozeline.pipeline.config import DataConfig, Masking
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 SLAB = 8192  # rows at once: the working set stays in the processor's cache
 

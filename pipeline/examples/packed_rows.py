@@ -17,8 +17,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.ragged import Offsets, offsets_of, slice_indices
-from pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
+from clozeline.pipeline.examples.bucket_documents import BucketDocuments
 
 SPECIAL = 2  # [CLS] and [SEP] of each piece
 SHORTEST = SPECIAL + 1  # tokens of the shortest piece

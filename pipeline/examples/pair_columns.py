@@ -6,7 +6,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.ragged import Offsets, offsets_of
+from clozeline.pipeline.common.ragged import Offsets, offsets_of
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeline.common.counter_rng import UInt64Array, random_bits, uniform_below
-from pipeline.config import PairScheme
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR
-from pipeline.examples.bucket_documents import BucketDocuments
-from pipeline.examples.packed_rows import full_spans
-from pipeline.examples.pair_columns import Pairs, fit_lengths
-from pipeline.examples.segment_pairs import SENTENCE, random_segments, swapped_segments
+from clozeline.pipeline.common.counter_rng import UInt64Array, random_bits, uniform_below
+from clozeline.pipeline.config import PairScheme
+from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR
+from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.packed_rows import full_spans
+from clozeline.pipeline.examples.pair_columns import Pairs, fit_lengths
+from clozeline.pipeline.examples.segment_pairs import SENTENCE, random_segments, swapped_segments
 
 MakePairs = Callable[[BucketDocuments, UInt64Array, int, float], tuple[Pairs, Counter[str]]]
 

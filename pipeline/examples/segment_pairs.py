@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import (
+from clozeline.pipeline.common.counter_rng import (
     UInt64Array,
     random_bits,
     random_bits_of_rows,
@@ -28,10 +28,10 @@ from pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from pipeline.common.ragged import Offsets
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED
-from pipeline.examples.bucket_documents import BucketDocuments
-from pipeline.examples.pair_columns import Pairs, fit_lengths
+from clozeline.pipeline.common.ragged import Offsets
+from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED
+from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.examples.pair_columns import Pairs, fit_lengths
 
 # Maximum number of random pairs per pair that follows: 51 % random.
 MAX_RANDOM_PER_FOLLOWING = 1.04

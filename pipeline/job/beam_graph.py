@@ -16,12 +16,12 @@ from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
-from pipeline.common.errors import InputError
-from pipeline.job.beam_workers import loopback_only
-from pipeline.job.finish import ShardTotals, finish_dataset
-from pipeline.job.steps import JobContext, ShardRecord, Steps
-from pipeline.job.token_cache import CacheInput, FileGroup, merge_cache_files
-from pipeline.sources.block import Block
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.job.beam_workers import loopback_only
+from clozeline.pipeline.job.finish import ShardTotals, finish_dataset
+from clozeline.pipeline.job.steps import JobContext, ShardRecord, Steps
+from clozeline.pipeline.job.token_cache import CacheInput, FileGroup, merge_cache_files
+from clozeline.pipeline.sources.block import Block
 
 SECONDS_TO_CONNECT: Final = 5.0
 

@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.common.counts import Counts
-from pipeline.common.errors import CorruptDataError, InputError, StoreError, one_line
-from pipeline.common.paths import AnyPath, is_local
-from pipeline.common.store import read_ranges, reason_of
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, StoreError, one_line
+from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.common.store import read_ranges, reason_of
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"

@@ -9,15 +9,15 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, is_local, names_in
-from pipeline.dataset.buckets import Buckets
-from pipeline.job.steps import JobContext, scratch_steps
-from pipeline.job.token_cache import CacheInput, cache_file_name
-from pipeline.sources.block import Block
-from pipeline.sources.documents import TRUNCATED, Documents, Rejected
-from pipeline.sources.formats import read_block
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.job.steps import JobContext, scratch_steps
+from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
+from clozeline.pipeline.sources.formats import read_block
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 SAMPLES = 4  # blocks whose beginnings are read, evenly spaced
 SAMPLE_BYTES = 2 << 20  # of text from each

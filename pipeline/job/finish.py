@@ -9,14 +9,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.common.paths import AnyPath, whole_file
-from pipeline.dataset.buckets import TRAIN
-from pipeline.dataset.manifest import JOB, REJECTED, Manifest, write_manifest
-from pipeline.dataset.schema import schema_version
-from pipeline.job.steps import JobContext, ShardRecord
-from pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.dataset.buckets import TRAIN
+from clozeline.pipeline.dataset.manifest import JOB, REJECTED, Manifest, write_manifest
+from clozeline.pipeline.dataset.schema import schema_version
+from clozeline.pipeline.job.steps import JobContext, ShardRecord
+from clozeline.pipeline.sources.documents import TRUNCATED
 
 
 @dataclass

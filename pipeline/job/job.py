@@ -23,28 +23,28 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from pipeline.common import errors
-from pipeline.common.config_options import option
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.common.folder_lock import locked_folder
-from pipeline.common.paths import AnyPath, whole_file
-from pipeline.common.store import is_file, naming_store
-from pipeline.config import DataConfig
-from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
-from pipeline.job.job_log import LOG, log_file, logging_to
-from pipeline.job.out_folder import (
+from clozeline.pipeline.commandline.config_options import option
+from clozeline.pipeline.common import errors
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.store import is_file, naming_store
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.job.job_log import LOG, log_file, logging_to
+from clozeline.pipeline.job.out_folder import (
     CACHE,
     check_folder,
     finished_dataset,
     prepare_folders,
     remove_leftovers,
 )
-from pipeline.job.progress import Progress, show_progress
-from pipeline.job.steps import JobContext, make_splitter
-from pipeline.sources.block import Block
-from pipeline.sources.formats import BLOCK_BYTES, list_blocks
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.job.progress import Progress, show_progress
+from clozeline.pipeline.job.steps import JobContext, make_splitter
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 #: Runs the job and returns when it is done.
 RunGraph = Callable[[Sequence[Block], JobContext], None]
@@ -128,7 +128,7 @@ def plan_shards(
     options: JobOptions,
 ) -> Iterator[str]:
     """Lines that say what `build_shards` would do. Raises InputError where it would."""
-    from pipeline.job.dry_run import dry_run
+    from clozeline.pipeline.job.dry_run import dry_run
 
     blocks = _list_blocks(sources, config, options)
     tokenizer = load_tokenizer(tokenizer_dir)
@@ -253,7 +253,7 @@ def _checked_runner(beam_args: Sequence[str]) -> RunGraph:
         try:
             with logging_to(log):
                 # Beam logs while it is imported.
-                from pipeline.job.beam_graph import make_pipeline, run_graph
+                from clozeline.pipeline.job.beam_graph import make_pipeline, run_graph
 
                 return partial(run_graph, make_pipeline(beam_args))
         except SystemExit as error:  # Beam's argument parser has printed the reason and exits

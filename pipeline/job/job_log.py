@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.common.paths import AnyPath, is_local
 
 LOG = "job.log"
 

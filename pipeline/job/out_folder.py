@@ -12,10 +12,10 @@ import json
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.common.folder_owner import check_kind, first_names, remove_files
-from pipeline.common.paths import (
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
+from clozeline.pipeline.common.paths import (
     PARTIAL,
     make_folder,
     names_in,
@@ -23,7 +23,7 @@ from pipeline.common.paths import (
     remove_named,
     whole_file,
 )
-from pipeline.dataset.manifest import (
+from clozeline.pipeline.dataset.manifest import (
     JOB,
     MANIFEST,
     REJECTED,
@@ -32,10 +32,10 @@ from pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
-from pipeline.job.job_log import LOG
-from pipeline.job.steps import JobContext
-from pipeline.job.token_cache import clear_cache
-from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from clozeline.pipeline.job.job_log import LOG
+from clozeline.pipeline.job.steps import JobContext
+from clozeline.pipeline.job.token_cache import clear_cache
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 
 
 def check_folder(context: JobContext) -> None:

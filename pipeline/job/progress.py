@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from pipeline.common.errors import InputError, StoreError
-from pipeline.common.paths import names_in
-from pipeline.common.progress_bar import ProgressBar
-from pipeline.common.store import naming_store
-from pipeline.job.cache_file import read_counts
-from pipeline.job.memory import tree_memory
-from pipeline.job.steps import JobContext
-from pipeline.sources.block import Block
+from clozeline.pipeline.common.errors import InputError, StoreError
+from clozeline.pipeline.common.paths import names_in
+from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.store import naming_store
+from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.memory import tree_memory
+from clozeline.pipeline.job.steps import JobContext
+from clozeline.pipeline.sources.block import Block
 
 POLL_SECONDS = 1.0
 #: Polls may take this share of the time: a store lists only a thousand files per request.

@@ -22,21 +22,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.checksums import file_sha256
-from pipeline.common.counts import Counts
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, whole_file
-from pipeline.common.sealed import sealed, unsealed
-from pipeline.common.stage_timer import StageTimer
-from pipeline.config import DataConfig
-from pipeline.dataset.buckets import TRAIN, Buckets
-from pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
-from pipeline.dataset.schema import Examples, example_schema
-from pipeline.dataset.shards import write_shard
-from pipeline.examples.examples import SLAB, make_examples
-from pipeline.job.cache_file import read_counts
-from pipeline.job.memory import process_peak, release_memory
-from pipeline.job.token_cache import (
+from clozeline.pipeline.common.checksums import file_sha256
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.sealed import sealed, unsealed
+from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import TRAIN, Buckets
+from clozeline.pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
+from clozeline.pipeline.dataset.schema import Examples, example_schema
+from clozeline.pipeline.dataset.shards import write_shard
+from clozeline.pipeline.examples.examples import SLAB, make_examples
+from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.memory import process_peak, release_memory
+from clozeline.pipeline.job.token_cache import (
     RECORD_SUFFIX,
     CacheInput,
     FileGroup,
@@ -45,14 +45,14 @@ from pipeline.job.token_cache import (
     group_files,
     write_cache_file,
 )
-from pipeline.sources.block import Block
-from pipeline.sources.documents import TRUNCATED, Documents, Rejected
-from pipeline.sources.formats import not_whole, read_block
-from pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
+from clozeline.pipeline.sources.formats import not_whole, read_block
+from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.

@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counts import Counts
-from pipeline.common.paths import (
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.paths import (
     PARTIAL,
     AnyPath,
     is_local,
@@ -38,12 +38,12 @@ from pipeline.common.paths import (
     remove_named,
     whole_file,
 )
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.common.stage_timer import StageTimer
-from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.schema import id_type
-from pipeline.examples.bucket_documents import BucketDocuments
-from pipeline.job.cache_file import (
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.schema import id_type
+from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.job.cache_file import (
     ENTRY,
     CacheFileEnd,
     CacheFileWriter,
@@ -54,7 +54,7 @@ from pipeline.job.cache_file import (
     read_runs,
     read_slices,
 )
-from pipeline.tokenization.documents import TokenizedDocuments
+from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
 CACHE_VERSION = 8

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pipeline.report.html import printable
+from clozeline.pipeline.report.html import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

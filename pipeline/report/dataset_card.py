@@ -10,12 +10,12 @@ import re
 from importlib.metadata import version
 from typing import Any
 
-from pipeline.common.paths import AnyPath, whole_file
-from pipeline.dataset.buckets import TRAIN, VALIDATION
-from pipeline.dataset.manifest import Manifest
-from pipeline.dataset.schema import id_type
-from pipeline.dataset.shards import SUFFIXES
-from pipeline.report.html import fill_template
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.schema import id_type
+from clozeline.pipeline.dataset.shards import SUFFIXES
+from clozeline.pipeline.report.html import fill_template
 
 CARD = "README.md"
 SIGNATURE = re.compile(r"(.*)<!-- clozeline report ([0-9a-f]{64}) -->\n", re.DOTALL)

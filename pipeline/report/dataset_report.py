@@ -7,12 +7,19 @@ SHARDS/README.md      the card; a card that was edited by hand is kept
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.buckets import TRAIN, VALIDATION
-from pipeline.report.dataset_card import CARD, write_card
-from pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
-from pipeline.report.html import LIBRARIES, REPORT, Page, check_report, make_sections, write_page
-from pipeline.report.sections import SECTIONS, size
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
+from clozeline.pipeline.report.dataset_card import CARD, write_card
+from clozeline.pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
+from clozeline.pipeline.report.html import (
+    LIBRARIES,
+    REPORT,
+    Page,
+    check_report,
+    make_sections,
+    write_page,
+)
+from clozeline.pipeline.report.sections import SECTIONS, size
 
 
 @dataclass(frozen=True, kw_only=True)

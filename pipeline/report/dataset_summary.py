@@ -5,14 +5,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.buckets import TRAIN, VALIDATION
-from pipeline.dataset.manifest import JOB, REJECTED, TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.report.inspect import random_rows
-from pipeline.report.row_statistics import RowStatistics, shard_statistics
-from pipeline.report.shown_example import ShownExample, shown_example
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
+from clozeline.pipeline.dataset.manifest import (
+    JOB,
+    REJECTED,
+    TOKENIZER,
+    Manifest,
+    ShardEntry,
+    read_manifest,
+)
+from clozeline.pipeline.report.inspect import random_rows
+from clozeline.pipeline.report.row_statistics import RowStatistics, shard_statistics
+from clozeline.pipeline.report.shown_example import ShownExample, shown_example
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 EXAMPLES_SHOWN = 4
 

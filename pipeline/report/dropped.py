@@ -6,7 +6,7 @@ cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; .
 
 from collections.abc import Iterator, Mapping
 
-from pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.manifest import Manifest
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
 

@@ -13,9 +13,9 @@ from importlib.resources import files
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pipeline.common.errors import InputError, escaped
-from pipeline.common.paths import AnyPath, is_local, whole_file
-from pipeline.report.shown_example import ShownExample
+from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.report.shown_example import ShownExample
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -106,7 +106,7 @@ def printable(text: str) -> str:
 def fill_template(name: str, *, escape: bool, **values: Any) -> str:
     """A template filled with the values, escaped for HTML if `escape`.
 
-    "page.html.jinja" is in this package, "train.view/curves.html.jinja" in another one.
+    "page.html.jinja" is in this package, "clozeline.train.view/curves.html.jinja" in another one.
     """
     return _environment(escape).get_template(name).render(values) + "\n"
 
@@ -135,4 +135,4 @@ def _environment(escape: bool) -> "Environment":
 @cache
 def _read_asset(name: str) -> str:
     package, _, file = name.rpartition("/")
-    return files(package or "pipeline.report").joinpath(file).read_text(encoding="utf-8")
+    return files(package or "clozeline.pipeline.report").joinpath(file).read_text(encoding="utf-8")

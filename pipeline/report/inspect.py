@@ -13,14 +13,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.buckets import TRAIN
-from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
-from pipeline.dataset.schema import Examples
-from pipeline.dataset.shards import read_shard
-from pipeline.report.shown_example import mask_kind, pair_label
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.buckets import TRAIN
+from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.shown_example import mask_kind, pair_label
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 INDENT = " " * 11
 

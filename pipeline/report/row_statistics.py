@@ -9,13 +9,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
-from pipeline.common.ragged import Ragged, offsets_of, slice_indices
-from pipeline.dataset.manifest import ShardEntry
-from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
-from pipeline.dataset.shards import read_batches
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.ragged import Ragged, offsets_of, slice_indices
+from clozeline.pipeline.dataset.manifest import ShardEntry
+from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
+from clozeline.pipeline.dataset.shards import read_batches
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 PARTS = 20  # of a row, from its first token to its last
 

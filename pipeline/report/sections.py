@@ -7,10 +7,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
-from pipeline.report.dataset_summary import DatasetSummary
-from pipeline.report.html import Chart, Section, Table
-from pipeline.report.row_statistics import PARTS, RowStatistics, fraction
+from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
+from clozeline.pipeline.report.dataset_summary import DatasetSummary
+from clozeline.pipeline.report.html import Chart, Section, Table
+from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, fraction
 
 COLUMNS = 64  # of a histogram, at most
 TOKENS_SHOWN = 30

@@ -14,9 +14,9 @@ from typing import Literal
 
 import numpy as np
 
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import CONTINUATION
+from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 MaskKind = Literal["masked", "random", "kept"]
 

@@ -5,7 +5,7 @@ b"\\xff\\xfeA\\0"  ->  "a.txt is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 a.
 
 import codecs
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 ENCODINGS = ("UTF-32", "UTF-16")
 #: What a file named as text must not begin with; UTF-32 comes first, for its longer mark.

@@ -22,8 +22,8 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.common.errors import InputError
-from pipeline.common.store import patiently, version_of
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.store import patiently, version_of
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once

@@ -17,21 +17,21 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.sources import hub, parquet, text_files
-from pipeline.sources.block import Block
-from pipeline.sources.documents import Documents, fix_unicode
-from pipeline.sources.encoding import check_utf8
-from pipeline.sources.files import (
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.sources import hub, parquet, text_files
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import Documents, fix_unicode
+from clozeline.pipeline.sources.encoding import check_utf8
+from clozeline.pipeline.sources.files import (
     COMPRESSIONS,
     File,
     bare_name,
     find_files,
     unpacked_head,
 )
-from pipeline.sources.mediawiki import source as mediawiki
-from pipeline.sources.sample import source as sample
-from pipeline.sources.source_query import SourceOptions, split_options
+from clozeline.pipeline.sources.mediawiki import source as mediawiki
+from clozeline.pipeline.sources.sample import source as sample
+from clozeline.pipeline.sources.source_query import SourceOptions, split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly

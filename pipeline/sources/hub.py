@@ -11,11 +11,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.common.errors import InputError, one_line
-from pipeline.sources.block import Block, cut_evenly, rows_per_chunk
-from pipeline.sources.documents import Documents
-from pipeline.sources.source_query import COMMON, parse_query
-from pipeline.sources.text_columns import check_columns, check_text_columns, documents_of_rows
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.sources.block import Block, cut_evenly, rows_per_chunk
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.source_query import COMMON, parse_query
+from clozeline.pipeline.sources.text_columns import (
+    check_columns,
+    check_text_columns,
+    documents_of_rows,
+)
 
 SCHEME = "hf://"
 

@@ -15,20 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from pipeline.common.errors import InputError, escaped, one_line
-from pipeline.sources.block import Block
-from pipeline.sources.documents import fix_unicode
-from pipeline.sources.encoding import check_utf8
-from pipeline.sources.files import (
+from clozeline.pipeline.common.errors import InputError, escaped, one_line
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.pipeline.sources.encoding import check_utf8
+from clozeline.pipeline.sources.files import (
     File,
     bare_name,
     find_files,
     read_unpacked,
     unpacked_head,
 )
-from pipeline.sources.formats import BY_NAME, find_sources, has_scheme, whole_file
-from pipeline.sources.source_query import SourceOptions, split_options
-from pipeline.sources.text_columns import check_columns, is_string, strings
+from clozeline.pipeline.sources.formats import BY_NAME, find_sources, has_scheme, whole_file
+from clozeline.pipeline.sources.source_query import SourceOptions, split_options
+from clozeline.pipeline.sources.text_columns import check_columns, is_string, strings
 
 MAX_CSV_BLOCK = (1 << 31) - 1  #: bytes, Arrow's limit
 DELIMITERS = {"csv": ",", "tsv": "\t"}

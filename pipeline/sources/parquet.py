@@ -11,11 +11,15 @@ from itertools import accumulate
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.common.errors import InputError, one_line
-from pipeline.sources.block import Block, group_parts, rows_per_chunk
-from pipeline.sources.documents import Documents
-from pipeline.sources.files import open_ranges
-from pipeline.sources.text_columns import check_columns, check_text_columns, documents_of_rows
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.sources.block import Block, group_parts, rows_per_chunk
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.files import open_ranges
+from clozeline.pipeline.sources.text_columns import (
+    check_columns,
+    check_text_columns,
+    documents_of_rows,
+)
 
 FILE_NAME = r"\.parquet$"
 

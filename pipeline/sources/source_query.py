@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 COMMON = ("text", "repeat", "limit")
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.

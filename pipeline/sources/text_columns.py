@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
-from pipeline.sources.documents import Documents, decode_utf8
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.documents import Documents, decode_utf8
 
 #: Advice on how to choose a corpus's text columns.
 CHOOSE = "; choose with --text-columns NAME, or ?text=NAME after the source"

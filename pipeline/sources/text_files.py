@@ -21,10 +21,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
-from pipeline.sources.block import Block, cut_evenly
-from pipeline.sources.documents import Documents, decode_utf8, fix_unicode
-from pipeline.sources.files import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.block import Block, cut_evenly
+from clozeline.pipeline.sources.documents import Documents, decode_utf8, fix_unicode
+from clozeline.pipeline.sources.files import (
     BUFFER,
     damage,
     estimate_unpacked,
@@ -32,8 +32,8 @@ from pipeline.sources.files import (
     open_unpacked,
     read_unpacked,
 )
-from pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
-from pipeline.sources.text_columns import check_columns
+from clozeline.pipeline.sources.record_boundaries import WHITESPACE, TooLong, cut_chunks
+from clozeline.pipeline.sources.text_columns import check_columns
 
 JSON_LINES_NAME = r"\.(jsonl|ndjson|json)$"
 PLAIN_TEXT_NAME = r"\.(txt|text)$"

@@ -8,15 +8,15 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array
-from pipeline.common.counts import Counts
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.common.stage_timer import StageTimer
-from pipeline.dataset.buckets import hash_documents
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.sentence_marks import is_other_script
-from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.sentence_marks import is_other_script
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)

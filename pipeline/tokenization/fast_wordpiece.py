@@ -32,9 +32,9 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from pipeline.common.ragged import offsets_of
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
+from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
 
 Ids = NDArray[np.uint32]
 Offsets = NDArray[np.int64]

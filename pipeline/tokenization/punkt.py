@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.config_checks import check_types
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.config_checks import check_types
+from clozeline.pipeline.common.errors import InputError
 
 #: All languages of `punkt_tab`; NLTK's data folders may have fewer.
 LANGUAGES = (

@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentence_marks import SPACE, cut_sentence
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentence_marks import SPACE, cut_sentence
 
 QUOTES = "\u2018\u2019\u201c\u201d\xab\xbb"
 CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word in any position

@@ -26,17 +26,17 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
-from pipeline.common.checksums import SUMS, check_sums, sums_of
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath, names_in, path_of, whole_file
-from pipeline.common.store import is_file
-from pipeline.tokenization.tokenizer_spec import TokenizerSpec
-from pipeline.tokenization.transformers_files import (
+from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, names_in, path_of, whole_file
+from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from clozeline.pipeline.tokenization.transformers_files import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
     transformers_files,
 )
-from pipeline.tokenization.vocabulary import (
+from clozeline.pipeline.tokenization.vocabulary import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
     SPECIAL_TOKENS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import tokenizers
 
-from pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.errors import InputError, one_line
 
 #: The character that begins the first token of a word, by the pre-tokenizer that writes it.
 WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}

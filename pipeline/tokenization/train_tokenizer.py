@@ -10,23 +10,28 @@ from typing import NamedTuple
 import numpy as np
 import tokenizers
 
-from pipeline.common.counter_rng import permutation, stream_key
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import locked_folder
-from pipeline.common.folder_owner import check_kind, remove_files
-from pipeline.common.paths import AnyPath, names_in
-from pipeline.common.progress_bar import ProgressBar
-from pipeline.sources.block import Block
-from pipeline.sources.documents import TRUNCATED
-from pipeline.sources.formats import list_blocks, not_whole, read_block
-from pipeline.tokenization.accents import (
+from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.folder_owner import check_kind, remove_files
+from clozeline.pipeline.common.paths import AnyPath, names_in
+from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.sources.formats import list_blocks, not_whole, read_block
+from clozeline.pipeline.tokenization.accents import (
     MAX_LOST,
     count_characters,
     count_letters,
     lost_from_vocabulary,
 )
-from pipeline.tokenization.punkt import PunktData, find_punkt, installed_languages, train_punkt
-from pipeline.tokenization.tokenizer import (
+from clozeline.pipeline.tokenization.punkt import (
+    PunktData,
+    find_punkt,
+    installed_languages,
+    train_punkt,
+)
+from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
     PunktJson,
     Tokenizer,
@@ -34,7 +39,7 @@ from pipeline.tokenization.tokenizer import (
     named_tokenizer,
     normalization_of,
 )
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.

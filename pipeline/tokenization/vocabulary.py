@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
-from pipeline.common.store import is_file, read_file
-from pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.store import is_file, read_file
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec, is_wordpiece, read_spec
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 CONTINUATION = "##"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.ragged import Ragged
-from pipeline.dataset.schema import Examples
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.dataset.schema import Examples
 
 Flags = NDArray[np.bool_]
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import NO_PAIR, Examples
-from pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Findings, Flags, differing_rows, rows_with
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows, rows_with
 
 SLAB = 8192  # rows at once: the working set stays in the processor's cache
 SIGMAS = 6.0

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import Examples
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Findings, rows_with
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.verify.findings import Findings, rows_with
 
 SHORTEST = 3  # tokens of a piece: [CLS], one of the text, [SEP]
 

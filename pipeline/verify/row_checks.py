@@ -2,13 +2,19 @@
 
 import numpy as np
 
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED, NO_PAIR, Examples
-from pipeline.examples.segment_pairs import MAX_RANDOM_PER_FOLLOWING
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Findings, rows_with
-from pipeline.verify.mask_checks import check_masks, within_chance
-from pipeline.verify.piece_checks import check_packing, check_pieces
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import (
+    B_FOLLOWS_A,
+    B_IS_RANDOM,
+    B_IS_SWAPPED,
+    NO_PAIR,
+    Examples,
+)
+from clozeline.pipeline.examples.segment_pairs import MAX_RANDOM_PER_FOLLOWING
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.verify.findings import Findings, rows_with
+from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
+from clozeline.pipeline.verify.piece_checks import check_packing, check_pieces
 
 # With fewer rows the fraction of random pairs may be outside 48-52 % by chance.
 ROWS_FOR_BALANCE = 4096

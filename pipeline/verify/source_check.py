@@ -14,18 +14,18 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array
-from pipeline.common.progress_bar import ProgressBar
-from pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
-from pipeline.dataset.manifest import Manifest
-from pipeline.dataset.schema import NO_PAIR, Examples
-from pipeline.dataset.shards import read_shard, rows_sha256
-from pipeline.job.finish import ShardTotals, assemble_manifest
-from pipeline.job.steps import Steps, scratch_steps
-from pipeline.job.token_cache import TokenCache
-from pipeline.sources.formats import list_blocks
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.verify.findings import Findings, differing_rows
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
+from clozeline.pipeline.job.finish import ShardTotals, assemble_manifest
+from clozeline.pipeline.job.steps import Steps, scratch_steps
+from clozeline.pipeline.job.token_cache import TokenCache
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.verify.findings import Findings, differing_rows
 
 NOWHERE = -1  # the bucket of a document that is in no source
 

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.checksums import file_sha256
-from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.common.paths import AnyPath
-from pipeline.common.progress_bar import ProgressBar
-from pipeline.dataset.buckets import TRAIN, VALIDATION
-from pipeline.dataset.manifest import (
+from clozeline.pipeline.common.checksums import file_sha256
+from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
+from clozeline.pipeline.dataset.manifest import (
     LENGTH_BIN,
     MANIFEST,
     TOKENIZER,
@@ -30,12 +30,12 @@ from pipeline.dataset.manifest import (
     ShardEntry,
     read_manifest,
 )
-from pipeline.dataset.schema import Examples
-from pipeline.dataset.shards import read_shard, rows_sha256, shard_name
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.verify.findings import Findings
-from pipeline.verify.row_checks import check_rows
-from pipeline.verify.source_check import Rebuild, rebuild
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.verify.findings import Findings
+from clozeline.pipeline.verify.row_checks import check_rows
+from clozeline.pipeline.verify.source_check import Rebuild, rebuild
 
 
 def verify(folder: AnyPath, sources: Sequence[str] = ()) -> Iterator[str]:

@@ -11,16 +11,16 @@ from urllib.parse import urlencode
 
 import numpy as np
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.manifest import TOKENIZER, ShardEntry, read_manifest
-from pipeline.dataset.schema import Examples
-from pipeline.dataset.shards import read_shard
-from pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
-from pipeline.tokenization.tokenizer import load_tokenizer
-from pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
-from pipeline.view.server import Values, number_of
-from pipeline.view.site import Tab
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.manifest import TOKENIZER, ShardEntry, read_manifest
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
+from clozeline.pipeline.view.server import Values, number_of
+from clozeline.pipeline.view.site import Tab
 
 PAGE = 10  # rows
 MOST_ROWS = 1_000_000  # searched by one request
@@ -93,7 +93,7 @@ class ExamplePages:
 
     def tab(self) -> Tab:
         """The page."""
-        template = "pipeline.view/examples.html.jinja"
+        template = "clozeline.pipeline.view/examples.html.jinja"
         return Tab(
             name="Examples", path="/examples", template=template, values=self.values, data=self.data
         )

@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
-from pipeline.common.ragged import Ragged
-from pipeline.dataset.schema import B_IS_RANDOM, Examples
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.dataset.schema import B_IS_RANDOM, Examples
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Rows = NDArray[np.int64]
 

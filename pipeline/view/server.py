@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 ADDRESS: Final = "127.0.0.1"
 MOST_BYTES = 100_000  # of a request's body

@@ -11,11 +11,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from pipeline.common.paths import AnyPath, whole_file
-from pipeline.report.html import asset, check_report, fill_template
-from pipeline.view.server import CSS, JAVASCRIPT, LocalServer, Reply, Route, Values, json_reply
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.report.html import asset, check_report, fill_template
+from clozeline.pipeline.view.server import (
+    CSS,
+    JAVASCRIPT,
+    LocalServer,
+    Reply,
+    Route,
+    Values,
+    json_reply,
+)
 
-TEMPLATE = "pipeline.view/view.html.jinja"
+TEMPLATE = "clozeline.pipeline.view/view.html.jinja"
 LIBRARIES = ("jinja2",)  # needed for every page
 
 
@@ -102,7 +110,7 @@ class Site:
         )
 
     def _style(self) -> str:
-        return asset("page.css", "pipeline.view/view.css")
+        return asset("page.css", "clozeline.pipeline.view/view.css")
 
     def _script(self) -> str:
         return asset(*self.scripts)

@@ -18,18 +18,18 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.common.counts import Counts
-from pipeline.common.ragged import Ragged
-from pipeline.config import DataConfig
-from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
-from pipeline.job.beam_graph import make_pipeline, run_graph
-from pipeline.job.job import local_runner
-from pipeline.job.memory import process_peak
-from pipeline.job.steps import JobContext
-from pipeline.job.token_cache import write_cache_file
-from pipeline.sources.block import Block
-from pipeline.tokenization.documents import TokenizedDocuments
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
+from clozeline.pipeline.job.beam_graph import make_pipeline, run_graph
+from clozeline.pipeline.job.job import local_runner
+from clozeline.pipeline.job.memory import process_peak
+from clozeline.pipeline.job.steps import JobContext
+from clozeline.pipeline.job.token_cache import write_cache_file
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 from tests.support.small import PUNKT, small_tokenizer
 
 WORKERS = 2

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 import mwparserfromhell
 
-from pipeline.sources.mediawiki.dump import read_pages
-from pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
+from clozeline.pipeline.sources.mediawiki.dump import read_pages
+from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, over_budget, strip_markup
 from tests.support.hostile_markup import worst_pages
 from tests.support.reference_text import comparisons
 

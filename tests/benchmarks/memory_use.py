@@ -19,7 +19,7 @@ import psutil
 if DATA := os.environ.get("CLOZELINE_DATA"):
     os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
 
-from pipeline.sources.formats import list_blocks
+from clozeline.pipeline.sources.formats import list_blocks
 from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
 
 SECONDS_BETWEEN = 0.2

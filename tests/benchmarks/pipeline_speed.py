@@ -26,17 +26,17 @@ if DATA := os.environ.get("CLOZELINE_DATA"):
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.config import DataConfig
-from pipeline.dataset.buckets import Buckets
-from pipeline.dataset.manifest import TOKENIZER
-from pipeline.job.finish import ShardTotals, finish_dataset
-from pipeline.job.steps import JobContext, Steps
-from pipeline.sources.block import Block
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.sample.articles import count_articles, make_articles
-from pipeline.tokenization.sentences import PunktData
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.train_tokenizer import make_tokenizer
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.job.finish import ShardTotals, finish_dataset
+from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
+from clozeline.pipeline.tokenization.sentences import PunktData
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 from tests.support.reference_chain import ReferenceChain, nltk_splitter
 from tests.support.small_jobs import clozeline_ok
 

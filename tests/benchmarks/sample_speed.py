@@ -10,8 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from pipeline.sources.sample.articles import count_articles, make_articles
-from pipeline.sources.sample.reviews import make_reviews
+from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
+from clozeline.pipeline.sources.sample.reviews import make_reviews
 
 RUNS = 3
 

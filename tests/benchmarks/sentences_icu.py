@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from pipeline.tokenization.punkt import PunktData, find_punkt
-from pipeline.tokenization.sentence_marks import MARKS
-from pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.punkt import PunktData, find_punkt
+from clozeline.pipeline.tokenization.sentence_marks import MARKS
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from tests.support.languages import LANGUAGES, joined, paragraphs_in
 from tests.support.small import PUNKT
 

@@ -3,7 +3,7 @@
     python tests/benchmarks/sentences_speed.py
 
 Real paragraphs where CLOZELINE_DATA is set (Wikipedia, NLTK's English parameters), else articles
-of `pipeline.sources.sample.articles` and parameters learned from them.
+of `clozeline.pipeline.sources.sample.articles` and parameters learned from them.
 """
 
 import os
@@ -13,8 +13,8 @@ from itertools import repeat
 from pathlib import Path
 from time import process_time
 
-from pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
-from pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from tests.support.reference_chain import nltk_splitter
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text
@@ -48,7 +48,7 @@ def real_text() -> tuple[list[str], PunktData]:
 
 
 def sample_text() -> tuple[list[str], PunktData]:
-    from pipeline.sources.sample.articles import make_articles
+    from clozeline.pipeline.sources.sample.articles import make_articles
 
     texts = make_articles(0, 0, 5_000)
     return lines_of(texts), train_punkt(texts[:200], "english")

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from model.config import preset
-from model.heads import BertForClassification
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForClassification
+from clozeline.train.export.export import export
+from clozeline.train.finetuning.classifier import Classifier, load_classifier, save_classifier
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.inference.serve import ClassifierServer
+from clozeline.train.inference.serve_limits import Limits
+from clozeline.train.labelled.rows import Texts
 from tests.support.small_jobs import articles
 from tests.test_classifier_report import report
-from train.export import export
-from train.finetuning.classifier import Classifier, load_classifier, save_classifier
-from train.finetuning.config import FinetuneConfig
-from train.labelled.rows import Texts
-from train.serve import ClassifierServer
-from train.serve_limits import Limits
 
 CLIENTS = (1, 8, 64)
 CLIENT = """
@@ -50,7 +50,7 @@ print(time.perf_counter() - start, *found)
 
 def write_classifier(folder: Path) -> Path:
     """A classifier over a vocabulary of the built-in articles."""
-    from pipeline.tokenization.train_tokenizer import make_tokenizer
+    from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 
     made = make_tokenizer(
         ["sample:articles?size=1MB"], out=folder / "tokenizer", vocab=None, vocab_size=8192,

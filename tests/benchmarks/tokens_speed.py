@@ -18,8 +18,8 @@ os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 import numpy as np
 import pyarrow.parquet as pq
 
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.tokenizer import adopt_vocabulary
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.tokenizer import adopt_vocabulary
 
 CALL_BYTES = 8_000_000
 Result = TypeVar("Result")

@@ -29,22 +29,22 @@ from typing import Any
 
 import torch
 
-from model.config import BertConfig, preset
-from model.heads import BertForPretraining
-from pipeline.config import DataConfig
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.model.config import BertConfig, preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.flops import mfu, peak_flops, step_flops
+from clozeline.train.engine.malloc import disable_malloc_trim
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.precision import autocast
+from clozeline.train.monitoring.running_metrics import StepTimer
+from clozeline.train.pretraining.step import train_step
 from tests.support.small_data import write_data_set
 from tests.support.training_configs import training_config
-from train.data.batch import Batch, LoadedBatch
-from train.data.loader import Loader
-from train.engine.distributed import World
-from train.engine.flops import mfu, peak_flops, step_flops
-from train.engine.malloc import disable_malloc_trim
-from train.engine.optim import build_optimizer
-from train.engine.precision import autocast
-from train.monitoring.running_metrics import StepTimer
-from train.pretraining.step import train_step
 
 VOCABULARY = 30_522  # of the presets
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

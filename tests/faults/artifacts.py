@@ -14,13 +14,13 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.common.errors import JobFailedError
-from pipeline.sources.documents import TRUNCATED
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.common.errors import JobFailedError
+from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, write_parquet, write_tokenizer
 
 TEXT = "The house is [MASK] old."

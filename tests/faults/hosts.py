@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import list_checkpoints
 from tests.support.network_hosts import ADDRESSES, INSIDE, Host, TwoHosts, unshare_command
 from tests.support.small_data import write_data_set
 from tests.support.small_training import numbers
-from train.artifacts.checkpoint import list_checkpoints
 
 STEPS, FAULT_AT = 120, 30
 TIMEOUT = 20  # seconds, of `pretrain`

@@ -37,6 +37,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
+from clozeline.train.cli import main as clozeline
 from tests.faults.artifacts import (
     ARTIFACTS,
     Artifact,
@@ -47,7 +48,6 @@ from tests.faults.artifacts import (
     write_artifacts,
 )
 from tests.faults.mutations import Mutation, mutate
-from train.cli import main as clozeline
 
 SECONDS = 120.0
 MADE = ".made"  #: all artifacts are there
@@ -56,14 +56,29 @@ BAD = ("silent", "unclear", "crash", "hang")
 
 
 #: Imported before the first fork: importing torch takes longer than any trial.
-WARM = (
-    *("train.fill", "train.predict", "train.export", "train.finetuning.finetune"),
-    *("train.pretraining.pretrain", "train.pretraining.plan", "train.pretraining.evaluate"),
-    *("train.pretraining.ngram_loss", "train.artifacts.sentence_transformers", "train.model_card"),
-    *("pipeline.verify.verify", "pipeline.report.inspect", "pipeline.report.dataset_report"),
-    *("pipeline.report.dropped", "torch.utils.tensorboard", "torch.distributed", "regex"),
-    *("jinja2", "mwparserfromhell", "pyarrow.parquet", "pyarrow.compute"),
-)
+WARM = [
+    "clozeline.train.inference.fill",
+    "clozeline.train.inference.predict",
+    "clozeline.train.export.export",
+    "clozeline.train.finetuning.finetune",
+    "clozeline.train.pretraining.pretrain",
+    "clozeline.train.pretraining.plan",
+    "clozeline.train.evaluation.evaluate",
+    "clozeline.train.evaluation.ngram_loss",
+    "clozeline.train.export.sentence_transformers",
+    "clozeline.train.export.model_card",
+    "clozeline.pipeline.verify.verify",
+    "clozeline.pipeline.report.inspect",
+    "clozeline.pipeline.report.dataset_report",
+    "clozeline.pipeline.report.dropped",
+    "torch.utils.tensorboard",
+    "torch.distributed",
+    "regex",
+    "jinja2",
+    "mwparserfromhell",
+    "pyarrow.parquet",
+    "pyarrow.compute",
+]
 
 
 @dataclass(frozen=True)

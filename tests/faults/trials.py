@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model.heads import BertForPretraining
-from pipeline.common.sealed import sealed
-from pipeline.tokenization.punkt import PunktData
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.tokenization.punkt import PunktData
 from tests.support.small import SENTENCE, small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run

@@ -17,24 +17,24 @@ from typing import Any
 
 import numpy as np
 
-from model.huggingface.config import read_huggingface_config
-from pipeline.common.errors import InputError
-from pipeline.common.sealed import sealed
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import MANIFEST, read_manifest
-from pipeline.sources.documents import Documents
-from pipeline.sources.formats import list_blocks, read_block
-from pipeline.sources.labelled_table import read_table
-from pipeline.sources.mediawiki.markup import over_budget, strip_markup
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.model.huggingface.config import read_huggingface_config
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from tests.support.reference_chain import nltk_splitter
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from train.artifacts.huggingface_tokenizer import read_tokenizer
 
 LONGEST_MARKUP = 20_000  #: characters; mwparserfromhell is slow, and a short page shows as much
 
@@ -162,7 +162,7 @@ def read_manifest_file(data: bytes) -> None:
 @cache
 def data_set(format: str) -> Any:
     """A data set of one shard, opened."""
-    from train.data.shard_set import ShardSet
+    from clozeline.train.data.shard_set import ShardSet
 
     config = replace(SMALL, format=format)
     folder = write_data_set(scratch() / format, train=(6,), config=config)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from pipeline.common.ragged import offsets_of
-from train.data.batch import Batch, example_hashes
-from train.data.unpadded import UnpaddedBatch
+from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.train.data.batch import Batch, example_hashes
+from clozeline.train.data.unpadded import UnpaddedBatch
 
 
 def batch_digest(batch: Batch, start: int) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_OPEN, MAX_PARSED
+from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_OPEN, MAX_PARSED
 
 UNITS = [
     *("{{", "}}", "[[", "]]", "{|", "\n{|", "\n|}", "<ref>", "<ref", "</ref>", "<!--", "<nowiki>"),

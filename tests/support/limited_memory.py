@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from train.cli import main
-from train.pretraining import pretrain
+from clozeline.train.cli import main
+from clozeline.train.pretraining import pretrain
 
 MEGABYTE = 1 << 20
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.view.server import LocalServer
+from clozeline.pipeline.view.server import LocalServer
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from pipeline.common.errors import LostProcessError
-from train.engine.distributed import join_world
-from train.engine.lost_process import lost_process_in_one_line
+from clozeline.pipeline.common.errors import LostProcessError
+from clozeline.train.engine.distributed import join_world
+from clozeline.train.engine.lost_process import lost_process_in_one_line
 
 if __name__ == "__main__":
     patience = timedelta(seconds=float(sys.argv[2]))

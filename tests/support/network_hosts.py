@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 ISOLATED = ("unshare", "--net", "--uts", "--mount", "--pid", "--fork", "--kill-child")
 AS_ROOT = ("--user", "--map-root-user")  # for users who may make namespaces without being root

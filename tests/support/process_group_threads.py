@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from train.engine.distributed import join_world
+from clozeline.train.engine.distributed import join_world
 
 
 def threads() -> int:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Document = list[list[int]]  # sentences of ids
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import mwparserfromhell
 
-from pipeline.sources.mediawiki.markup import BLOCK_TAGS
+from clozeline.pipeline.sources.mediawiki.markup import BLOCK_TAGS
 
 BLOCK = re.compile(BLOCK_TAGS)
 HIDDEN = re.compile(r"\[\[\s*(?:File|Image|Category)\s*:", re.IGNORECASE)

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.dataset.schema import Examples
-from pipeline.examples.bucket_documents import BucketDocuments
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.sentences import SentenceSplitter
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.examples.bucket_documents import BucketDocuments
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 SENTENCE = (
     "the cat sat on mat it slept dog ran to river and town was old small people came from "

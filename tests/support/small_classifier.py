@@ -4,11 +4,11 @@ from pathlib import Path
 
 import torch
 
-from model.heads import BertForClassification
+from clozeline.model.heads import BertForClassification
+from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from tests.support.small import small_tokenizer
 from tests.support.small_training import STILL
 from tests.test_classifier_report import report
-from train.finetuning.classifier import Classifier, save_classifier
 
 
 def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Path:

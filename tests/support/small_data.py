@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
-from pipeline.dataset.schema import Examples, example_schema, schema_version
-from pipeline.dataset.shards import shard_name, write_shard
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, write_manifest
+from clozeline.pipeline.dataset.schema import Examples, example_schema, schema_version
+from clozeline.pipeline.dataset.shards import shard_name, write_shard
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from tests.support.small import small_tokenizer
 
 SMALL = DataConfig(max_seq_length=16, num_shards=3, max_predictions_per_seq=3)

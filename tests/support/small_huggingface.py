@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from model.config import BertConfig
-from model.huggingface.convert import load_huggingface, save_huggingface
+from clozeline.model.config import BertConfig
+from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from tests.support.small_models import VOCAB
 
 Model = TypeVar("Model", bound=torch.nn.Module)

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.sources.sample.articles import make_articles
-from pipeline.tokenization.punkt import PunktData
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.sources.sample.articles import make_articles
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "clozeline")

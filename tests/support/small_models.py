@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from model.attention import Packing
-from model.config import PRESETS, BertConfig
-from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from clozeline.model.attention import Packing
+from clozeline.model.config import PRESETS, BertConfig
+from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
 
 VOCAB = 100  # padded to 128
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from model.config import BertConfig
-from model.heads import BertForPretraining
-from pipeline.config import DataConfig
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
+from clozeline.train.artifacts.run import RunConfig, write_run
+from clozeline.train.artifacts.snapshot import take_snapshot
+from clozeline.train.engine.optim import build_optimizer
 from tests.support.training_configs import training_config
-from train.artifacts.checkpoint import TrainState, save_checkpoint
-from train.artifacts.run import RunConfig, write_run
-from train.artifacts.snapshot import take_snapshot
-from train.engine.optim import build_optimizer
 
 
 def tokenizer_of(*words: str) -> Tokenizer:

@@ -5,16 +5,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from model.config import BertConfig, preset
-from pipeline.dataset.manifest import read_manifest
+from clozeline.model.config import BertConfig, preset
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.checkpoint import list_checkpoints
+from clozeline.train.artifacts.run import model_config
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.monitoring.trackers import Track
+from clozeline.train.pretraining.pretrain import pretrain
+from clozeline.train.pretraining.trainer import Outcome
 from tests.support.small import small_tokenizer
 from tests.support.training_configs import training_config
-from train.artifacts.checkpoint import list_checkpoints
-from train.artifacts.run import model_config
-from train.monitoring.metrics import read_metrics
-from train.monitoring.trackers import Track
-from train.pretraining.pretrain import pretrain
-from train.pretraining.trainer import Outcome
 
 TINY = preset(
     "bert-tiny",

@@ -5,11 +5,11 @@ from typing import Any
 
 import torch
 
-from model.config import BertConfig
+from clozeline.model.config import BertConfig
+from clozeline.train.data.batch import LoadedBatch
 from tests.support.small_models import narrow
 from tests.support.small_training import STILL
 from tests.test_step import make_batch, unpadded
-from train.data.batch import LoadedBatch
 
 
 @dataclass(frozen=True)

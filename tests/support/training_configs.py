@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from train.config import PretrainConfig
+from clozeline.train.config import PretrainConfig
 
 
 def training_config(**changes: Any) -> PretrainConfig:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 from tests.support.small_training import STILL, go_back, train
 
 ROOT = Path(__file__).parents[2]

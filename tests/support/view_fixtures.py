@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.view.server import LocalServer
+from clozeline.pipeline.view.server import LocalServer
+from clozeline.train.view.view import make_site
 from tests.support.local_page import running
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_training import STILL, train
-from train.view.view import make_site
 
 
 @pytest.fixture(scope="module")

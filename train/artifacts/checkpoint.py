@@ -22,11 +22,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.common.checksums import file_sha256
-from pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
-from pipeline.common.sealed import SHA256, check_seal, sealed
-from train.artifacts.partial_folder import partial_folder, replace_folder
-from train.artifacts.snapshot import Snapshot
+from clozeline.pipeline.common.checksums import file_sha256
+from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
+from clozeline.pipeline.common.sealed import SHA256, check_seal, sealed
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
+from clozeline.train.artifacts.snapshot import Snapshot
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

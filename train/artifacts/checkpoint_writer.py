@@ -4,8 +4,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
-from train.artifacts.checkpoint import TrainState, remove_old_checkpoints, save_checkpoint
-from train.artifacts.snapshot import Snapshot
+from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoints, save_checkpoint
+from clozeline.train.artifacts.snapshot import Snapshot
 
 
 class CheckpointWriter:

@@ -15,13 +15,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.checksums import SUMS, check_sums
-from pipeline.common.errors import InputError
-from pipeline.common.folder_kind import wrong_folder
-from pipeline.common.folder_owner import check_kind, check_replaceable
-from pipeline.common.paths import names_in
-from pipeline.tokenization.tokenizer import TOKENIZER_FILES
-from train.artifacts.partial_folder import restore_folder
+from clozeline.pipeline.common.checksums import SUMS, check_sums
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
+from clozeline.pipeline.common.paths import names_in
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES
+from clozeline.train.artifacts.partial_folder import restore_folder
 
 CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "classifier.json",

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from model.config import BertConfig
-from model.huggingface.config import CONFIG, read_huggingface_config
-from model.huggingface.convert import HuggingFaceModel, load_huggingface
-from model.huggingface.weight_files import has_weights
-from pipeline.common.checksums import check_sums
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import Tokenizer
-from train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
+from clozeline.model.config import BertConfig
+from clozeline.model.huggingface.config import CONFIG, read_huggingface_config
+from clozeline.model.huggingface.convert import HuggingFaceModel, load_huggingface
+from clozeline.model.huggingface.weight_files import has_weights
+from clozeline.pipeline.common.checksums import check_sums
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
 
 PARTS = {
     "pooler": "pooler",

@@ -12,12 +12,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from model.huggingface.weight_files import read_json
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
-from pipeline.tokenization.transformers_files import ANY_TOKENIZER, FLAGS, TOKENIZER_CONFIG
-from pipeline.tokenization.vocabulary import Normalization, read_tokenizer_json, read_vocab_txt
+from clozeline.model.huggingface.weight_files import read_json
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, Tokenizer
+from clozeline.pipeline.tokenization.transformers_files import (
+    ANY_TOKENIZER,
+    FLAGS,
+    TOKENIZER_CONFIG,
+)
+from clozeline.pipeline.tokenization.vocabulary import (
+    Normalization,
+    read_tokenizer_json,
+    read_vocab_txt,
+)
 
 BERT_TOKENIZERS = (None, "BertTokenizer", "BertTokenizerFast")
 FILE_TOKENIZERS = (ANY_TOKENIZER, "TokenizersBackend")  # all is in tokenizer.json

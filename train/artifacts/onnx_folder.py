@@ -24,9 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from model.config import BertConfig
-from model.heads import BertForClassification, BertForPretraining
-from pipeline.common.errors import InputError, one_line
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForClassification, BertForPretraining
+from clozeline.pipeline.common.errors import InputError, one_line
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")

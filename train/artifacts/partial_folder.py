@@ -17,8 +17,8 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from pipeline.common.errors import JobFailedError, advice
-from pipeline.common.folder_lock import keep_lock
+from clozeline.pipeline.common.errors import JobFailedError, advice
+from clozeline.pipeline.common.folder_lock import keep_lock
 
 
 @contextmanager

@@ -6,16 +6,16 @@ from typing import Literal
 
 from torch import Tensor
 
-from model.config import BertConfig, Pooling
-from model.heads import BertForPretraining
-from model.huggingface.convert import part_of
-from pipeline.common.errors import InputError
-from pipeline.common.folder_kind import wrong_folder
-from pipeline.tokenization.tokenizer import Tokenizer
-from train.artifacts.classifier_folder import is_classifier
-from train.artifacts.huggingface import is_hugging_face, load_model, longest_text
-from train.artifacts.partial_folder import restore_folder
-from train.artifacts.run import RUN, load_run
+from clozeline.model.config import BertConfig, Pooling
+from clozeline.model.heads import BertForPretraining
+from clozeline.model.huggingface.convert import part_of
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.classifier_folder import is_classifier
+from clozeline.train.artifacts.huggingface import is_hugging_face, load_model, longest_text
+from clozeline.train.artifacts.partial_folder import restore_folder
+from clozeline.train.artifacts.run import RUN, load_run
 
 Kind = Literal["run", "classifier", "hugging face"]
 

@@ -8,23 +8,23 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from model.config import BertConfig, preset
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.common.folder_kind import wrong_folder
-from pipeline.common.folder_owner import check_kind, remove_files
-from pipeline.common.paths import AnyPath, whole_file
-from pipeline.common.sealed import sealed, unsealed
-from pipeline.config import DataConfig
-from pipeline.dataset.manifest import Manifest
-from pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
-from train.artifacts.checkpoint import (
+from clozeline.model.config import BertConfig, preset
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.folder_owner import check_kind, remove_files
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.sealed import sealed, unsealed
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
+from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
     latest_checkpoint,
     load_weights,
 )
-from train.config import PretrainConfig
+from clozeline.train.config import PretrainConfig
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from train.engine.distributed import full_tensor, shard_like
+from clozeline.train.engine.distributed import full_tensor, shard_like
 
 
 @dataclass(frozen=True)

@@ -18,20 +18,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from pipeline.common.counter_rng import permutation, stream_key
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.common.folder_owner import check_kind
-from pipeline.common.paths import whole_file
-from train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
-from train.engine.distributed import join_world
-from train.finetuning.cells import SHOWN, Start
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.finetune import finetune, load_start, weights_digest
-from train.finetuning.regression import Regression, read_measured
-from train.labelled.baseline import has_sklearn
-from train.labelled.correlations import Correlations
-from train.labelled.scores import Scores
+from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_owner import check_kind
+from clozeline.pipeline.common.paths import whole_file
+from clozeline.train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
+from clozeline.train.engine.distributed import join_world
+from clozeline.train.finetuning.cells import SHOWN, Start
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.finetune import finetune, load_start, weights_digest
+from clozeline.train.finetuning.regression import Regression, read_measured
+from clozeline.train.labelled.baseline import has_sklearn
+from clozeline.train.labelled.correlations import Correlations
+from clozeline.train.labelled.scores import Scores
 
 REGRESSION_RESULTS = "regression.json"
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import click
 
-from pipeline.common.command import Command, grouped_option
-from pipeline.common.config_options import config_or_usage_error, options_of
-from pipeline.common.given_paths import as_given
-from pipeline.common.next_command import print_next_for
-from train.finetuning.config import FinetuneConfig
-from train.folder_option import Folder
+from clozeline.pipeline.commandline.command import Command, grouped_option
+from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.store.folder_option import Folder
 
 LOCAL = click.Path(path_type=Path)
 OUT = Folder(writes=True)
@@ -37,9 +37,9 @@ def benchmark(
     .toml file with a table per task: [name], train, test, text, text_pair, label, metrics.
     """
     config = config_or_usage_error(FinetuneConfig, options)
-    from train.benchmark.benchmark import as_table
-    from train.benchmark.benchmark import benchmark as run_benchmark
-    from train.benchmark.tasks import read_tasks
+    from clozeline.train.benchmark.benchmark import as_table
+    from clozeline.train.benchmark.benchmark import benchmark as run_benchmark
+    from clozeline.train.benchmark.tasks import read_tasks
 
     found = read_tasks(tasks, out=out)
     results = run_benchmark(run, found, out=out, config=config, overwrite=overwrite)

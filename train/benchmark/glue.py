@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 #: CoLA has no header; these are its columns.
 COLA = ("source", "label", "original_label", "sentence")

@@ -20,12 +20,12 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.common.config_checks import check_types
-from pipeline.common.errors import InputError
-from pipeline.common.folder_owner import check_kind
-from train.benchmark.glue import GLUE, glue_task, read_glue
-from train.labelled.correlations import Correlations
-from train.labelled.scores import Scores
+from clozeline.pipeline.common.config_checks import check_types
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_owner import check_kind
+from clozeline.train.benchmark.glue import GLUE, glue_task, read_glue
+from clozeline.train.labelled.correlations import Correlations
+from clozeline.train.labelled.scores import Scores
 
 CLASSIFICATION: dict[str, Callable[[Scores], float]] = {
     "accuracy": lambda scores: scores.accuracy,

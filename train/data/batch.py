@@ -28,9 +28,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.common.counter_rng import GOLDEN, UInt64Array, mix64, random_bits, stream_key
-from pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
-from pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.pipeline.common.counter_rng import (
+    GOLDEN,
+    UInt64Array,
+    mix64,
+    random_bits,
+    stream_key,
+)
+from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
+from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 
 WIDEST_TABLE = 1024  # slots: 1 MB
 

@@ -17,15 +17,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array
-from pipeline.common.errors import InputError
-from pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples, take_from_each
-from train.data.batch import Batch, LoadedBatch, collate, example_hashes, split
-from train.data.length_bins import assign_bins
-from train.data.open_shards import OpenShards
-from train.data.order import Located, Order
-from train.data.shard_set import ShardSet, blank_examples
-from train.data.unpadded import (
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.schema import (
+    NO_PAIR,
+    Examples,
+    concatenate_examples,
+    take_from_each,
+)
+from clozeline.train.data.batch import Batch, LoadedBatch, collate, example_hashes, split
+from clozeline.train.data.length_bins import assign_bins
+from clozeline.train.data.open_shards import OpenShards
+from clozeline.train.data.order import Located, Order
+from clozeline.train.data.shard_set import ShardSet, blank_examples
+from clozeline.train.data.unpadded import (
     UnpaddedBatch,
     collate_unpadded,
     split_unpadded,

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import torch
 
-from train.data.batch import LoadedBatch, Movable
+from clozeline.train.data.batch import LoadedBatch, Movable
 
 AnyBatch = TypeVar("AnyBatch", bound=Movable)
 

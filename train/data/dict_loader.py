@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pipeline.common.errors import InputError
-from train.data.batch import Batch
-from train.data.loader import Loader
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.data.batch import Batch
+from clozeline.train.data.loader import Loader
 
 IGNORED = -100  #: the label that transformers' losses ignore
 KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "next_sentence_label")

@@ -16,7 +16,7 @@ two epochs takes the longest rows of both.
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array, permutation
+from clozeline.pipeline.common.counter_rng import UInt64Array, permutation
 
 
 def assign_bins(

@@ -30,18 +30,24 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.schema import Examples
-from train.data.batch import LoadedBatch
-from train.data.batch_reader import BatchLayout, BatchReader, RankSlice
-from train.data.device_copy import DeviceCopy, mark_in_use
-from train.data.open_shards import fetches_for
-from train.data.order import ORDER_VERSION, WHOLE_SHARDS, Order, pool_rows_for, streams_for
-from train.data.prefetch import prefetched
-from train.data.shard_cache import ShardCache
-from train.data.shard_set import ShardSet
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.data.batch_reader import BatchLayout, BatchReader, RankSlice
+from clozeline.train.data.device_copy import DeviceCopy, mark_in_use
+from clozeline.train.data.open_shards import fetches_for
+from clozeline.train.data.order import (
+    ORDER_VERSION,
+    WHOLE_SHARDS,
+    Order,
+    pool_rows_for,
+    streams_for,
+)
+from clozeline.train.data.prefetch import prefetched
+from clozeline.train.data.shard_cache import ShardCache
+from clozeline.train.data.shard_set import ShardSet
 
 STATE_VERSION = 1  # of the values in `Loader.state_dict`
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.common.counter_rng import UInt64Array
-from pipeline.common.errors import CheckFailedError
-from train.data.batch import Batch, LoadedBatch, digest_text, example_hashes, split
-from train.data.batch_reader import RankSlice
-from train.data.loader import Loader, evaluation_batches
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.errors import CheckFailedError
+from clozeline.train.data.batch import Batch, LoadedBatch, digest_text, example_hashes, split
+from clozeline.train.data.batch_reader import RankSlice
+from clozeline.train.data.loader import Loader, evaluation_batches
 
 BATCH = 48  # divisible by all of the following
 WORLD_SIZES = (1, 2, 3)

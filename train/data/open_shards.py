@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
-from pipeline.common.paths import AnyPath, is_local
-from pipeline.dataset.schema import Examples
+from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.dataset.schema import Examples
 
 LOCAL_FETCHES = 8  # at a time: these check shards, which takes a core each
 FETCHES = 32  # from a store: these wait; the first batch of 64 streams needs as many shards

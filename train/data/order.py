@@ -30,8 +30,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array, permutation, stream_key
-from pipeline.common.ragged import Offsets, offsets_of
+from clozeline.pipeline.common.counter_rng import UInt64Array, permutation, stream_key
+from clozeline.pipeline.common.ragged import Offsets, offsets_of
 
 ORDER_VERSION = 2  # of a new run
 WHOLE_SHARDS = 1  # the order whose pools are whole shards; its runs continue in it

@@ -17,9 +17,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.common.errors import advice
-from pipeline.common.paths import PARTIAL, AnyPath, make_folder, whole_file
-from pipeline.common.store import read_from_store
+from clozeline.pipeline.common.errors import advice
+from clozeline.pipeline.common.paths import PARTIAL, AnyPath, make_folder, whole_file
+from clozeline.pipeline.common.store import read_from_store
 
 SHARD = re.compile(r"[0-9a-f]{64}\.(arrow|tar)")
 LOCK = ".{}.lock"

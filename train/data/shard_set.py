@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import CorruptDataError, InputError
-from pipeline.common.paths import AnyPath, is_local, path_of
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.common.store import PAUSES, sizes_in
-from pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
-from pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
-from pipeline.dataset.shards import read_shard
-from pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from pipeline.tokenization.tokenizer import load_tokenizer
-from train.data.shard_cache import ShardCache
+from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.paths import AnyPath, is_local, path_of
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.store import PAUSES, sizes_in
+from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
+from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.data.shard_cache import ShardCache
 
 
 class ShardSet:

@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from pipeline.common.counter_rng import UInt64Array
-from pipeline.common.ragged import Offsets, offsets_of, slice_indices
-from pipeline.dataset.schema import NO_PAIR, Examples
-from train.data.batch import digest_weights, final_hashes
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
+from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.train.data.batch import digest_weights, final_hashes
 
 #: T and M are rounded up to multiples of these before a forward pass: products of whole tiles, and
 #: few different shapes for a compiler, for an allocator and for a cache of kernels.

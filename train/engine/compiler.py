@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 import torch
 
-from train.engine.distributed import World
+from clozeline.train.engine.distributed import World
 
 #: The variable and the commands by which Triton (C) and torch (C++ for CPU) find a compiler.
 COMPILERS = {"cuda": ("CC", ("gcc", "clang", "cc")), "cpu": ("CXX", ("g++", "clang++"))}

@@ -22,8 +22,8 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import ClozelineError, LostProcessError, one_line
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import ClozelineError, LostProcessError, one_line
 
 Found = TypeVar("Found")
 

@@ -8,7 +8,7 @@ pass; only matrix products are counted (Kaplan et al. 2020, section 2.1).
 
 import torch
 
-from model.config import BertConfig
+from clozeline.model.config import BertConfig
 
 # Dense bfloat16 operations per second. The vendor's data sheets (nvidia.com, H200, H100 and A100
 # Tensor Core GPU) state twice that, "with sparsity"; for TF32, in which products of float32 are

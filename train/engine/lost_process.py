@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import torch.distributed as dist
 
-from pipeline.common.errors import LostProcessError, one_line
-from train.engine.distributed import World
+from clozeline.pipeline.common.errors import LostProcessError, one_line
+from clozeline.train.engine.distributed import World
 
 #: In the messages of gloo's RuntimeErrors; those of NCCL and of the store are DistErrors.
 SIGNS = (

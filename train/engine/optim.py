@@ -5,8 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from train.config import PretrainConfig
-from train.engine.muon import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.config import PretrainConfig
+from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 
 
 def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.Optimizer:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from pipeline.common.errors import OutOfMemoryError, one_line
+from clozeline.pipeline.common.errors import OutOfMemoryError, one_line
 
 #: In the messages of RuntimeErrors from torch's CPU allocator, C++, CUDA outside the allocator, and
 #: oneDNN, which gives no better reason.

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from pipeline.common.counter_rng import random_bits, stream_key
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:

@@ -12,7 +12,7 @@ their order are the same under any ramp.
 
 import math
 
-from train.config import RAMP, PretrainConfig
+from clozeline.train.config import RAMP, PretrainConfig
 
 
 def is_over(config: PretrainConfig, steps: int, elapsed: float) -> bool:

@@ -19,15 +19,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pipeline.common.checksums import file_sha256
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.common.given_paths import as_given
-from pipeline.common.paths import whole_file
-from train.artifacts.classifier_folder import CELLS, JOB
-from train.engine.distributed import World
-from train.finetuning.selection import Selection
-from train.labelled.scores import Scores
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.checksums import file_sha256
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import whole_file
+from clozeline.train.artifacts.classifier_folder import CELLS, JOB
+from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.selection import Selection
+from clozeline.train.labelled.scores import Scores
 
 WEIGHTS = "weights_sha256"  #: key in a cell's JSON file: the hash of its stored weights
 

@@ -9,13 +9,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from model.config import BertConfig
-from model.heads import BertForClassification
-from model.huggingface.config import CLASSIFICATION
-from pipeline.common.checksums import check_sums, write_sums
-from pipeline.common.errors import InputError, one_line
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from train.artifacts.classifier_folder import (
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForClassification
+from clozeline.model.huggingface.config import CLASSIFICATION
+from clozeline.pipeline.common.checksums import check_sums, write_sums
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,
     REPORT,
@@ -23,12 +23,12 @@ from train.artifacts.classifier_folder import (
     read_metadata,
     write_json,
 )
-from train.artifacts.huggingface import load_model, longest_text
-from train.artifacts.partial_folder import partial_folder, replace_folder
-from train.finetuning.training import predict_logits
-from train.labelled.calibration import Floats, softmax
-from train.labelled.encoding import Encoder
-from train.labelled.rows import Texts
+from clozeline.train.artifacts.huggingface import load_model, longest_text
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
+from clozeline.train.finetuning.training import predict_logits
+from clozeline.train.labelled.calibration import Floats, softmax
+from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.rows import Texts
 
 
 @dataclass(frozen=True, kw_only=True)

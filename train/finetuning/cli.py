@@ -5,12 +5,16 @@ from typing import Any
 
 import click
 
-from pipeline.common.command import Command, grouped_option, recorded_options
-from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
-from pipeline.common.given_paths import as_given
-from pipeline.common.next_command import print_next, print_next_for
-from train.finetuning.config import FinetuneConfig
-from train.folder_option import Folder
+from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
+from clozeline.pipeline.commandline.config_options import (
+    PathOrUrl,
+    config_or_usage_error,
+    options_of,
+)
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.next_command import print_next, print_next_for
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.store.folder_option import Folder
 
 OUT = Folder(writes=True)
 FOLDER = PathOrUrl()
@@ -56,8 +60,8 @@ def finetune(
     are compared.
     """
     config = config_or_usage_error(FinetuneConfig, options)
-    from train.engine.distributed import is_main_process
-    from train.finetuning.finetune import finetune as run_finetuning
+    from clozeline.train.engine.distributed import is_main_process
+    from clozeline.train.finetuning.finetune import finetune as run_finetuning
 
     report = run_finetuning(
         run,
@@ -111,7 +115,7 @@ def finetune(
 )
 def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
-    from train.labelled.baseline import baseline as run_baseline
+    from clozeline.train.labelled.baseline import baseline as run_baseline
 
     test = options.pop("test")
     scores = run_baseline(train, test, **options)

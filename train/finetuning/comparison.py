@@ -17,17 +17,17 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from model.heads import BertForClassification
-from train.artifacts.pretrained import Pretrained
-from train.engine.distributed import World
-from train.finetuning.cells import Cell, CellKey, CellStore, Start
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.fitting import Fitted, Fitter
-from train.finetuning.training import Logits, predict_logits
-from train.labelled.baseline import fit_bag_of_words, has_sklearn
-from train.labelled.encoding import Encoder
-from train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
-from train.labelled.scores import Scores
+from clozeline.model.heads import BertForClassification
+from clozeline.train.artifacts.pretrained import Pretrained
+from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.cells import Cell, CellKey, CellStore, Start
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.fitting import Fitted, Fitter
+from clozeline.train.finetuning.training import Logits, predict_logits
+from clozeline.train.labelled.baseline import fit_bag_of_words, has_sklearn
+from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
+from clozeline.train.labelled.scores import Scores
 
 TEST = "test"
 

@@ -4,15 +4,15 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from model.config import Pooling
-from pipeline.common.config_checks import (
+from clozeline.model.config import Pooling
+from clozeline.pipeline.commandline.config_options import option
+from clozeline.pipeline.common.config_checks import (
     check_at_least,
     check_between,
     check_choices,
     check_positive,
 )
-from pipeline.common.config_options import option
-from train.config import Optimizer, Precision
+from clozeline.train.config import Optimizer, Precision
 
 Auto = Literal["auto"]
 ClassWeights = Literal["none", "balanced"]

@@ -4,7 +4,7 @@ import io
 from collections.abc import Sequence
 from typing import Protocol
 
-from train.finetuning.cells import SHOWN, Start
+from clozeline.train.finetuning.cells import SHOWN, Start
 
 COLOURS: dict[Start, str] = {
     "pretrained": "#1f5fbf",

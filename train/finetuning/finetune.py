@@ -19,22 +19,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import locked_folder
-from train.artifacts.classifier_folder import check_room, is_classifier, read_metadata, read_report
-from train.artifacts.pretrained import Pretrained, load_pretrained
-from train.artifacts.run import with_dropout
-from train.engine.distributed import World, is_restart, join_world
-from train.engine.lost_process import lost_process_in_one_line
-from train.engine.malloc import disable_malloc_trim
-from train.finetuning.cells import CellStore, is_unfinished
-from train.finetuning.classifier import Classifier, save_classifier
-from train.finetuning.comparison import TEST, ComparedModels, train_all
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.report import FinetuneReport, summarize
-from train.labelled.baseline import has_sklearn
-from train.labelled.rows import (
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.train.artifacts.classifier_folder import (
+    check_room,
+    is_classifier,
+    read_metadata,
+    read_report,
+)
+from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
+from clozeline.train.artifacts.run import with_dropout
+from clozeline.train.engine.distributed import World, is_restart, join_world
+from clozeline.train.engine.lost_process import lost_process_in_one_line
+from clozeline.train.engine.malloc import disable_malloc_trim
+from clozeline.train.finetuning.cells import CellStore, is_unfinished
+from clozeline.train.finetuning.classifier import Classifier, save_classifier
+from clozeline.train.finetuning.comparison import TEST, ComparedModels, train_all
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.report import FinetuneReport, summarize
+from clozeline.train.labelled.baseline import has_sklearn
+from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
     class_names,

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from model.heads import BertForClassification, load_encoder
-from pipeline.common.errors import DivergedError
-from pipeline.common.progress_bar import ProgressBar
-from train.artifacts.pretrained import Pretrained
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.selection import (
+from clozeline.model.heads import BertForClassification, load_encoder
+from clozeline.pipeline.common.errors import DivergedError
+from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.train.artifacts.pretrained import Pretrained
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.selection import (
     NOT_HELD_OUT,
     SEARCH_ROWS,
     HeldOut,
@@ -26,15 +26,15 @@ from train.finetuning.selection import (
     held_out_result,
     select_plan,
 )
-from train.finetuning.training import (
+from clozeline.train.finetuning.training import (
     Labels,
     Logits,
     Plan,
     predict_logits,
     train_classifier,
 )
-from train.labelled.encoding import EVALUATION_BATCH, Encoded
-from train.labelled.rows import Rows
+from clozeline.train.labelled.encoding import EVALUATION_BATCH, Encoded
+from clozeline.train.labelled.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,16 +17,16 @@ import pyarrow.compute as pc
 import torch
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
-from pipeline.sources.labelled_table import read_table
-from train.artifacts.pretrained import Pretrained
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.fitting import Fitter
-from train.finetuning.training import predict_logits
-from train.labelled.baseline import count_words
-from train.labelled.correlations import Correlations
-from train.labelled.encoding import Encoder
-from train.labelled.rows import Rows, Texts, read_texts
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.train.artifacts.pretrained import Pretrained
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.fitting import Fitter
+from clozeline.train.finetuning.training import predict_logits
+from clozeline.train.labelled.baseline import count_words
+from clozeline.train.labelled.correlations import Correlations
+from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.rows import Rows, Texts, read_texts
 
 RIDGE = 1.0  # scikit-learn's default regularization
 

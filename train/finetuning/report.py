@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from train.finetuning.cells import SHOWN, Cell, CellKey, Start
-from train.finetuning.figure import draw_label_efficiency
-from train.finetuning.training import Logits
-from train.labelled.calibration import Calibration, softmax
-from train.labelled.duplicates import near_duplicates
-from train.labelled.rows import Labelled, class_ids
-from train.labelled.scores import Scores
+from clozeline.train.finetuning.cells import SHOWN, Cell, CellKey, Start
+from clozeline.train.finetuning.figure import draw_label_efficiency
+from clozeline.train.finetuning.training import Logits
+from clozeline.train.labelled.calibration import Calibration, softmax
+from clozeline.train.labelled.duplicates import near_duplicates
+from clozeline.train.labelled.rows import Labelled, class_ids
+from clozeline.train.labelled.scores import Scores
 
 MISTAKES = 10  # how many are listed, the most confident first
 SHOWN_TEXT = 300  # characters of a text

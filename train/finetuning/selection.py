@@ -29,13 +29,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from model.config import BertConfig
-from pipeline.common.counter_rng import permutation, stream_key
-from train.finetuning.config import FinetuneConfig
-from train.finetuning.training import Labels, Logits, Plan
-from train.labelled.calibration import fit_temperature, log_loss
-from train.labelled.correlations import pearson
-from train.labelled.rows import Rows
+from clozeline.model.config import BertConfig
+from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.training import Labels, Logits, Plan
+from clozeline.train.labelled.calibration import fit_temperature, log_loss
+from clozeline.train.labelled.correlations import pearson
+from clozeline.train.labelled.rows import Rows
 
 FOLDS = 5
 FEW_ROWS = 300  # up to this many, every row is held out once

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from model.heads import BertForClassification
-from train.engine.muon import MuonWithAdamW, is_hidden_matrix
-from train.engine.precision import autocast, resolve_precision, seed_dropout
-from train.engine.schedule import schedule_factor
-from train.finetuning.config import FinetuneConfig
-from train.labelled.encoding import Encoded, evaluation_batches, training_batches
-from train.labelled.rows import Rows
+from clozeline.model.heads import BertForClassification
+from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.engine.precision import autocast, resolve_precision, seed_dropout
+from clozeline.train.engine.schedule import schedule_factor
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.labelled.encoding import Encoded, evaluation_batches, training_batches
+from clozeline.train.labelled.rows import Rows
 
 LARGEST_BATCH, SMALLEST_BATCH, FEWEST_STEPS = 32, 8, 8  # where the batch size is auto
 

@@ -15,11 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import load_tokenizer
-from train.labelled.encoding import Encoder
-from train.labelled.rows import Labelled, Rows, Texts, class_ids, class_names, read_labelled
-from train.labelled.scores import Scores
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.rows import (
+    Labelled,
+    Rows,
+    Texts,
+    class_ids,
+    class_names,
+    read_labelled,
+)
+from clozeline.train.labelled.scores import Scores
 
 
 def baseline(

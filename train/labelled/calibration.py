@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from train.labelled.rows import Rows
+from clozeline.train.labelled.rows import Rows
 
 Floats = NDArray[np.float64]
 

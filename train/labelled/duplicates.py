@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import UInt64Array, mix64
-from pipeline.common.ragged import offsets_of, slice_indices
-from train.labelled.rows import Rows
+from clozeline.pipeline.common.counter_rng import UInt64Array, mix64
+from clozeline.pipeline.common.ragged import offsets_of, slice_indices
+from clozeline.train.labelled.rows import Rows
 
 SHINGLE = 5  # words
 CONTAINMENT = 0.8

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 from torch import Tensor
 
-from pipeline.common.counter_rng import permutation, stream_key
-from pipeline.common.ragged import Offsets, Ragged, concatenate, offsets_of, slice_indices
-from pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from pipeline.tokenization.tokenizer import Tokenizer
-from train.labelled.rows import Rows, Texts
+from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.pipeline.common.ragged import Offsets, Ragged, concatenate, offsets_of, slice_indices
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.labelled.rows import Rows, Texts
 
 TEXTS_PER_CALL = 4096  # a few megabytes of text: enough for the tokenizer's full speed
 BATCHES_PER_WINDOW = 32  # batches whose rows are sorted by length together

@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import permutation, stream_key
-from pipeline.common.errors import InputError, one_line
-from pipeline.sources.labelled_table import read_table
-from pipeline.sources.text_columns import is_string
+from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.sources.labelled_table import read_table
+from clozeline.pipeline.sources.text_columns import is_string
 
 COLUMNS = ("text", "text_pair", "label")
 

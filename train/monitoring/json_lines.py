@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError
 
 
 def finished_lines(

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import whole_file
-from train.artifacts.run import LEARNING
-from train.monitoring.json_lines import finished_lines
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import whole_file
+from clozeline.train.artifacts.run import LEARNING
+from clozeline.train.monitoring.json_lines import finished_lines
 
 ROWS = 32  # held-out rows, the first ones
 

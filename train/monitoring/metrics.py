@@ -12,13 +12,13 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from pipeline.common.errors import JobFailedError, advice
-from pipeline.common.paths import whole_file
-from pipeline.common.progress_bar import ProgressBar
-from train.artifacts.run import TENSORBOARD
-from train.monitoring.health import Health, HealthWarning
-from train.monitoring.json_lines import finished_lines
-from train.monitoring.trackers import Tracker, scalars
+from clozeline.pipeline.common.errors import JobFailedError, advice
+from clozeline.pipeline.common.paths import whole_file
+from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.train.artifacts.run import TENSORBOARD
+from clozeline.train.monitoring.health import Health, HealthWarning
+from clozeline.train.monitoring.json_lines import finished_lines
+from clozeline.train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line

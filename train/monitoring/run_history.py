@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from train.artifacts.run import SUMMARY, RunConfig, read_run
-from train.monitoring.health import HealthWarning, find_warnings
-from train.monitoring.metrics import read_metrics
+from clozeline.train.artifacts.run import SUMMARY, RunConfig, read_run
+from clozeline.train.monitoring.health import HealthWarning, find_warnings
+from clozeline.train.monitoring.metrics import read_metrics
 
 UNIGRAM = "heldout/unigram_loss"
 

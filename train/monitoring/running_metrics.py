@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train.data.batch import LoadedBatch, digest_text
-from train.engine.distributed import World
-from train.engine.flops import mfu
+from clozeline.train.data.batch import LoadedBatch, digest_text
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.flops import mfu
 
 
 class StepTimer:

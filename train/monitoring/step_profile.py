@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from train.artifacts.run import PROFILE, PROFILE_FILES
+from clozeline.train.artifacts.run import PROFILE, PROFILE_FILES
 
 TRACE, OPERATIONS = PROFILE_FILES
 SKIPPED = 3  # compilation, warm-up of kernels and of the profiler

@@ -15,9 +15,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import whole_file
-from train.artifacts.run import TRACKERS
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import whole_file
+from clozeline.train.artifacts.run import TRACKERS
 
 Track = Literal["none", "wandb", "mlflow"]
 PROJECT = "clozeline"  #: of W&B, and experiment of MLflow, unless their variables name another

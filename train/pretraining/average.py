@@ -17,10 +17,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import locked_folder
-from pipeline.common.folder_owner import check_replaceable
-from train.artifacts.checkpoint import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.folder_owner import check_replaceable
+from clozeline.train.artifacts.checkpoint import (
     TrainState,
     list_checkpoints,
     load_weights,
@@ -29,8 +29,8 @@ from train.artifacts.checkpoint import (
     step_of,
     weights_digest,
 )
-from train.artifacts.partial_folder import partial_folder, replace_folder
-from train.artifacts.run import (
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
+from clozeline.train.artifacts.run import (
     RUN,
     RunConfig,
     check_run_folder,
@@ -39,9 +39,9 @@ from train.artifacts.run import (
     write_run,
     write_summary,
 )
-from train.artifacts.snapshot import Snapshot
-from train.monitoring.metrics import METRICS
-from train.pretraining.evaluate import Evaluation, evaluate_run
+from clozeline.train.artifacts.snapshot import Snapshot
+from clozeline.train.evaluation.evaluate import Evaluation, evaluate_run
+from clozeline.train.monitoring.metrics import METRICS
 
 BATCH_SIZE = 64  # of the evaluation
 

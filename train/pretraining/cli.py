@@ -7,20 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from model.config import PRESETS, BertConfig
-from pipeline.common.command import Command, grouped_option, recorded_options
-from pipeline.common.config_options import PathOrUrl, config_or_usage_error, options_of
-from pipeline.common.errors import STOPPED
-from pipeline.common.given_paths import as_given
-from pipeline.common.next_command import print_next_for
-from train.config import RECIPE_FIELDS, PretrainConfig, seconds
-from train.folder_option import Folder
-from train.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
+from clozeline.model.config import PRESETS, BertConfig
+from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
+from clozeline.pipeline.commandline.config_options import (
+    PathOrUrl,
+    config_or_usage_error,
+    options_of,
+)
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.errors import STOPPED
+from clozeline.train.config import RECIPE_FIELDS, PretrainConfig, seconds
+from clozeline.train.pretraining.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
+from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
-    from train.monitoring.trackers import Track
-    from train.pretraining.cool_down import CoolDown
-    from train.pretraining.trainer import Outcome
+    from clozeline.train.monitoring.trackers import Track
+    from clozeline.train.pretraining.cool_down import CoolDown
+    from clozeline.train.pretraining.trainer import Outcome
 
 LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
@@ -135,10 +139,10 @@ def pretrain(
     sources = {name: options.pop(name) for name in SOURCES}
     _check_options(preset, options, given, sources)
     sources["cool_down_from"] = _cool_down(sources["cool_down_from"])
-    from train.engine.distributed import join_world
-    from train.engine.lost_process import lost_process_in_one_line
-    from train.pretraining.plan import make_plan
-    from train.pretraining.pretrain import pretrain as run_pretraining
+    from clozeline.train.engine.distributed import join_world
+    from clozeline.train.engine.lost_process import lost_process_in_one_line
+    from clozeline.train.pretraining.plan import make_plan
+    from clozeline.train.pretraining.pretrain import pretrain as run_pretraining
 
     how: dict[str, Any] = {"preset": preset, "dropout": dropout, "given": given, **sources}
     how |= {"is_timed": bool(options["for_"]), "is_sharded": options["parallel"] == "fsdp"}
@@ -165,7 +169,7 @@ def _reproducing(training: PretrainConfig) -> dict[str, Any]:
 
 def _cool_down(text: str | None) -> "CoolDown | None":
     """The run and step that --cool-down-from names; None without it."""
-    from train.pretraining.cool_down import CoolDown, parse_cool_down
+    from clozeline.train.pretraining.cool_down import CoolDown, parse_cool_down
 
     if text is None:
         return None
@@ -202,8 +206,8 @@ def _check_options(
 
 def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
     """Print the outcome; a stopped run exits with code 75."""
-    from train.engine.distributed import is_main_process
-    from train.pretraining.evaluate import as_table
+    from clozeline.train.engine.distributed import is_main_process
+    from clozeline.train.evaluation.evaluate import as_table
 
     budget = f"in {training.for_}" if training.for_ else f"of {training.max_steps}"
     reached, done = f"step {outcome.step} {budget}", "" if outcome.is_new else "already complete: "
@@ -240,8 +244,8 @@ def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
     The result is a run for all other commands, but has no optimizer state: it cannot be continued,
     only started from. Train with --keep to have enough checkpoints.
     """
-    from train.pretraining.average import average as run_average
-    from train.pretraining.evaluate import as_table
+    from clozeline.train.evaluation.evaluate import as_table
+    from clozeline.train.pretraining.average import average as run_average
 
     averaged = run_average(run, out=out, last=last, shards=evaluate)
     for line in as_table(averaged.heldout) if averaged.heldout else ():
@@ -310,9 +314,9 @@ def evaluate(
     """
     if ngrams and split == "train":
         raise click.UsageError("--ngrams counts the training examples; use --split validation.")
-    from train.engine.distributed import is_main_process
-    from train.pretraining.evaluate import as_table, evaluate_run
-    from train.pretraining.ngram_loss import ngram_losses
+    from clozeline.train.engine.distributed import is_main_process
+    from clozeline.train.evaluation.evaluate import as_table, evaluate_run
+    from clozeline.train.evaluation.ngram_loss import ngram_losses
 
     result = evaluate_run(run, shards, split=split, batch_size=batch_size, limit=limit)
     if not is_main_process():

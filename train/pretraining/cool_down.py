@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.common.errors import InputError
-from train.artifacts.checkpoint import checkpoint_of, read_state
-from train.artifacts.run import read_run
-from train.config import RECIPE_FIELDS
-from train.engine.schedule import batch_size_at, learning_rate_at
-from train.recipes import WSD_DECAY, Setting, Value
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
+from clozeline.train.artifacts.run import read_run
+from clozeline.train.config import RECIPE_FIELDS
+from clozeline.train.engine.schedule import batch_size_at, learning_rate_at
+from clozeline.train.pretraining.recipes import WSD_DECAY, Setting, Value
 
 
 class CoolDown(NamedTuple):

@@ -10,12 +10,12 @@ files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorb
 
 import torch
 
-from model.config import BertConfig
-from model.heads import count_parameters
-from train.artifacts.run import TENSORBOARD, RunConfig
-from train.engine.distributed import World
-from train.monitoring.metrics import METRICS, at_time, in_words
-from train.pretraining.trainer import Trainer
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import count_parameters
+from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
+from clozeline.train.engine.distributed import World
+from clozeline.train.monitoring.metrics import METRICS, at_time, in_words
+from clozeline.train.pretraining.trainer import Trainer
 
 
 def first_screen(trainer: Trainer, config: RunConfig) -> list[str]:

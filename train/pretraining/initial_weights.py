@@ -4,19 +4,19 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from model.config import BertConfig, preset
-from model.heads import BertForPretraining
-from model.huggingface.weight_files import weights_sha256
-from pipeline.common.differences import differences
-from pipeline.common.errors import InputError
-from pipeline.dataset.manifest import TOKENIZER
-from pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
-from pipeline.tokenization.tokenizer_spec import TokenizerSpec
-from pipeline.tokenization.vocabulary import Normalization
-from train.artifacts.huggingface import PARTS, load_model, read_model_config
-from train.artifacts.huggingface_tokenizer import vocabulary_differences
-from train.artifacts.pretrained import kind_of
-from train.artifacts.run import with_dropout
+from clozeline.model.config import BertConfig, preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.model.huggingface.weight_files import weights_sha256
+from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
+from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
+from clozeline.train.artifacts.pretrained import kind_of
+from clozeline.train.artifacts.run import with_dropout
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
 FREE = (

@@ -14,23 +14,23 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from model.config import BertConfig
-from model.heads import BertForPretraining
-from pipeline.common.errors import OutOfMemoryError
-from pipeline.common.ragged import Ragged, offsets_of
-from pipeline.config import DataConfig
-from pipeline.dataset.schema import B_FOLLOWS_A, NO_PAIR, Examples
-from train.artifacts.run import RunConfig
-from train.config import PretrainConfig
-from train.data.batch import Batch, LoadedBatch, collate
-from train.data.batch_reader import SLAB_ROWS, SLAB_TOKENS
-from train.data.unpadded import UnpaddedBatch, collate_unpadded
-from train.engine.compiler import missing_compiler
-from train.engine.distributed import World, parallelize
-from train.engine.malloc import return_large_blocks
-from train.engine.optim import build_optimizer
-from train.engine.out_of_memory import is_out_of_memory
-from train.pretraining.step import train_step
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import OutOfMemoryError
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, NO_PAIR, Examples
+from clozeline.train.artifacts.run import RunConfig
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.batch import Batch, LoadedBatch, collate
+from clozeline.train.data.batch_reader import SLAB_ROWS, SLAB_TOKENS
+from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
+from clozeline.train.engine.compiler import missing_compiler
+from clozeline.train.engine.distributed import World, parallelize
+from clozeline.train.engine.malloc import return_large_blocks
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.out_of_memory import is_out_of_memory
+from clozeline.train.pretraining.step import train_step
 
 FIRST_ID = 5  # any token would do
 SPARE_BYTES = 64 << 20

@@ -11,8 +11,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from model.config import BertConfig
-from model.positions import continued_positions
+from clozeline.model.config import BertConfig
+from clozeline.model.positions import continued_positions
 
 TABLE = "encoder.embeddings.position_embeddings.weight"
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.common.errors import InputError
-from train.config import PretrainConfig
-from train.data.loader import Loader
-from train.data.shard_cache import ShardCache
-from train.data.shard_set import ShardSet
-from train.engine.distributed import World
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.shard_cache import ShardCache
+from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.engine.distributed import World
 
 
 class RunData(NamedTuple):

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from model.config import BertConfig
-from pipeline.dataset.manifest import Manifest, read_manifest
-from train.artifacts.run import RUN, RunConfig, model_config, model_of, read_run
-from train.config import RECIPE_FIELDS
-from train.engine.distributed import World
-from train.engine.precision import resolve_precision
-from train.pretraining.cool_down import CoolDown, settings_of, with_decay
-from train.pretraining.initial_weights import initial_config
-from train.pretraining.more_positions import with_positions
-from train.recipes import (
+from clozeline.model.config import BertConfig
+from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
+from clozeline.train.artifacts.run import RUN, RunConfig, model_config, model_of, read_run
+from clozeline.train.config import RECIPE_FIELDS
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.pretraining.cool_down import CoolDown, settings_of, with_decay
+from clozeline.train.pretraining.initial_weights import initial_config
+from clozeline.train.pretraining.more_positions import with_positions
+from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
     MOST_EPOCHS,

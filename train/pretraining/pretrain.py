@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from model.config import BertConfig
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import locked_folder
-from pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
-from pipeline.tokenization.tokenizer import load_tokenizer
-from train.artifacts.run import (
+from clozeline.model.config import BertConfig
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.artifacts.run import (
     RUN,
     RunConfig,
     check_run_folder,
@@ -29,17 +29,17 @@ from train.artifacts.run import (
     remove_run,
     write_run,
 )
-from train.config import PretrainConfig
-from train.engine.distributed import World, is_restart, join_world
-from train.engine.out_of_memory import out_of_memory_in_one_line
-from train.engine.precision import resolve_precision
-from train.monitoring.trackers import Track, check_tracker
-from train.pretraining.cool_down import CoolDown
-from train.pretraining.first_screen import first_screen
-from train.pretraining.micro_batch import find_micro_batch_size, with_found_size
-from train.pretraining.open_loader import open_loader
-from train.pretraining.resume import find_resume_point
-from train.pretraining.trainer import Outcome, Trainer
+from clozeline.train.config import PretrainConfig
+from clozeline.train.engine.distributed import World, is_restart, join_world
+from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
+from clozeline.train.engine.precision import resolve_precision
+from clozeline.train.monitoring.trackers import Track, check_tracker
+from clozeline.train.pretraining.cool_down import CoolDown
+from clozeline.train.pretraining.first_screen import first_screen
+from clozeline.train.pretraining.micro_batch import find_micro_batch_size, with_found_size
+from clozeline.train.pretraining.open_loader import open_loader
+from clozeline.train.pretraining.resume import find_resume_point
+from clozeline.train.pretraining.trainer import Outcome, Trainer
 
 
 def pretrain(

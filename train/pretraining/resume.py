@@ -4,8 +4,8 @@ import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pipeline.common.errors import InputError
-from train.artifacts.checkpoint import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
     checkpoint_of,
@@ -13,11 +13,11 @@ from train.artifacts.checkpoint import (
     set_aside,
     weights_digest,
 )
-from train.artifacts.run import SUMMARY, RunConfig, read_run
-from train.engine.schedule import is_over
-from train.pretraining.cool_down import CoolDown
-from train.pretraining.initial_weights import check_initial
-from train.pretraining.more_positions import note_of, with_positions
+from clozeline.train.artifacts.run import SUMMARY, RunConfig, read_run
+from clozeline.train.engine.schedule import is_over
+from clozeline.train.pretraining.cool_down import CoolDown
+from clozeline.train.pretraining.initial_weights import check_initial
+from clozeline.train.pretraining.more_positions import note_of, with_positions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from model.attention import Packing
-from model.heads import Targets
-from train.data.batch import Batch, LoadedBatch, split
-from train.data.unpadded import UnpaddedBatch, split_unpadded, with_dummy_row
-from train.engine.distributed import World, full_tensor
-from train.engine.precision import autocast
+from clozeline.model.attention import Packing
+from clozeline.model.heads import Targets
+from clozeline.train.data.batch import Batch, LoadedBatch, split
+from clozeline.train.data.unpadded import UnpaddedBatch, split_unpadded, with_dummy_row
+from clozeline.train.engine.distributed import World, full_tensor
+from clozeline.train.engine.precision import autocast
 
 
 def train_step(

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from train.engine.distributed import World
+from clozeline.train.engine.distributed import World
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SYNC_SECONDS = 0.5

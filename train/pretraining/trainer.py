@@ -11,38 +11,38 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.heads import BertForPretraining, start_decoder_at_unigram
-from pipeline.common.errors import DivergedError, InputError
-from pipeline.dataset.manifest import Manifest, read_manifest
-from train.artifacts.checkpoint import TrainState, load_moments, load_weights
-from train.artifacts.checkpoint_writer import CheckpointWriter
-from train.artifacts.run import RunConfig, write_summary
-from train.artifacts.snapshot import restore_moments, take_snapshot
-from train.config import PretrainConfig
-from train.data.batch import LoadedBatch
-from train.data.loader import evaluation_batches
-from train.data.shard_set import ShardSet
-from train.engine.compiler import resolve_compile
-from train.engine.distributed import World, is_sharded, parallelize
-from train.engine.flops import peak_flops, step_flops
-from train.engine.malloc import disable_malloc_trim, return_large_blocks
-from train.engine.optim import build_optimizer, set_learning_rate
-from train.engine.precision import seed_dropout
-from train.engine.schedule import batch_size_at, is_over, learning_rate_at
-from train.monitoring.health import Health
-from train.monitoring.learning import ROWS, LearningLog
-from train.monitoring.metrics import MetricsLog
-from train.monitoring.running_metrics import RunningMetrics
-from train.monitoring.step_profile import StepProfile
-from train.monitoring.trackers import Track, open_tracker
-from train.pretraining.evaluate import Evaluation, evaluate
-from train.pretraining.guesses import guess, held_out_rows
-from train.pretraining.initial_weights import load_initial
-from train.pretraining.more_positions import grown_moments, grown_weights
-from train.pretraining.open_loader import RunData
-from train.pretraining.resume import ResumePoint
-from train.pretraining.step import train_step
-from train.pretraining.stop_and_budget import StopAndBudget
+from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
+from clozeline.pipeline.common.errors import DivergedError, InputError
+from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
+from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
+from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
+from clozeline.train.artifacts.run import RunConfig, write_summary
+from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.engine.compiler import resolve_compile
+from clozeline.train.engine.distributed import World, is_sharded, parallelize
+from clozeline.train.engine.flops import peak_flops, step_flops
+from clozeline.train.engine.malloc import disable_malloc_trim, return_large_blocks
+from clozeline.train.engine.optim import build_optimizer, set_learning_rate
+from clozeline.train.engine.precision import seed_dropout
+from clozeline.train.engine.schedule import batch_size_at, is_over, learning_rate_at
+from clozeline.train.evaluation.evaluate import Evaluation, evaluate
+from clozeline.train.evaluation.guesses import guess, held_out_rows
+from clozeline.train.monitoring.health import Health
+from clozeline.train.monitoring.learning import ROWS, LearningLog
+from clozeline.train.monitoring.metrics import MetricsLog
+from clozeline.train.monitoring.running_metrics import RunningMetrics
+from clozeline.train.monitoring.step_profile import StepProfile
+from clozeline.train.monitoring.trackers import Track, open_tracker
+from clozeline.train.pretraining.initial_weights import load_initial
+from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
+from clozeline.train.pretraining.open_loader import RunData
+from clozeline.train.pretraining.resume import ResumePoint
+from clozeline.train.pretraining.step import train_step
+from clozeline.train.pretraining.stop_and_budget import StopAndBudget
 
 STOP_CHECK_EVERY = 8  # evaluation batches
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.report.charts import Series, draw_lines
-from pipeline.report.html import Chart, Section, Table
-from train.finetuning.cells import SHOWN
-from train.finetuning.report import FinetuneReport, Point
-from train.labelled.scores import Scores
+from clozeline.pipeline.report.charts import Series, draw_lines
+from clozeline.pipeline.report.html import Chart, Section, Table
+from clozeline.train.finetuning.cells import SHOWN
+from clozeline.train.finetuning.report import FinetuneReport, Point
+from clozeline.train.labelled.scores import Scores
 
 LONGEST_TEXT = 120  # characters of a misclassified text
 

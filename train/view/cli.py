@@ -4,10 +4,10 @@ from pathlib import Path
 
 import click
 
-from pipeline.common.command import Command, grouped_option
-from pipeline.common.config_options import PathOrUrl
-from pipeline.common.paths import AnyPath
-from train.folder_option import local_copies
+from clozeline.pipeline.commandline.command import Command, grouped_option
+from clozeline.pipeline.commandline.config_options import PathOrUrl
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.train.store.folder_option import local_copies
 
 
 @click.command(cls=Command, example="clozeline view work/shards work/run")
@@ -35,7 +35,7 @@ def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
     while it trains; and forms to fill masks and classify texts. The page is only for this machine
     (127.0.0.1) and loads nothing from the network. Ctrl-C ends it.
     """
-    from train.view.view import kind_of_folder, make_site
+    from clozeline.train.view.view import kind_of_folder, make_site
 
     site = make_site(
         [

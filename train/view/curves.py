@@ -7,13 +7,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from pipeline.report.html import make_sections
-from pipeline.view.server import Values
-from pipeline.view.site import Tab
-from train.artifacts.run import SUMMARY
-from train.monitoring.metrics import METRICS
-from train.monitoring.run_history import UNIGRAM, Points, RunHistory
-from train.view.run_results import SECTIONS, key_figures, read_histories
+from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.view.server import Values
+from clozeline.pipeline.view.site import Tab
+from clozeline.train.artifacts.run import SUMMARY
+from clozeline.train.monitoring.metrics import METRICS
+from clozeline.train.monitoring.run_history import UNIGRAM, Points, RunHistory
+from clozeline.train.view.run_results import SECTIONS, key_figures, read_histories
 
 POINTS = 500  # of a line; longer histories are averaged
 
@@ -77,8 +77,8 @@ class CurvePages:
         return Tab(
             name="Curves",
             path="/curves",
-            template="train.view/curves.html.jinja",
-            scripts=("train.view/page.js", "train.view/curves.js"),
+            template="clozeline.train.view/curves.html.jinja",
+            scripts=("clozeline.train.view/page.js", "train.view/curves.js"),
             values=self.values,
             data=self.data,
         )

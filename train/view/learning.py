@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.common.errors import InputError
-from pipeline.common.given_paths import as_given
-from pipeline.common.ragged import Ragged
-from pipeline.dataset.schema import Examples
-from pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
-from pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from pipeline.view.server import Values, number_of
-from pipeline.view.site import Tab
-from train.artifacts.run import TOKENIZER, read_run
-from train.monitoring.learning import Guesses, HeldOutRow, Learning
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.view.server import Values, number_of
+from clozeline.pipeline.view.site import Tab
+from clozeline.train.artifacts.run import TOKENIZER, read_run
+from clozeline.train.monitoring.learning import Guesses, HeldOutRow, Learning
 
 EVALUATIONS = 200  # per page; if there are more, some in between are left out
 
@@ -34,8 +34,8 @@ class LearningPages:
         return Tab(
             name="Learning",
             path="/learning",
-            template="train.view/learning.html.jinja",
-            scripts=("train.view/page.js", "train.view/learning.js"),
+            template="clozeline.train.view/learning.html.jinja",
+            scripts=("clozeline.train.view/page.js", "train.view/learning.js"),
             values=self.values,
             data=self.data,
         )

@@ -6,18 +6,18 @@ from threading import Lock
 
 import numpy as np
 
-from model.heads import BertForPretraining
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.manifest import Manifest
-from pipeline.dataset.schema import Examples
-from pipeline.report.shown_example import ShownGuess
-from pipeline.tokenization.tokenizer import Tokenizer
-from train.artifacts.checkpoint import latest_checkpoint
-from train.artifacts.pretrained import Pretrained, load_pretrained
-from train.artifacts.run import check_fits, read_run
-from train.data.batch import collate
-from train.fill import Filled, fill_with
-from train.pretraining.guesses import guess
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.report.shown_example import ShownGuess
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.checkpoint import latest_checkpoint
+from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
+from clozeline.train.artifacts.run import check_fits, read_run
+from clozeline.train.data.batch import collate
+from clozeline.train.evaluation.guesses import guess
+from clozeline.train.inference.fill import Filled, fill_with
 
 ROWS_AT_ONCE = 32
 LEAST_PROBABILITY = 1e-9  # a loss stays finite

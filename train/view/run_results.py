@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from model.heads import count_parameters
-from pipeline.report.html import Section, Table
-from train.monitoring.run_history import UNIGRAM, RunHistory
+from clozeline.model.heads import count_parameters
+from clozeline.pipeline.report.html import Section, Table
+from clozeline.train.monitoring.run_history import UNIGRAM, RunHistory
 
 LONGEST_NAME = 20  # characters
 ROWS = 10  # of the table of losses

@@ -7,19 +7,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from pipeline.common.errors import InputError
-from pipeline.common.given_paths import as_given
-from pipeline.report.html import check_report, make_sections
-from pipeline.sources.documents import fix_unicode
-from pipeline.view.server import Values
-from pipeline.view.site import Tab
-from train.artifacts.classifier_folder import read_metadata, read_report
-from train.finetuning.classifier import Classifier, load_classifier
-from train.finetuning.report import FinetuneReport
-from train.finetuning.word_effects import word_effects
-from train.labelled.rows import Texts
-from train.view.classifier_sections import SECTIONS, ClassifierSummary, results
-from train.view.run_model import RunModel
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.report.html import check_report, make_sections
+from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.pipeline.view.server import Values
+from clozeline.pipeline.view.site import Tab
+from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
+from clozeline.train.finetuning.classifier import Classifier, load_classifier
+from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.inference.word_effects import word_effects
+from clozeline.train.labelled.rows import Texts
+from clozeline.train.view.classifier_sections import SECTIONS, ClassifierSummary, results
+from clozeline.train.view.run_model import RunModel
 
 GUESSES = 5  # for each mask
 LONGEST = 5000  # characters of a text
@@ -37,7 +37,7 @@ class ClassifierPages:
 
     def tab(self) -> Tab:
         """The sections of the classifier's report."""
-        template = "train.view/classifier.html.jinja"
+        template = "clozeline.train.view/classifier.html.jinja"
         return Tab(
             name="Classifier",
             path="/classifier",
@@ -97,8 +97,8 @@ class TryPages:
         return Tab(
             name="Try it",
             path="/try",
-            template="train.view/try.html.jinja",
-            scripts=("train.view/page.js", "train.view/try.js"),
+            template="clozeline.train.view/try.html.jinja",
+            scripts=("clozeline.train.view/page.js", "train.view/try.js"),
             values=lambda _: values,
             data=lambda _: values,
             needs_server=True,

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.common.errors import InputError
-from pipeline.common.folder_kind import wrong_folder
-from pipeline.common.given_paths import as_given
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.manifest import MANIFEST
-from pipeline.report.html import check_report
-from pipeline.view.examples import ExamplePages
-from pipeline.view.site import LIBRARIES, Site, Tab
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.report.html import check_report
+from clozeline.pipeline.view.examples import ExamplePages
+from clozeline.pipeline.view.site import LIBRARIES, Site, Tab
 
 if TYPE_CHECKING:
-    from train.view.run_model import RunModel
+    from clozeline.train.view.run_model import RunModel
 
 #: Names that only a folder of this kind has.
 KINDS = {"run": "run.json", "classifier": "classifier.json", "data set": MANIFEST}
@@ -49,10 +49,10 @@ def make_site(folders: Sequence[AnyPath]) -> Site:
 def _site_with_models(
     title: str, data_sets: list[AnyPath], runs: list[Any], classifiers: list[Any]
 ) -> Site:
-    from train.view.curves import CurvePages
-    from train.view.learning import LearningPages
-    from train.view.run_model import RunModel
-    from train.view.try_it import ClassifierPages, TryPages
+    from clozeline.train.view.curves import CurvePages
+    from clozeline.train.view.learning import LearningPages
+    from clozeline.train.view.run_model import RunModel
+    from clozeline.train.view.try_it import ClassifierPages, TryPages
 
     models = [RunModel(run) for run in runs]
     classifier = ClassifierPages(classifiers[0]) if classifiers else None

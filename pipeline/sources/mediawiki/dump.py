@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import IO
 
-from pipeline.common.errors import InputError
-from pipeline.sources.files import unpack_streams
-from pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.files import unpack_streams
+from clozeline.pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
 
 CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title

@@ -28,8 +28,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from pipeline.sources.mediawiki.emphasis import strip_emphasis
-from pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
+from clozeline.pipeline.sources.mediawiki.emphasis import strip_emphasis
+from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 MAX_BYTES = 2 << 20  #: of UTF-8 per page; MediaWiki saves no larger one
 MAX_DEPTH = 100  #: of nested braces and brackets; MediaWiki expands 40

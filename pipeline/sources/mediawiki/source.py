@@ -8,10 +8,10 @@ import io
 import re
 from collections.abc import Iterator
 
-from pipeline.common.errors import InputError, one_line
-from pipeline.sources.block import Block, group_parts
-from pipeline.sources.documents import Documents
-from pipeline.sources.files import (
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.sources.block import Block, group_parts
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.files import (
     bare_name,
     damage,
     estimate_unpacked,
@@ -20,7 +20,7 @@ from pipeline.sources.files import (
     open_unpacked,
     unpack,
 )
-from pipeline.sources.mediawiki.dump import (
+from clozeline.pipeline.sources.mediawiki.dump import (
     Page,
     TruncatedDump,
     hidden_names,
@@ -29,8 +29,8 @@ from pipeline.sources.mediawiki.dump import (
     read_pages,
     read_range,
 )
-from pipeline.sources.mediawiki.markup import over_budget, strip_markup
-from pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
+from clozeline.pipeline.sources.mediawiki.markup import over_budget, strip_markup
+from clozeline.pipeline.sources.mediawiki.namespaces import LinkPatterns, link_patterns
 
 INDEX_NAME = r"-multistream-index[0-9]*\.txt(-p[0-9]+p[0-9]+)?$"
 FILE_NAME = rf"\.xml(-p[0-9]+p[0-9]+)?$|{INDEX_NAME}"

@@ -13,14 +13,14 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pipeline.common.counter_rng import (
+from clozeline.pipeline.common.counter_rng import (
     UInt64Array,
     random_bits,
     stream_key,
     uniform_below,
     with_probability,
 )
-from pipeline.sources.sample.prose import COUNTRIES, STYLES, THEMES, WORDS, Words
+from clozeline.pipeline.sources.sample.prose import COUNTRIES, STYLES, THEMES, WORDS, Words
 
 Integers = NDArray[np.int64]
 Columns = dict[str, list[str]]

@@ -19,10 +19,10 @@ from itertools import count, product
 
 import numpy as np
 
-from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
-from pipeline.sources.sample import article_fields
-from pipeline.sources.sample.article_fields import Columns, Integers, RowRng, random_order
-from pipeline.sources.sample.prose import WORDS, Words, read_templates
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from clozeline.pipeline.sources.sample import article_fields
+from clozeline.pipeline.sources.sample.article_fields import Columns, Integers, RowRng, random_order
+from clozeline.pipeline.sources.sample.prose import WORDS, Words, read_templates
 
 #: bytes of the average article in UTF-8, measured over 100,000 of them
 MEAN_ARTICLE_BYTES = 1_537

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from pipeline.sources.sample.prose import Words, read_toml
+from clozeline.pipeline.sources.sample.prose import Words, read_toml
 
 
 @dataclass(frozen=True)

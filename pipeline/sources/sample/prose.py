@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-PACKAGE = files("pipeline.sources.sample")
+PACKAGE = files("clozeline.pipeline.sources.sample")
 Words = tuple[str, ...]
 
 

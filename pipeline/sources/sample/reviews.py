@@ -19,9 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.counter_rng import random_bits, stream_key, uniform_below
-from pipeline.sources.sample.article_fields import Columns, Integers, RowRng, random_order, strings
-from pipeline.sources.sample.opinions import (
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key, uniform_below
+from clozeline.pipeline.sources.sample.article_fields import (
+    Columns,
+    Integers,
+    RowRng,
+    random_order,
+    strings,
+)
+from clozeline.pipeline.sources.sample.opinions import (
     CLAIMS,
     PLANS,
     PRODUCTS,
@@ -31,7 +37,7 @@ from pipeline.sources.sample.opinions import (
     VOICES,
     numbered,
 )
-from pipeline.sources.sample.prose import WORDS, Words
+from clozeline.pipeline.sources.sample.prose import WORDS, Words
 
 #: fraction of the reviews in which the order of the clauses decides
 TURNING = 0.1

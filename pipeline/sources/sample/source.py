@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pipeline.common.errors import InputError
-from pipeline.sources.block import Block, cut_at, rows_per_chunk
-from pipeline.sources.documents import Documents
-from pipeline.sources.source_query import byte_size, fraction, parse_query, whole_number
-from pipeline.sources.text_columns import check_columns
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
+from clozeline.pipeline.sources.documents import Documents
+from clozeline.pipeline.sources.source_query import byte_size, fraction, parse_query, whole_number
+from clozeline.pipeline.sources.text_columns import check_columns
 
 if TYPE_CHECKING:  # importing it reads the prose, which takes time
-    from pipeline.sources.sample.reviews import Reviews
+    from clozeline.pipeline.sources.sample.reviews import Reviews
 
 SCHEME = "sample:"
 OTHERS = ("repeat", "limit")  #: options of every source
@@ -48,7 +48,7 @@ def parse_sample(source: str) -> Sample:
 
 
 def _parse_articles(source: str, query: str) -> Sample:
-    from pipeline.sources.sample.articles import count_articles
+    from clozeline.pipeline.sources.sample.articles import count_articles
 
     options = parse_query(source, query, {"size": "10MB", "seed": "0"}, others=OTHERS)
     size = byte_size(source, "size", options["size"])
@@ -57,7 +57,7 @@ def _parse_articles(source: str, query: str) -> Sample:
 
 
 def _parse_reviews(source: str, query: str) -> Sample:
-    from pipeline.sources.sample.reviews import TURNING
+    from clozeline.pipeline.sources.sample.reviews import TURNING
 
     defaults = {"rows": "5000", "seed": "0", "start": "0", "turning": str(TURNING)}
     options = parse_query(source, query, defaults, others=OTHERS)
@@ -69,15 +69,15 @@ def _parse_reviews(source: str, query: str) -> Sample:
 
 
 def _reviews(sample: Sample, start: int, stop: int) -> "Reviews":
-    from pipeline.sources.sample.reviews import make_reviews
+    from clozeline.pipeline.sources.sample.reviews import make_reviews
 
     return make_reviews(sample.seed, start, stop, turning=sample.turning)
 
 
 def list_samples(whole: Block, block_bytes: int) -> list[Block]:
     """Blocks of a fixed number of rows: a larger sample begins with the blocks of a smaller one."""
-    from pipeline.sources.sample.articles import count_articles
-    from pipeline.sources.sample.reviews import TURNING
+    from clozeline.pipeline.sources.sample.articles import count_articles
+    from clozeline.pipeline.sources.sample.reviews import TURNING
 
     sample = parse_sample(whole.path)
     text_bytes, step = sample.size, count_articles(block_bytes)
@@ -102,7 +102,7 @@ def list_samples(whole: Block, block_bytes: int) -> list[Block]:
 
 def read_sample(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The articles, or the reviews with their titles, of a block."""
-    from pipeline.sources.sample.articles import make_articles
+    from clozeline.pipeline.sources.sample.articles import make_articles
 
     sample = parse_sample(block.path)
     rows = rows_per_chunk(block, block.stop - block.start, chunk_bytes)

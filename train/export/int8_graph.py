@@ -9,7 +9,7 @@ the graph runs, so no text is needed to calibrate them.
 
 from pathlib import Path
 
-from train.artifacts.onnx_folder import import_package, quiet_logs
+from clozeline.train.artifacts.onnx_folder import import_package, quiet_logs
 
 
 def quantize_graph(path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.ragged import Offsets, offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
 
 SLICE_TOKENS = 1 << 22
 #: Discount where a corpus is too small to have n-grams that occur once, twice, 3 and 4 times.

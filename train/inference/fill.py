@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from model.heads import BertForPretraining
-from pipeline.common.errors import InputError
-from pipeline.sources.documents import fix_unicode
-from pipeline.tokenization.tokenizer import Tokenizer
-from pipeline.tokenization.vocabulary import CONTINUATION
-from train.artifacts.pretrained import Pretrained, load_pretrained
-from train.engine.distributed import join_world
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
+from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
+from clozeline.train.engine.distributed import join_world
 
 MASK = "[MASK]"
 

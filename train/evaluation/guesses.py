@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from model.heads import BertForPretraining
-from train.data.batch import Batch
-from train.engine.precision import autocast
-from train.monitoring.learning import Guesses, HeldOutRow
+from clozeline.model.heads import BertForPretraining
+from clozeline.train.data.batch import Batch
+from clozeline.train.engine.precision import autocast
+from clozeline.train.monitoring.learning import Guesses, HeldOutRow
 
 
 @torch.no_grad()

@@ -8,8 +8,8 @@ So the copy need not know what they are: a thread uploads what is new or changed
 removes from the store what was removed here. The files that make a folder valid (`LAST`) are
 uploaded last, so that whoever reads the store, or resumes from it after this machine is lost, finds
 complete checkpoints. At the start the copy is synced from the store, unless it was the last to
-write there: then it may be the newer one, if a command ended before everything was uploaded. A file that
-exists only on this machine is never removed: see `StoreCopy.download`.
+write there: then it may be the newer one, if a command ended before everything was uploaded. A file
+that exists only on this machine is never removed: see `StoreCopy.download`.
 
 Only one process writes, the one that holds the lease (`store_lease.py`).
 """
@@ -30,25 +30,24 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Self
 
-from pipeline.common.errors import InputError, JobFailedError, StoreError
-from pipeline.common.folder_lock import LOCK
-from pipeline.common.paths import is_local, path_of, whole_file
-from pipeline.common.store import patiently, reason_of, version_of
-from train.artifacts.store_lease import LEASE, Lease
+from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.paths import is_local, path_of, whole_file
+from clozeline.pipeline.common.store import patiently, reason_of
+from clozeline.train.store.folder_files import (
+    LAST,
+    Names,
+    local_files,
+    remote_files,
+    remove_empty_folders,
+)
+from clozeline.train.store.store_lease import Lease
 
 if TYPE_CHECKING:
     from upath import UPath
 
 WRITES = "writes"  #: content of the lock file while a command writes
 UPLOAD_SECONDS = 1.0
-#: Uploaded after all other files of their folder.
-LAST = ("state.json", "classifier.json", "config.json", "modules.json", "summary.json")
-#: Local files that belong to this machine alone.
-OWN = (LOCK, LEASE)
 PATIENCE = 1800.0  #: seconds for the machine's first process to make the copy
-
-Stamp = tuple[int, int]  # size and modification time of a local file
-Names = dict[str, Stamp]
 
 
 def cache_folder() -> Path:
@@ -235,25 +234,6 @@ class StoreCopy:
             file.write(json.dumps({"owner": self._owner, "files": self._known}).encode())
 
 
-def local_files(folder: Path) -> Names:
-    """Size and time of every complete file, by its path within the folder."""
-    found = {}
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if is_copied(name) and path.is_file():
-            status = path.stat()
-            found[name] = (status.st_size, status.st_mtime_ns)
-    return found
-
-
-def is_copied(name: str) -> bool:
-    """Whether a file is copied: not locks, nor what is still being written."""
-    parts = Path(name).parts
-    return parts[-1] not in OWN and not any(
-        part.endswith((".partial", ".replaced")) for part in parts
-    )
-
-
 def _warn_of_lost_files(remote: "UPath", local: Path, names: Collection[str]) -> None:
     print(
         f"warning: {remote} has lost {_counted(names)} that {local} still has; a command that "
@@ -281,31 +261,6 @@ def _counted(names: Collection[str]) -> str:
     """For example "3 files (run.json, summary.json, ...)"."""
     some = ", ".join(sorted(names)[:2]) + ", ..." * (len(names) > 2)
     return f"{len(names)} file{'s' * (len(names) != 1)} ({some})"
-
-
-def remove_empty_folders(folder: Path) -> None:
-    """Remove empty folders, left by checkpoints that are gone from the store."""
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-
-
-def remote_files(folder: "UPath") -> dict[str, str]:
-    """The version of each of a store's files by name, without those of unfinished checkpoints.
-
-    Raises what the store raises.
-    """
-    fs, root = folder.fs, folder.path.rstrip("/")
-    fs.invalidate_cache()
-    found = fs.find(root, detail=True) if fs.exists(root) else {}
-    versions = {path[len(root) + 1 :]: version_of(info) for path, info in found.items()}
-    return {name: version for name, version in versions.items() if _is_whole(name, versions)}
-
-
-def _is_whole(name: str, names: Collection[str]) -> bool:
-    folder = Path(name).parent
-    is_checkpoint = folder.name.startswith("step-")
-    return is_copied(name) and (not is_checkpoint or f"{folder.as_posix()}/{LAST[0]}" in names)
 
 
 @contextmanager

@@ -10,8 +10,8 @@ one out, Li et al. 2016, "Understanding neural networks through representation e
 import re
 from dataclasses import dataclass
 
-from train.finetuning.classifier import Classifier
-from train.labelled.rows import Texts
+from clozeline.train.finetuning.classifier import Classifier
+from clozeline.train.labelled.rows import Texts
 
 WORDS = 200  # measured per text; each is one more row to classify
 WORD = re.compile(r"\S+")

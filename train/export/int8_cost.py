@@ -13,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pipeline.common.errors import InputError
-from pipeline.common.paths import AnyPath
-from pipeline.dataset.manifest import read_manifest
-from train.artifacts.onnx_folder import NAMES, OnnxGraph
-from train.artifacts.run import check_fits
-from train.data.batch import Batch
-from train.data.loader import evaluation_batches
-from train.finetuning.onnx_classifier import OnnxClassifier
-from train.labelled.rows import Labelled, class_ids, read_named
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.onnx_folder import NAMES, OnnxGraph
+from clozeline.train.artifacts.run import check_fits
+from clozeline.train.data.batch import Batch
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.inference.onnx_classifier import OnnxClassifier
+from clozeline.train.labelled.rows import Labelled, class_ids, read_named
 
 ROWS_AT_ONCE = 32
 EXAMPLES, EXAMPLES_AT_ONCE = 256, 4  # small batches: their logits are [B, S, V]

@@ -7,9 +7,9 @@ the metadata from which the Hugging Face Hub shows task and scores.
 from importlib.metadata import version
 from typing import Any
 
-from model.config import BertConfig
-from train.artifacts.checkpoint import TrainState
-from train.artifacts.run import RunConfig
+from clozeline.model.config import BertConfig
+from clozeline.train.artifacts.checkpoint import TrainState
+from clozeline.train.artifacts.run import RunConfig
 
 HEAD = """\
 ---

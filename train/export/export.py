@@ -20,23 +20,22 @@ from typing import Literal
 
 from torch import Tensor
 
-from model.config import BertConfig, Pooling
-from model.heads import BertForPretraining, count_parameters
-from model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
-from model.huggingface.convert import save_huggingface
-from model.huggingface.weight_files import SAFETENSORS
-from pipeline.common.checksums import SUMS, write_sums
-from pipeline.common.errors import InputError
-from pipeline.common.folder_lock import LOCK, locked_folder
-from pipeline.common.folder_owner import check_kind, check_replaceable
-from pipeline.common.paths import AnyPath, path_of
-from pipeline.common.sealed import unsealed
-from pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
-from train.artifacts.checkpoint import latest_checkpoint, read_state
-from train.artifacts.classifier_folder import read_metadata, read_report
-from train.artifacts.huggingface import PARTS
-from train.artifacts.int8_graph import quantize_graph
-from train.artifacts.onnx_folder import (
+from clozeline.model.config import BertConfig, Pooling
+from clozeline.model.heads import BertForPretraining, count_parameters
+from clozeline.model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
+from clozeline.model.huggingface.convert import save_huggingface
+from clozeline.model.huggingface.weight_files import SAFETENSORS
+from clozeline.pipeline.common.checksums import SUMS, write_sums
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
+from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
+from clozeline.pipeline.common.paths import AnyPath, path_of
+from clozeline.pipeline.common.sealed import unsealed
+from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
+from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
+from clozeline.train.artifacts.huggingface import PARTS
+from clozeline.train.artifacts.onnx_folder import (
     ENCODER,
     METADATA,
     MODEL,
@@ -47,20 +46,21 @@ from train.artifacts.onnx_folder import (
     write_onnx_metadata,
     write_run_graphs,
 )
-from train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
-from train.artifacts.pretrained import kind_of
-from train.artifacts.run import SUMMARY, load_run
-from train.artifacts.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
-from train.finetuning.classifier import Classifier, load_classifier
-from train.finetuning.onnx_classifier import load_onnx_classifier
-from train.int8_cost import (
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
+from clozeline.train.artifacts.pretrained import kind_of
+from clozeline.train.artifacts.run import SUMMARY, load_run
+from clozeline.train.export.int8_cost import (
     check_test_shards,
     classifier_cost,
     masked_lm_cost,
     read_test_rows,
 )
-from train.labelled.rows import Labelled
-from train.model_card import classifier_card, run_card
+from clozeline.train.export.int8_graph import quantize_graph
+from clozeline.train.export.model_card import classifier_card, run_card
+from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
+from clozeline.train.finetuning.classifier import Classifier, load_classifier
+from clozeline.train.inference.onnx_classifier import load_onnx_classifier
+from clozeline.train.labelled.rows import Labelled
 
 Format = Literal["transformers", "onnx", "sentence-transformers"]
 

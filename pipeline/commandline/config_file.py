@@ -16,9 +16,9 @@ from typing import Any
 
 import click
 
-from pipeline.common.errors import InputError, one_line
-from pipeline.common.given_paths import as_given
-from pipeline.common.sealed import unsealed
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.sealed import unsealed
 
 OPTIONS = "options"  #: key in a JSON file
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from pipeline.common.config_file import as_toml, plain_values, read_config
+from clozeline.pipeline.commandline.config_file import as_toml, plain_values, read_config
 
 #: Groups shown last, whose options are not recorded: they do not affect what a command makes.
 OUTPUT, GENERAL = "Output", "General"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from pipeline.common.config_checks import check_between
-from pipeline.common.config_options import option
+from clozeline.pipeline.commandline.config_options import option
+from clozeline.pipeline.common.config_checks import check_between
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from model.config import BertConfig, full_name
+from clozeline.model.config import BertConfig, full_name
 
 Value = int | float | str
 

@@ -33,13 +33,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
-from pipeline.sources.documents import fix_unicode
-from train.batcher import Batcher, Row
-from train.finetuning.classifier import Classifier
-from train.finetuning.onnx_classifier import OnnxClassifier
-from train.labelled.rows import Texts
-from train.serve_limits import Limits
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.train.finetuning.classifier import Classifier
+from clozeline.train.inference.batcher import Batcher, Row
+from clozeline.train.inference.onnx_classifier import OnnxClassifier
+from clozeline.train.inference.serve_limits import Limits
+from clozeline.train.labelled.rows import Texts
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # seconds
 TEXT, JSON = "text/plain; version=0.0.4; charset=utf-8", "application/json"

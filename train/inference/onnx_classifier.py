@@ -5,14 +5,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from pipeline.common.checksums import check_sums
-from pipeline.common.errors import InputError
-from pipeline.tokenization.tokenizer import Tokenizer
-from train.artifacts.huggingface_tokenizer import read_tokenizer
-from train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
-from train.labelled.calibration import Floats, softmax
-from train.labelled.encoding import Encoder, evaluation_batches
-from train.labelled.rows import Texts
+from clozeline.pipeline.common.checksums import check_sums
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
+from clozeline.train.labelled.calibration import Floats, softmax
+from clozeline.train.labelled.encoding import Encoder, evaluation_batches
+from clozeline.train.labelled.rows import Texts
 
 
 class OnnxClassifier:

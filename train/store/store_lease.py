@@ -20,8 +20,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.common.errors import InputError, JobFailedError
-from pipeline.common.store import patiently, reason_of
+from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.store import patiently, reason_of
 
 if TYPE_CHECKING:
     from upath import UPath

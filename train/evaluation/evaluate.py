@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
-from pipeline.dataset.manifest import read_manifest
-from train.artifacts.run import check_fits, load_run
-from train.data.batch import Batch, LoadedBatch
-from train.data.loader import evaluation_batches
-from train.engine.distributed import World, join_world
-from train.engine.precision import autocast
+from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum, next_sentence_loss_sum
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.run import check_fits, load_run
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.engine.distributed import World, join_world
+from clozeline.train.engine.precision import autocast
 
 
 @dataclass(frozen=True, kw_only=True)

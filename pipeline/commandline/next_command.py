@@ -10,8 +10,8 @@ import shlex
 
 import click
 
-from pipeline.common.given_paths import as_given
-from pipeline.common.paths import AnyPath
+from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.paths import AnyPath
 
 #: The command that follows, by the file that marks a folder.
 AFTER = {

@@ -1,6 +1,6 @@
 """`make demo`: from text to predictions on the built-in sample, offline, with the user's commands.
 
-    python -m train.demo FOLDER [SEED]
+    python examples/demo.py FOLDER [SEED]
 
 Each command is printed before it runs. Finished stages are not repeated, so an interrupted demo
 continues where it stopped.
@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from train.monitoring.metrics import read_metrics
+from clozeline.train.monitoring.metrics import read_metrics
 
 CORPUS = ("sample:articles?size=8MB", "sample:reviews?rows=36000")
 # Disjoint from each other and from the reviews of the corpus.

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from pipeline.common.command import PRINTS
-from pipeline.common.config_options import PathOrUrl
-from pipeline.common.given_paths import note_given
-from pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.commandline.command import PRINTS
+from clozeline.pipeline.commandline.config_options import PathOrUrl
+from clozeline.pipeline.commandline.given_paths import note_given
+from clozeline.pipeline.common.paths import AnyPath, is_local
 
 
 class Folder(PathOrUrl):
@@ -41,7 +41,7 @@ def local_copies(folders: Sequence[AnyPath]) -> list[Path]:
 
 def _copy(url: str, *, writes: bool) -> Path:
     """A copy that follows the store until the command ends."""
-    from train.artifacts.store_copy import store_copy
+    from clozeline.train.store.store_copy import store_copy
 
     folder = click.get_current_context().with_resource(store_copy(url, writes=writes))
     note_given(folder, url)

@@ -14,25 +14,29 @@ from typing import Literal
 import numpy as np
 import torch
 
-from pipeline.common.errors import InputError
-from pipeline.sources.documents import fix_unicode
-from pipeline.sources.encoding import check_utf8
-from pipeline.sources.files import (
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.pipeline.sources.encoding import check_utf8
+from clozeline.pipeline.sources.files import (
     bare_name,
     damage,
     find_files,
     open_unpacked,
     unpacked_head,
 )
-from pipeline.sources.formats import has_scheme
-from pipeline.sources.source_query import split_options
-from pipeline.sources.text_files import BYTE_ORDER_MARK
-from train.artifacts.onnx_folder import METADATA
-from train.artifacts.pretrained import kind_of
-from train.engine.distributed import join_world
-from train.finetuning.classifier import Classifier, load_classifier, load_huggingface_classifier
-from train.finetuning.onnx_classifier import OnnxClassifier, load_onnx_classifier
-from train.labelled.rows import Texts, read_texts
+from clozeline.pipeline.sources.formats import has_scheme
+from clozeline.pipeline.sources.source_query import split_options
+from clozeline.pipeline.sources.text_files import BYTE_ORDER_MARK
+from clozeline.train.artifacts.onnx_folder import METADATA
+from clozeline.train.artifacts.pretrained import kind_of
+from clozeline.train.engine.distributed import join_world
+from clozeline.train.finetuning.classifier import (
+    Classifier,
+    load_classifier,
+    load_huggingface_classifier,
+)
+from clozeline.train.inference.onnx_classifier import OnnxClassifier, load_onnx_classifier
+from clozeline.train.labelled.rows import Texts, read_texts
 
 Engine = Literal["torch", "onnx"]
 

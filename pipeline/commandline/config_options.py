@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_or
 import click
 from click.shell_completion import CompletionItem
 
-from pipeline.common.command import grouped_option
-from pipeline.common.paths import AnyPath
+from clozeline.pipeline.commandline.command import grouped_option
+from clozeline.pipeline.common.paths import AnyPath
 
 if TYPE_CHECKING:
     ParamType = click.ParamType[Any, Any]
@@ -50,7 +50,7 @@ class PathOrUrl(ParamType):
 
     def convert(self, value: Any, param: Any, ctx: Any) -> AnyPath:
         """Raises InputError for a store that cannot be reached."""
-        from pipeline.common.paths import path_of
+        from clozeline.pipeline.common.paths import path_of
 
         return path_of(value)
 

@@ -10,7 +10,7 @@ Written as sentence-transformers 2 to 5 read them (its class `Pooling`).
 import json
 from pathlib import Path
 
-from model.config import Pooling
+from clozeline.model.config import Pooling
 
 MODULES, LENGTH, POOLING = "modules.json", "sentence_bert_config.json", "1_Pooling"
 PACKAGE = "sentence_transformers.models"

@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.common.errors import InputError
-from pipeline.dataset.manifest import TOKENIZER
-from pipeline.dataset.schema import Examples, concatenate_examples
-from pipeline.examples.masks import MaskRules
-from pipeline.tokenization.tokenizer import load_tokenizer
-from train.data.shard_set import ShardSet
-from train.pretraining.ngrams import Floats, Ints, Tokens, TrigramModel
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
+from clozeline.pipeline.examples.masks import MaskRules
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.evaluation.ngrams import Floats, Ints, Tokens, TrigramModel
 
 QUERIES = 64  # at once: [64, V] float32 stays near the processor
 
