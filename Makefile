@@ -4,6 +4,9 @@
 -include clozeline.mk
 
 PYTHON  ?= python3
+# On Linux, PyPI's torch is the CUDA build. A smaller one, without a GPU:
+# make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 VENV    ?= .venv
 MINIMA  ?= .venv-minima
 BIN     := $(VENV)/bin
@@ -51,6 +54,8 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo "Clozeline needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	@test -z "$(TORCH_INDEX)" || $(BIN)/$(INSTALL) --retries 1 --index-url "$(TORCH_INDEX)" "$$(grep ^torch== requirements.lock)" \
+	    || { echo "No torch from TORCH_INDEX=$(TORCH_INDEX); check the address, or leave it out." >&2; exit 2; }
 	$(BIN)/$(INSTALL) -r requirements.lock
 	$(BIN)/$(INSTALL) --no-deps -e .
 	@touch $@

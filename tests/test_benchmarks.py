@@ -15,7 +15,7 @@ def ours(path: Path) -> list[tuple[str, str]]:
         (node.module, alias.name)
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module
-        if node.module.partition(".")[0] in ("pipeline", "model", "train", "tests")
+        if node.module.partition(".")[0] in ("clozeline", "tests")
         for alias in node.names
     ]
 

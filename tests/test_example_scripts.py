@@ -11,7 +11,8 @@ from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+#: Without the demo, which `make demo` runs.
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {ROOT / "examples" / "demo.py"})
 
 
 def main_of(name: str):

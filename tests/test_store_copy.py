@@ -23,8 +23,8 @@ import pytest
 from clozeline.pipeline.common import store as store_module
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.paths import path_of
-from clozeline.train.artifacts import store_copy as store_copy_module
-from clozeline.train.artifacts import store_lease
+from clozeline.train.store import store_copy as store_copy_module
+from clozeline.train.store import store_lease
 from clozeline.train.store.store_copy import StoreCopy, copy_path, store_copy
 from clozeline.train.store.store_lease import LEASE, Lease
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer

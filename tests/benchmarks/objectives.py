@@ -7,8 +7,8 @@
 Each row is pretrained from scratch on shards of 64 tokens, for as many steps as cost the floating-
 point operations of `--steps` steps of `nano` (counted by `clozeline.train.engine.flops`). Then each
 pooling is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning rate.
-Everything else is the preset's recipe, with the learning rate that it has for `--batch-size`. Stages
-that FOLDER already has are not repeated, so an interrupted comparison continues.
+Everything else is the preset's recipe, with the learning rate that it has for `--batch-size`.
+Stages that FOLDER already has are not repeated, so an interrupted comparison continues.
 
 Where CLOZELINE_DATA is set the text is that of the Amazon and IMDB training reviews and the labels
 are Amazon's, else `sample:reviews`.

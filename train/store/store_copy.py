@@ -172,7 +172,7 @@ class StoreCopy:
             self._write_memory(remote_files(self.remote))
 
     def _is_newer(self) -> bool:
-        """Whether this copy was the last to write to the store, as far as the store can tell.
+        """Whether this copy was the last to write to the store, as far as can be seen there.
 
         A store that has lost its lease is one whose files were removed: the copy has them still,
         unless what is left there was written by somebody else.
