@@ -181,12 +181,19 @@ def test_of_a_workers_error_its_own_message_is_shown_and_not_its_cause():
 def test_the_cache_of_a_killed_job_goes_when_another_cache_finishes_it(tmp_path):
     left = tmp_path / "out" / ".cache"
     left.mkdir(parents=True)
-    (left / "00000.tokens.arrow").write_bytes(b"of a killed one")
+    (left / "00000.tokens").write_bytes(b"of a killed one")
     shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
     assert not left.exists()
     assert list((tmp_path / "kept").iterdir())
     shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
     assert list((tmp_path / "kept").iterdir())
+
+
+def test_a_token_cache_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "0.tokens.arrow").touch()
+    with pytest.raises(InputError, match=r"earlier version \(0\.tokens\.arrow\); delete it\.$"):
+        shards(tmp_path, options=replace(OPTIONS, token_cache=tmp_path / "kept"))
 
 
 def test_the_same_sources_in_other_blocks_are_the_same(finished):

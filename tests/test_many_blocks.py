@@ -2,18 +2,14 @@
 
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST
-from clozeline.pipeline.job.beam_graph import (
-    MergeBlocks,
-    TokenizeBlock,
-    _by_group,
-    make_pipeline,
-    run_graph,
-)
+from clozeline.pipeline.job.beam_graph import DoItem, make_pipeline, run_graph
 from clozeline.pipeline.job.job import local_runner
+from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.steps import JobContext
 from clozeline.pipeline.sources.block import Block
 from tests.support.small_jobs import identities, shard_digests
@@ -30,7 +26,8 @@ def merging(monkeypatch):
 
 def run(blocks, context):
     """The whole graph, in this process."""
-    run_graph(make_pipeline(local_runner(1)), blocks, context=context)
+    context = context.reading(blocks)
+    run_graph(make_pipeline(local_runner(1)), phases(blocks, context), context)
 
 
 def merged_files(context):
@@ -63,18 +60,16 @@ def test_what_is_merged_is_not_merged_again(tmp_path):
 @pytest.mark.usefixtures("merging")
 def test_what_beam_moves_is_linear_in_blocks_and_shards(tmp_path):
     blocks, context = work(tmp_path, replace(CONFIG, num_shards=200), block_bytes=600)
-    groups = context.file_groups(blocks)
-    tokenize, merge = TokenizeBlock(context), MergeBlocks(context, num_groups=len(groups))
-    tokenize.setup()
-    given = _by_group(blocks, groups, context)
-    names = [part for element in given for part in tokenize.process(element)]
-    of_group: dict[int, list[str]] = {}
-    for group, name in names:
-        of_group.setdefault(group, []).append(name)
-    shards = [part for element in of_group.items() for part in merge.process(element)]
-    assert len(given) == len(names) == len(blocks)
-    assert sorted(bucket for bucket, _ in shards) == list(range(len(context.buckets)))
-    assert max(len(pickle.dumps(element)) for element in (*names, *shards)) < 200
+    context = context.reading(blocks)
+    every = phases(blocks, context)
+    assert [len(phase.items) for phase in every] == [len(blocks), 3, len(context.buckets), 1]
+    for phase, following in pairwise(every):
+        work_of = DoItem(context, phase, num_following=len(following.items))
+        work_of.setup()
+        given = [(number, None) for number in range(len(phase.items))]
+        moved = [part for element in given for part in work_of.process(element)]
+        assert sorted(number for number, _ in moved) == list(range(len(following.items)))
+        assert max(len(pickle.dumps(element)) for element in moved) < 200
 
 
 @pytest.mark.usefixtures("merging")

@@ -1,4 +1,4 @@
-"""The three steps: each does its work once, and what is not sound never gets a manifest."""
+"""The steps: each does its work once, and what is not sound never gets a manifest."""
 
 import gzip
 import json
@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.cache_file import read_counts
-from clozeline.pipeline.job.finish import ShardTotals, _check_rejected, finish_dataset
+from clozeline.pipeline.job.finish import _check_rejected, finish_dataset
 from clozeline.pipeline.job.steps import JobContext, Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
@@ -62,16 +62,17 @@ def work(folder, config=CONFIG, *, text=TEXT, block_bytes=2000):
 
 def build(blocks, context):
     """All steps."""
-    return finish_dataset(totals(blocks, context), context=context)
+    return finish_dataset(built(blocks, context))
 
 
-def totals(blocks, context):
-    """All shards, before the manifest."""
-    steps, added = Steps(context), ShardTotals()
-    cache = context.token_cache({steps.tokenize_block(block) for block in blocks})
+def built(blocks, context):
+    """The steps, with all shards built."""
+    steps = Steps(context.reading(blocks))
+    for block in blocks:
+        steps.tokenize_block(block)
     for bucket in range(len(context.buckets)):
-        added.add(steps.build_shard(bucket, cache))
-    return added
+        steps.build_shard(bucket)
+    return steps
 
 
 def stamps(folder):
@@ -205,19 +206,28 @@ def test_rejected_documents_are_listed_sorted_and_too_many_fail_without_a_manife
 
 
 def test_rejected_lines_are_sorted_and_an_old_list_goes(tmp_path):
-    blocks, context = work(tmp_path)
-    good = totals(blocks, context)
-    bad = [{"where": where, "reason": "bad"} for where in ("c:9", "a:1", "b:2 ß")]
-    free = replace(context, config=replace(CONFIG, max_rejected=1.0))
-    first, *others = good.records
-    with_bad = replace(good, records=[replace(first, counts=Counts(rejected=bad)), *others])
-    assert finish_dataset(with_bad, context=free).counts["rejected"] == 3
-    lines = (context.out_dir / REJECTED).read_text("utf-8").splitlines()
-    assert lines == [
-        f'{{"where": "{where}", "reason": "bad"}}' for where in ("a:1", "b:2 ß", "c:9")
-    ]
-    finish_dataset(good, context=context)
+    lines = "\n".join(["{no json", json.dumps({"text": TEXT}), "[]"])
+    for name in ("b ß", "a"):
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    _, context = work(tmp_path, replace(CONFIG, max_rejected=1.0))
+    sources = [str(tmp_path / f"{name}.jsonl") for name in ("b ß", "a")]
+    assert build(list_blocks(sources), context).counts["rejected"] == 4
+    listed = (context.out_dir / REJECTED).read_text("utf-8").splitlines()
+    found = [json.loads(line)["where"].removeprefix(f"{tmp_path}/") for line in listed]
+    assert found == ["a.jsonl:1", "a.jsonl:3", "b ß.jsonl:1", "b ß.jsonl:3"]
+    build(*work(tmp_path))
     assert not (context.out_dir / REJECTED).exists()
+
+
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(b"{}")])
+@pytest.mark.parametrize("which", ["record", "shard"])
+def test_no_manifest_without_every_shard_and_its_record(damage, which, tmp_path):
+    steps = built(*work(tmp_path))
+    path = {"record": steps.record_path, "shard": steps.context.shard_path}[which](1)
+    damage(path)
+    with pytest.raises(CorruptDataError, match=rf"^{path} is missing or damaged; rerun"):
+        finish_dataset(steps)
+    assert not (steps.context.out_dir / MANIFEST).exists()
 
 
 def test_no_example_is_an_error_that_says_what_was_left_out(tmp_path):
@@ -232,7 +242,7 @@ def test_no_example_is_an_error_that_says_what_was_left_out(tmp_path):
 def test_a_tokenizer_that_changed_under_the_job_is_named(tmp_path):
     _, context = work(tmp_path)
     with pytest.raises(InputError, match="tokenizer changed while the job was running"):
-        Steps(replace(context, tokenizer_digest="0" * 64))
+        _ = Steps(replace(context, tokenizer_digest="0" * 64)).tokenizer
 
 
 def test_a_tokenizer_without_punkt_is_named(tmp_path):

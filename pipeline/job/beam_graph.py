@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,114 +19,49 @@ from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.job.beam_workers import loopback_only
-from clozeline.pipeline.job.finish import ShardTotals, finish_dataset
-from clozeline.pipeline.job.steps import JobContext, ShardRecord, Steps
-from clozeline.pipeline.job.token_cache import CacheInput, FileGroup, merge_cache_files
-from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.job.phases import Phase
+from clozeline.pipeline.job.steps import JobContext, Steps
 
 SECONDS_TO_CONNECT: Final = 5.0
 
 
-def run_graph(pipeline: beam.Pipeline, blocks: Sequence[Block], context: JobContext) -> None:
-    """Run the whole job on an empty graph from `make_pipeline`; return when it is done.
+def run_graph(pipeline: beam.Pipeline, phases: Sequence[Phase], context: JobContext) -> None:
+    """Run the phases on an empty graph from `make_pipeline`; return when the last one is done.
 
     What a step or the runner raises passes through.
     """
-    groups = context.file_groups(blocks)
-    inputs = [group.result for group in groups]
     is_local = isinstance(pipeline.runner, FnApiRunner)
     around = loopback_only() if is_local else _closed_client(pipeline.runner)
     with around, pipeline as root:
-        _ = (
-            root
-            | "ListBlocks" >> beam.Create(_by_group(blocks, groups, context))
-            | "SpreadBlocks" >> beam.Reshuffle()
-            | "TokenizeBlock" >> beam.ParDo(TokenizeBlock(context))
-            | "GroupBlocks" >> beam.GroupByKey()
-            | "MergeBlocks" >> beam.ParDo(MergeBlocks(context, num_groups=len(groups)))
-            | "WaitForAll" >> beam.GroupByKey()
-            | "BuildShard" >> beam.ParDo(BuildShard(context, inputs))
-            # A default for no shards would be a side input: on Dask, a graph inside a task.
-            | "AddShards" >> beam.CombineGlobally(AddShards()).without_defaults()  # type: ignore[no-untyped-call]
-            | "WriteManifest" >> beam.Map(finish_dataset, context=context)
-        )
+        first = [(number, None) for number in range(len(phases[0].items))]
+        numbers = root | "ListItems" >> beam.Create(first) | "SpreadItems" >> beam.Reshuffle()
+        for phase, following in pairwise(phases):
+            work = DoItem(context, phase, num_following=len(following.items))
+            numbers |= phase.label >> beam.ParDo(work)
+            numbers |= f"WaitFor{phase.label}" >> beam.GroupByKey()
+        numbers | phases[-1].label >> beam.ParDo(DoItem(context, phases[-1], num_following=0))
 
 
-class TokenizeBlock(beam.DoFn):
-    """(group, block) -> (group, name of the block's token cache file)."""
+class DoItem(beam.DoFn):
+    """(number of an item, nothing) -> (numbers of its share of the next phase's items, nothing).
 
-    def __init__(self, context: JobContext) -> None:
-        self.context = context
+    That share has nothing to do with the item. It is how GroupByKey knows the next items, and it
+    gives them out when this phase is complete.
+    """
+
+    def __init__(self, context: JobContext, phase: Phase, *, num_following: int) -> None:
+        self.context, self.phase, self.num_following = context, phase, num_following
 
     def setup(self) -> None:
         """Once per worker: the tokenizer's memo is kept as long as the worker runs."""
         self.steps = Steps(self.context)
 
-    def process(self, element: tuple[int, Block]) -> Iterator[tuple[int, str]]:
-        """Tokenize one block."""
-        group, block = element
-        yield group, self.steps.tokenize_block(block).name
-
-
-class MergeBlocks(beam.DoFn):
-    """(group, names) -> (bucket, nothing) for the group's share of the buckets.
-
-    Shards read the merged files of all groups, whose names they know. All they need from here is
-    that every merge is done, which GroupByKey waits for.
-    """
-
-    def __init__(self, context: JobContext, *, num_groups: int) -> None:
-        self.context, self.num_groups = context, num_groups
-
-    def process(self, element: tuple[int, Iterable[str]]) -> Iterator[tuple[int, None]]:
-        """Merge one group."""
-        group, names = element
-        members = list(dict.fromkeys(sorted(names)))
-        num_buckets = len(self.context.buckets)
-        if len(members) > 1:
-            merge_cache_files(self.context.cache_dir, members, num_buckets=num_buckets)
-        for bucket in range(group, num_buckets, self.num_groups):
-            yield bucket, None
-
-
-class BuildShard(beam.DoFn):
-    """(bucket, nothing) -> the record of the bucket's shard."""
-
-    def __init__(self, context: JobContext, inputs: Sequence[CacheInput]) -> None:
-        self.context, self.inputs = context, inputs
-
-    def setup(self) -> None:
-        """Once per worker."""
-        self.steps = Steps(self.context)
-        self.cache = self.context.token_cache(self.inputs)
-
-    def process(self, element: tuple[int, Iterable[None]]) -> Iterator[ShardRecord]:
-        """Build one shard."""
-        yield self.steps.build_shard(element[0], self.cache)
-
-
-class AddShards(beam.CombineFn):
-    """Records of shards -> ShardTotals; a worker adds up its own before it sends them."""
-
-    def create_accumulator(self) -> ShardTotals:
-        """No shards."""
-        return ShardTotals()
-
-    def add_input(self, totals: ShardTotals, record: ShardRecord) -> ShardTotals:
-        """Add a shard."""
-        totals.add(record)
-        return totals
-
-    def merge_accumulators(self, accumulators: Iterable[ShardTotals]) -> ShardTotals:
-        """Add up the totals of several workers."""
-        merged = ShardTotals()
-        for totals in accumulators:
-            merged.merge(totals)
-        return merged
-
-    def extract_output(self, totals: ShardTotals) -> ShardTotals:
-        """The totals as they are."""
-        return totals
+    def process(self, element: tuple[int, object]) -> Iterator[tuple[int, None]]:
+        """Do one item."""
+        number, _ = element
+        self.phase.work(self.steps, self.phase.items[number])
+        for following in range(number, self.num_following, len(self.phase.items)):
+            yield following, None
 
 
 @contextmanager
@@ -147,19 +83,6 @@ def _close_client() -> None:
         sys.modules["distributed"].default_client().close(timeout=SECONDS_TO_CONNECT)
     except Exception:  # the work is done, or its own error says more
         logging.getLogger(__name__).warning("Dask's client was not closed", exc_info=True)
-
-
-def _by_group(
-    blocks: Iterable[Block], groups: Iterable[FileGroup], context: JobContext
-) -> list[tuple[int, Block]]:
-    """Each block once, with the number of its group."""
-    numbers = {
-        CacheInput(name, group.repeat): number
-        for number, group in enumerate(groups)
-        for name in group.names
-    }
-    unique = {context.cache_input(block): block for block in blocks}
-    return [(numbers[part], block) for part, block in unique.items()]
 
 
 def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:

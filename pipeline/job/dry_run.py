@@ -7,12 +7,12 @@ this config and this machine.
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.job.steps import JobContext, scratch_steps
+from clozeline.pipeline.job.steps import JobContext, Steps, scratch_context
 from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
@@ -52,14 +52,15 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
             yield chunk
 
     one_shard = Buckets(num_train=1, num_validation=0, validation=0.0)
-    with scratch_steps(tokenizer, context.config, one_shard) as steps:
+    with scratch_context(tokenizer, context.config, one_shard) as scratch:
         started = time.process_time()
-        path = steps.context.cache_dir / cache_file_name("sample")
+        name = cache_file_name("sample")
+        path = scratch.cache_dir / name
+        steps = Steps(replace(scratch, inputs=(CacheInput(name),)))
         steps.cache_tokens(path, measured())
         if not read_bytes:
             raise InputError(_no_text(rejected))
-        cache = steps.context.token_cache([CacheInput(path.name)])
-        shard = steps.build_shard(0, cache).entry
+        shard = steps.build_shard(0).entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
     is_merged = any(len(group.names) > 1 for group in context.file_groups(blocks))
     factor = sum(block.text_bytes for block in blocks) / read_bytes

@@ -3,92 +3,113 @@
 import json
 import math
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.store import read_ranges, sizes_in
 from clozeline.pipeline.dataset.buckets import TRAIN
-from clozeline.pipeline.dataset.manifest import JOB, REJECTED, Manifest, write_manifest
+from clozeline.pipeline.dataset.manifest import (
+    JOB,
+    REJECTED,
+    Manifest,
+    ShardEntry,
+    write_manifest,
+)
 from clozeline.pipeline.dataset.schema import schema_version
-from clozeline.pipeline.job.steps import JobContext, ShardRecord
+from clozeline.pipeline.job.steps import DAMAGED, JobContext, ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
 
 
 @dataclass
-class ShardTotals:
-    """Shard records, with their token counts added up: kept per shard they would take gigabytes."""
+class Totals:
+    """Shard records added up as they are read, in bounded memory."""
 
-    records: list[ShardRecord] = field(default_factory=list)
-    token_counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    context: JobContext
+    shards: list[ShardEntry] = field(default_factory=list)
+    counts: Counts = field(default_factory=Counts)
+    token_counts: NDArray[np.int64] = field(init=False)  #: [V]
+    repeat: int = 1
+    peak_memory: int = 0
+
+    def __post_init__(self) -> None:
+        self.token_counts = np.zeros(self.context.vocab_size, np.int64)
 
     def add(self, record: ShardRecord) -> None:
-        """Add a shard."""
-        self._add_counts(record.token_counts)
-        self.records.append(replace(record, token_counts=record.token_counts[:0].copy()))
+        """Add a shard; the manifest lists shards in the order in which they are added."""
+        self.shards.append(record.entry)
+        self.counts.add(record.counts)
+        if len(record.token_counts):  # validation shards count no tokens
+            self.token_counts += record.token_counts
+        self.repeat = max(self.repeat, record.repeat)
+        self.peak_memory = max(self.peak_memory, record.peak_memory)
 
-    def merge(self, other: Self) -> None:
-        """Add the shards of another process."""
-        self._add_counts(other.token_counts)
-        self.records += other.records
+    def manifest(self) -> Manifest:
+        """The manifest of the shards that were added."""
+        context = self.context
+        return Manifest(
+            config=context.config,
+            tokenizer_digest=context.tokenizer_digest,
+            vocab_size=context.vocab_size,
+            sources_digest=context.sources_digest,
+            shards=self.shards,
+            counts=_sorted(self.counts.read)
+            | {"rejected": len(self.counts.rejected)}
+            | ({"repeat": self.repeat} if self.repeat > 1 else {}),
+            dropped=_sorted(self.counts.dropped),
+            token_counts=self.token_counts.tolist(),
+            schema_version=schema_version(packed=context.config.is_packed),
+        )
 
-    def _add_counts(self, counts: NDArray[np.integer[Any]]) -> None:
-        if len(counts):
-            self.token_counts = counts + (self.token_counts if len(self.token_counts) else 0)
-            self.token_counts = self.token_counts.astype(np.int64, copy=False)
 
-
-def finish_dataset(totals: ShardTotals, *, context: JobContext) -> Manifest:
+def finish_dataset(steps: Steps) -> Manifest:
     """The last step: check what was rejected, then write the manifest.
 
-    Raises JobFailedError if too many documents were rejected, and InputError if the sources give no
-    training example; in both cases, no manifest is written.
+    Raises JobFailedError if too many documents were rejected, InputError if the sources give no
+    training example, and CorruptDataError if a shard is missing or damaged; in all cases, no
+    manifest is written.
     """
-    ordered = sorted(totals.records, key=lambda record: record.bucket)
-    assert [record.bucket for record in ordered] == list(range(len(context.buckets)))
-    manifest, total = assemble_manifest(totals, context=context)
-    _write_rejected(context.out_dir / REJECTED, total.rejected)
-    _check_rejected(total, context)
+    context, totals = steps.context, Totals(steps.context)
+    for record in _read_records(steps):
+        totals.add(record)
+    manifest = totals.manifest()
+    _write_rejected(context.out_dir / REJECTED, totals.counts.rejected)
+    _check_rejected(totals.counts, context)
     if not manifest.num_examples(TRAIN):
         raise InputError(_no_examples(manifest))
-    _write_job(context.out_dir / JOB, total, ordered)
+    _write_job(context.out_dir / JOB, totals)
     write_manifest(context.out_dir, manifest)
     return manifest
 
 
-def assemble_manifest(totals: ShardTotals, *, context: JobContext) -> tuple[Manifest, Counts]:
-    """The manifest of all shards, in the order of their buckets, and their counts added up."""
-    ordered = sorted(totals.records, key=lambda record: record.bucket)
-    total = Counts()
-    for record in ordered:
-        total.add(record.counts)
-    repeat = max(record.repeat for record in ordered)
-    manifest = Manifest(
-        config=context.config,
-        tokenizer_digest=context.tokenizer_digest,
-        vocab_size=context.vocab_size,
-        sources_digest=context.sources_digest,
-        shards=[record.entry for record in ordered],
-        counts=_sorted(total.read)
-        | {"rejected": len(total.rejected)}
-        | ({"repeat": repeat} if repeat > 1 else {}),
-        dropped=_sorted(total.dropped),
-        token_counts=totals.token_counts.tolist(),
-        schema_version=schema_version(packed=context.config.is_packed),
-    )
-    return manifest, total
+def _read_records(steps: Steps) -> Iterator[ShardRecord]:
+    """The records of all shards, in the order of their buckets."""
+    context = steps.context
+    paths = [steps.record_path(bucket) for bucket in range(len(context.buckets))]
+    sizes, built = sizes_in(context.cache_dir), sizes_in(context.out_dir)
+    read = read_ranges([(path, 0, sizes.get(path.name) or 0) for path in paths])
+    for bucket, path in enumerate(paths):
+        shard = context.shard_path(bucket)
+        try:
+            record = ShardRecord.from_json(next(read).to_pybytes())
+        except (OSError, *DAMAGED) as error:
+            raise CorruptDataError(f"{path} is missing or damaged; rerun the command.") from error
+        if built.get(shard.name) != record.entry.bytes:
+            raise CorruptDataError(f"{shard} is missing or damaged; rerun the command.")
+        yield record
 
 
-def _write_job(path: AnyPath, total: Counts, records: list[ShardRecord]) -> None:
+def _write_job(path: AnyPath, totals: Totals) -> None:
     """Add what only the workers know; the process that started the job adds the rest."""
     values = json.loads(path.read_bytes()) if path.exists() else {}
     values |= {
-        "stages": {name: round(seconds, 3) for name, seconds in total.seconds.items()},
-        "peak_worker_megabytes": max(record.peak_memory for record in records) // 1_000_000,
+        "stages": {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()},
+        "peak_worker_megabytes": totals.peak_memory // 1_000_000,
     }
     with whole_file(path) as file:
         file.write(json.dumps(values).encode())

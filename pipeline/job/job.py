@@ -40,14 +40,15 @@ from clozeline.pipeline.job.out_folder import (
     prepare_folders,
     remove_leftovers,
 )
+from clozeline.pipeline.job.phases import Phase, phases
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.steps import JobContext, make_splitter
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
-#: Runs the job and returns when it is done.
-RunGraph = Callable[[Sequence[Block], JobContext], None]
+#: Runs the phases and returns when they are done.
+RunGraph = Callable[[Sequence[Phase], JobContext], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +176,7 @@ def job_context(
         vocab_size=tokenizer.vocab_size,
         sources_digest=sources_digest(blocks),
         allow_truncated=options.allow_truncated,
-    )
+    ).reading(blocks)
 
 
 def sources_digest(blocks: Sequence[Block]) -> str:
@@ -267,7 +268,7 @@ def _run(run_graph: RunGraph, blocks: list[Block], context: JobContext, progress
     with log_file(context.out_dir) as log:
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
-                run_graph(blocks, context)
+                run_graph(phases(blocks, context), context)
             if not is_file(context.out_dir / MANIFEST):  # on Dask, if the scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
         except Exception as error:

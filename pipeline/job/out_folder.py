@@ -43,6 +43,12 @@ def check_folder(context: JobContext) -> None:
 
     Also if other files are in the way of its tokenizer, which is written into its own subfolder.
     """
+    old = sorted(name for name in names_in(context.cache_dir) if name.endswith(".tokens.arrow"))
+    if old:
+        raise InputError(
+            f"{context.cache_dir} holds a token cache of an earlier version "
+            f"({first_names(old)}); delete it."
+        )
     is_own = bool(_read_json(context, MANIFEST) or _read_json(context, JOB))
     check_kind(context.out_dir, "a data set", is_own=is_own)
     folder = context.out_dir / TOKENIZER

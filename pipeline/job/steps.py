@@ -1,23 +1,23 @@
 """The steps of the job, without Beam.
 
-    tokenize_block    block               ->  token cache file
-    merge_cache_files many of these       ->  one, where there are more than 500 (token_cache.py)
-    build_shard       bucket, TokenCache  ->  shard, ShardRecord
-    finish_dataset    all ShardRecords    ->  manifest (finish.py)
+    tokenize_block    block            ->  token cache file
+    merge_cache_files many of these    ->  one, where there are more than 500 (token_cache.py)
+    build_shard       bucket           ->  shard, and a ShardRecord beside the token cache
+    finish_dataset    all ShardRecords ->  manifest (finish.py)
 
 Each step writes its file under its final name, so that a finished step is recognized by that name
-and not repeated by any process.
+and not repeated by any process. `phases.py` says what waits for what.
 """
 
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,9 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 # another record of it.
 EXAMPLES_VERSION = 2
 
+#: What reading a damaged record raises.
+DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
 
@@ -74,6 +77,11 @@ class JobContext:
     vocab_size: int
     sources_digest: str
     allow_truncated: bool = False
+    inputs: tuple[CacheInput, ...] = ()  #: the files of the token cache that shards read
+
+    def reading(self, blocks: Iterable[Block]) -> Self:
+        """The context of a job over these blocks."""
+        return replace(self, inputs=tuple(group.result for group in self.file_groups(blocks)))
 
     def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""
@@ -95,12 +103,6 @@ class JobContext:
         """The blocks' token cache files in groups, each of which becomes one file."""
         return group_files(map(self.cache_input, blocks))
 
-    def token_cache(self, inputs: Iterable[CacheInput]) -> TokenCache:
-        """The token cache that shards read."""
-        return TokenCache(
-            self.cache_dir, inputs, num_buckets=len(self.buckets), vocab_size=self.vocab_size
-        )
-
     def shard_path(self, bucket: int) -> AnyPath:
         """The bucket's shard, once it is built."""
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
@@ -113,7 +115,7 @@ class ShardRecord:
     bucket: int
     entry: ShardEntry
     counts: Counts
-    token_counts: NDArray[np.integer[Any]]  #: [V]; [0] for validation, which is not counted
+    token_counts: NDArray[np.int64]  #: [V]; [0] for validation, which is not counted
     peak_memory: int  #: bytes, of the process that made it
     repeat: int = 1  #: the highest among its sources
 
@@ -133,7 +135,7 @@ class ShardRecord:
         values = unsealed(json.loads(text))
         values["entry"] = ShardEntry(**values["entry"])
         values["counts"] = Counts.from_json(values["counts"])
-        values["token_counts"] = _compact(np.array(values["token_counts"], dtype=np.int64))
+        values["token_counts"] = np.array(values["token_counts"], dtype=np.int64)
         return cls(**values)
 
 
@@ -142,12 +144,21 @@ class Steps:
 
     def __init__(self, context: JobContext) -> None:
         self.context = context
-        self.tokenizer = load_tokenizer(context.out_dir / TOKENIZER)
-        if self.tokenizer.digest != context.tokenizer_digest:
-            raise InputError(
-                f"{context.out_dir / TOKENIZER} changed while the job was running; "
-                "rerun the command."
-            )
+        self.cache = TokenCache(
+            context.cache_dir,
+            context.inputs,
+            num_buckets=len(context.buckets),
+            vocab_size=context.vocab_size,
+        )
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The copy in the data set. Raises InputError if it is another one by now."""
+        folder = self.context.out_dir / TOKENIZER
+        tokenizer = load_tokenizer(folder)
+        if tokenizer.digest != self.context.tokenizer_digest:
+            raise InputError(f"{folder} changed while the job was running; rerun the command.")
+        return tokenizer
 
     @cached_property
     def _splitter(self) -> SentenceSplitter:
@@ -179,19 +190,16 @@ class Steps:
             vocab_size=self.tokenizer.vocab_size,
         )
 
-    def build_shard(self, bucket: int, cache: TokenCache) -> ShardRecord:
-        """Write the bucket's shard, unless it exists and is whole.
+    def build_shard(self, bucket: int) -> ShardRecord:
+        """Write the bucket's shard, and then its record, unless both exist and are whole.
 
         The record of bucket 0 adds up the counts of all blocks.
         """
-        # Blocks without a document of the bucket matter only for the counts.
-        inputs = cache.inputs_of(bucket) if bucket else cache.inputs
-        record_path = self.context.cache_dir / self._record_name(bucket, inputs)
-        shard_path = self.context.shard_path(bucket)
+        record_path, shard_path = self.record_path(bucket), self.context.shard_path(bucket)
         if record := _finished(record_path, shard_path):
             return record
         release_memory()
-        record = self._write_shard(shard_path, bucket, cache)
+        record = self._write_shard(shard_path, bucket)
         with whole_file(record_path) as file:
             file.write(record.to_json().encode())
         return record
@@ -214,26 +222,30 @@ class Steps:
             timer.seconds.clear()
             yield documents, counts
 
-    def _record_name(self, bucket: int, inputs: Sequence[CacheInput]) -> str:
+    def record_path(self, bucket: int) -> AnyPath:
+        """The record of the bucket's shard, once all token cache files are there."""
+        # Blocks without a document of the bucket matter only for the counts.
+        inputs = self.cache.inputs_of(bucket) if bucket else self.cache.inputs
         context = self.context
         config = context.config.to_dict()
         del config["max_rejected"]  # raising it after a failed job rebuilds no shard
         buckets = asdict(context.buckets)
         parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, inputs]
         text = json.dumps(parts)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
+        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
+        return context.cache_dir / name
 
-    def _write_shard(self, path: AnyPath, bucket: int, cache: TokenCache) -> ShardRecord:
+    def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
         split, index = self.context.buckets.split_of(bucket)
         timer = StageTimer()
         with timer.stage("token cache"):
-            documents, duplicates = cache.documents(bucket)
-        repeats = [part.repeat for part in cache.inputs_of(bucket)] if split == TRAIN else []
+            documents, duplicates = self.cache.documents(bucket)
+        repeats = [part.repeat for part in self.cache.inputs_of(bucket)] if split == TRAIN else []
         repeat = max(repeats, default=1)
         examples, dropped = make_examples(
             documents,
-            repeated=(cache.documents(bucket, above_repeat=n)[0] for n in range(1, repeat)),
+            repeated=(self.cache.documents(bucket, above_repeat=n)[0] for n in range(1, repeat)),
             split=split,
             shard=index,
             config=config,
@@ -253,14 +265,14 @@ class Steps:
             name=path.name, split=split, length_histogram=lengths.tolist(), **asdict(written)
         )
         with timer.stage("counting"):
-            tokens = self._count_tokens(examples) if split == TRAIN else np.zeros(0, np.uint8)
+            tokens = self._count_tokens(examples) if split == TRAIN else np.zeros(0, np.int64)
         dropped["duplicate_document"] += duplicates
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if bucket == 0:
-            counts.add(cache.counts())
+            counts.add(self.cache.counts())
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
-    def _count_tokens(self, examples: Examples) -> NDArray[np.integer[Any]]:
+    def _count_tokens(self, examples: Examples) -> NDArray[np.int64]:
         """Occurrences of each token before masking, [V]; special tokens count 0."""
         size = self.tokenizer.vocab_size
         counts = np.zeros(size, dtype=np.int64)
@@ -268,7 +280,7 @@ class Steps:
             rows = examples.take(np.arange(start, min(start + SLAB, len(examples))))
             counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
         counts[self.tokenizer.is_special] = 0
-        return _compact(counts)
+        return counts
 
 
 def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
@@ -281,12 +293,14 @@ def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
 
 
 @contextmanager
-def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) -> Iterator[Steps]:
-    """The steps of a job in a temporary folder (TMPDIR), which is removed at the end."""
+def scratch_context(
+    tokenizer: Tokenizer, config: DataConfig, buckets: Buckets
+) -> Iterator[JobContext]:
+    """The context of a job in a temporary folder (TMPDIR), which is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="clozeline-") as scratch:
         folder = Path(scratch)
         tokenizer.save(folder / TOKENIZER)
-        context = JobContext(
+        yield JobContext(
             out_dir=folder,
             cache_dir=folder,
             config=config,
@@ -296,12 +310,6 @@ def scratch_steps(tokenizer: Tokenizer, config: DataConfig, buckets: Buckets) ->
             sources_digest="",
             allow_truncated=True,
         )
-        yield Steps(context)
-
-
-def _compact(counts: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-    """The same numbers in the smallest dtype that holds them: one process gets all shards'."""
-    return counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
 
 
 def _check_whole(block: Block, counts: Counts, context: JobContext) -> None:
@@ -321,6 +329,6 @@ def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
         return None
     try:
         record = ShardRecord.from_json(record_path.read_bytes())
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None  # damaged: the shard is built again
+    except DAMAGED:
+        return None  # the shard is built again
     return record if file_sha256(shard_path) == record.entry.sha256 else None

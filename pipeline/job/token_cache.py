@@ -62,7 +62,6 @@ CACHE_VERSION = 8
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
 RECORD_SUFFIX = ".shard.json"  # records of finished shards, kept in the same folder
-OLD_SUFFIX = ".tokens.arrow"  # cache files up to version 6
 MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds
 
@@ -158,7 +157,7 @@ def merge_cache_files(folder: AnyPath, names: Sequence[str], *, num_buckets: int
 
 def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
-    endings = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX, OLD_SUFFIX)
+    endings = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX)
     ours = [name for name in names_in(folder) if name.endswith(endings) or PARTIAL.fullmatch(name)]
     remove_named(folder, ours)
     if not names_in(folder) and not (is_local(folder) and folder.is_symlink()):

@@ -8,7 +8,7 @@ from no source, from the other split, or from another shard.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,9 +20,8 @@ from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
-from clozeline.pipeline.job.finish import ShardTotals, assemble_manifest
-from clozeline.pipeline.job.steps import Steps, scratch_steps
-from clozeline.pipeline.job.token_cache import TokenCache
+from clozeline.pipeline.job.finish import Totals
+from clozeline.pipeline.job.steps import Steps, scratch_context
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, differing_rows
@@ -36,12 +35,11 @@ class Rebuild:
 
     manifest: Manifest
     steps: Steps
-    cache: TokenCache
-    totals: ShardTotals = field(default_factory=ShardTotals)
+    totals: Totals
 
     def compare(self, bucket: int, examples: Examples | None, findings: Findings) -> None:
         """Compare the rows of a bucket's shard; `examples` is None if they cannot be read."""
-        record = self.steps.build_shard(bucket, self.cache)
+        record = self.steps.build_shard(bucket)
         self.totals.add(record)
         path = self.steps.context.shard_path(bucket)
         if examples is not None and rows_sha256(examples) != record.entry.rows_sha256:
@@ -50,7 +48,7 @@ class Rebuild:
 
     def differences(self) -> Iterator[str]:
         """Counts of the manifest that differ from the sources', once all shards are compared."""
-        rebuilt, _ = assemble_manifest(self.totals, context=self.steps.context)
+        rebuilt = self.totals.manifest()
         for field_name in ("counts", "dropped"):
             recorded, found = (getattr(m, field_name) for m in (self.manifest, rebuilt))
             for name in sorted({*recorded, *found}):
@@ -112,7 +110,7 @@ class Rebuild:
         """The hashes of all documents, sorted, and their buckets."""
         hashes, buckets = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
         for bucket in range(len(self.steps.context.buckets)):
-            documents, _ = self.cache.documents(bucket)
+            documents, _ = self.steps.cache.documents(bucket)
             hashes.append(documents.hashes)
             buckets.append(np.full(len(documents), bucket))
         joined = np.concatenate(hashes)
@@ -137,11 +135,12 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
         num_validation=len(manifest.of_split(VALIDATION)),
         validation=config.validation,
     )
-    with scratch_steps(tokenizer, config, buckets) as steps:
-        inputs = set()
+    with scratch_context(tokenizer, config, buckets) as context:
+        inputs = {context.cache_input(block) for block in blocks}
+        steps = Steps(replace(context, inputs=tuple(inputs)))
         size = sum(block.text_bytes for block in blocks)
         with ProgressBar(desc="tokenizing", total=size, unit="B", unit_scale=True) as bar:
             for block in blocks:
-                inputs.add(steps.tokenize_block(block))
+                steps.tokenize_block(block)
                 bar.update(block.text_bytes)
-        yield Rebuild(manifest, steps, steps.context.token_cache(inputs))
+        yield Rebuild(manifest, steps, Totals(steps.context))

@@ -26,6 +26,7 @@ from clozeline.pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
 from clozeline.pipeline.job.beam_graph import make_pipeline, run_graph
 from clozeline.pipeline.job.job import local_runner
 from clozeline.pipeline.job.memory import process_peak
+from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.steps import JobContext
 from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.block import Block
@@ -59,7 +60,7 @@ def measure(num_blocks: int, num_shards: int) -> None:
         for block in blocks:
             write_block(block, context)
         written, started = cpu_seconds(), time.monotonic()
-        run_graph(make_pipeline(local_runner(WORKERS)), blocks, context=context)
+        run_graph(make_pipeline(local_runner(WORKERS)), phases(blocks, context), context)
         used, wall = cpu_seconds() - written, time.monotonic() - started
         job = json.loads((context.out_dir / JOB).read_bytes())
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
@@ -92,10 +93,10 @@ def job_of(folder: Path, num_blocks: int, num_shards: int) -> tuple[list[Block],
         sources_digest="",
         allow_truncated=True,
     )
-    numbers = range(num_blocks)
-    return [
-        Block(path=str(i), format="text", stop=1, version="", index=i) for i in numbers
-    ], context
+    blocks = [
+        Block(path=str(i), format="text", stop=1, version="", index=i) for i in range(num_blocks)
+    ]
+    return blocks, context.reading(blocks)
 
 
 def write_block(block: Block, context: JobContext) -> None:

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.finish import ShardTotals, finish_dataset
+from clozeline.pipeline.job.finish import finish_dataset
 from clozeline.pipeline.job.steps import JobContext, Steps
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks, read_block
@@ -148,14 +148,13 @@ def make_shards(blocks: list[Block], tokenizer: Tokenizer, out: Path) -> Counter
         vocab_size=tokenizer.vocab_size,
         sources_digest="",
     )
-    steps, totals = Steps(context), ShardTotals()
-    cache = context.token_cache({steps.tokenize_block(block) for block in blocks})
-    for bucket in range(len(context.buckets)):
-        totals.add(steps.build_shard(bucket, cache))
-    finish_dataset(totals, context=context)
+    steps = Steps(context.reading(blocks))
     stages: Counter[str] = Counter()
-    for record in totals.records:
-        stages.update(record.counts.seconds)
+    for block in blocks:
+        steps.tokenize_block(block)
+    for bucket in range(len(context.buckets)):
+        stages.update(steps.build_shard(bucket).counts.seconds)
+    finish_dataset(steps)
     return stages
 
 

@@ -1,0 +1,80 @@
+"""The phases of a job, in their order: the one list that Beam and `--task` work through.
+
+    phase          items                   files of an item
+    TokenizeBlock  blocks                  0f3a....tokens
+    MergeBlocks    groups of over 1 block  77c1....merged
+    BuildShard     buckets                 train-00003-of-00064.arrow, 90ab....shard.json
+    WriteManifest  the data set            manifest.json
+
+The items of a phase may be done in any order, by any process, twice, and at the same time. The next
+phase begins when all files of this one are there, and an item reads nothing but files.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.finish import finish_dataset
+from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.job.token_cache import merge_cache_files, merged_name
+from clozeline.pipeline.sources.block import Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """What can be done at the same time."""
+
+    label: str  #: of the transform in Beam's graph
+    done: str  #: "blocks tokenized"
+    items: Sequence[Any]
+    #: Does an item, unless its files are there and whole.
+    work: Callable[[Steps, Any], object]
+    #: The files of an item, whose names are known once the phases before are complete.
+    files: Callable[[Steps, Any], list[AnyPath]]
+
+
+def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
+    """The phases of a job that have something to do."""
+    unique = {context.cache_input(block): block for block in blocks}
+    groups = [group.names for group in context.file_groups(blocks)]
+    every = [
+        Phase(
+            label="TokenizeBlock",
+            done="blocks tokenized",
+            items=list(unique.values()),
+            work=Steps.tokenize_block,
+            files=lambda steps, block: [steps.context.cache_path(block)],
+        ),
+        Phase(
+            label="MergeBlocks",
+            done="groups of blocks merged",
+            items=[names for names in groups if len(names) > 1],
+            work=_merge,
+            files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
+        ),
+        Phase(
+            label="BuildShard",
+            done="shards built",
+            items=range(len(context.buckets)),
+            work=Steps.build_shard,
+            files=lambda steps, bucket: [
+                steps.context.shard_path(bucket),
+                steps.record_path(bucket),
+            ],
+        ),
+        Phase(
+            label="WriteManifest",
+            done="manifests written",
+            items=[MANIFEST],
+            work=lambda steps, _: finish_dataset(steps),
+            files=lambda steps, name: [steps.context.out_dir / name],
+        ),
+    ]
+    return [phase for phase in every if phase.items]
+
+
+def _merge(steps: Steps, names: Sequence[str]) -> None:
+    context = steps.context
+    merge_cache_files(context.cache_dir, names, num_buckets=len(context.buckets))
