@@ -16,7 +16,7 @@ from clozeline.train.finetuning.selection import HeldOut, Selection
 from clozeline.train.finetuning.training import Plan
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.scores import Scores
-from clozeline.train.view.view import export_report
+from clozeline.train.view.view import make_site
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -136,7 +136,7 @@ def test_figures_are_equal_for_equal_points() -> None:
 
 
 def page_of(folder: Path) -> str:
-    export_report([folder], folder.parent / "page.html")
+    make_site([folder]).export(folder.parent / "page.html")
     return (folder.parent / "page.html").read_text()
 
 

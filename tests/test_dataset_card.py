@@ -19,7 +19,6 @@ from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry, read_manif
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.dataset_card import CARD, card_text, source_name, write_card
-from clozeline.pipeline.report.dataset_summary import read_job
 from clozeline.train.cli import main
 from tests.support.small_data import SMALL, write_data_set
 
@@ -34,11 +33,6 @@ print(json.dumps([columns, rows.to_pydict() if "rows" in globals() else None], d
 def data_set(small_folder: Path, tmp_path: Path) -> Path:
     """A copy to write into: 57 + 23 rows, one shard without any."""
     return shutil.copytree(small_folder, tmp_path / "data")
-
-
-def make_card(folder: Path) -> bool:
-    """Whether it was written."""
-    return write_card(folder, read_manifest(folder), read_job(folder))
 
 
 def head(folder: Path) -> dict[str, Any]:
@@ -80,7 +74,7 @@ def columns_of(folder: Path, split: str) -> dict[str, list]:
 
 
 def test_datasets_opens_the_folder_and_gives_the_rows_of_each_split(data_set, tmp_path):
-    make_card(data_set)
+    write_card(data_set)
     columns, _ = follow(data_set, tmp_path / "cache")
     assert columns == {split: columns_of(data_set, split) for split in ("train", "validation")}
 
@@ -88,7 +82,7 @@ def test_datasets_opens_the_folder_and_gives_the_rows_of_each_split(data_set, tm
 def test_the_code_of_a_webdataset_card_gives_the_rows(tmp_path):
     config = replace(SMALL, format="webdataset")
     folder = write_data_set(tmp_path / "data", train=(13, 0, 7), validation=(9,), config=config)
-    make_card(folder)
+    write_card(folder)
     members, rows = follow(folder, tmp_path / "cache")
     assert rows == columns_of(folder, "train")
     assert members.keys() == {"train", "validation"}
@@ -97,7 +91,7 @@ def test_the_code_of_a_webdataset_card_gives_the_rows(tmp_path):
 @pytest.mark.parametrize(("train", "validation"), [((13, 7), (0,)), ((0, 5), ()), ((5,), (0, 3))])
 def test_a_split_without_rows_is_left_out(train, validation, tmp_path):
     folder = write_data_set(tmp_path / "data", train=train, validation=validation)
-    make_card(folder)
+    write_card(folder)
     columns, _ = follow(folder, tmp_path / "cache")
     splits = [name for name, rows in (("train", train), ("validation", validation)) if sum(rows)]
     assert columns == {split: columns_of(folder, split) for split in splits}
@@ -109,7 +103,7 @@ def test_a_rebuilt_folder_gives_its_new_rows(tmp_path):
     for seed in (0, 1):
         shutil.rmtree(tmp_path / "data", ignore_errors=True)
         folder = write_data_set(tmp_path / "data", train=(9,), config=replace(SMALL, seed=seed))
-        make_card(folder)
+        write_card(folder)
         columns, _ = follow(folder, tmp_path / "cache")
         found.append(columns["train"])
         assert found[-1] == columns_of(folder, "train")
@@ -117,7 +111,7 @@ def test_a_rebuilt_folder_gives_its_new_rows(tmp_path):
 
 
 def test_the_head_has_what_the_hub_requires(data_set):
-    make_card(data_set)
+    write_card(data_set)
     facts = head(data_set)
     assert facts["license"] == "unknown"
     assert facts["task_categories"] == ["fill-mask"]
@@ -160,7 +154,7 @@ def test_the_card_says_what_the_data_set_holds_and_how_it_was_built(data_set):
         read_manifest(data_set), counts={"documents": 12_345}, dropped={"short_document": 6_789}
     )
     write_manifest(data_set, manifest)
-    make_card(data_set)
+    write_card(data_set)
     card = (data_set / CARD).read_text()
     rows = re.findall(r"^\| (.*) \|$", card, re.MULTILINE)
     size = sum((data_set / shard.name).stat().st_size for shard in manifest.of_split("train"))
@@ -176,7 +170,7 @@ def test_the_card_says_what_the_data_set_holds_and_how_it_was_built(data_set):
 
 
 def test_every_column_and_its_type_stand_in_the_card(data_set):
-    make_card(data_set)
+    write_card(data_set)
     card = (data_set / CARD).read_text()
     named = {}
     for names, kind in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([\w ]+) \|", card, re.MULTILINE):
@@ -203,14 +197,14 @@ def test_the_name_of_a_source_reveals_nothing_of_its_machine(source, name):
 
 
 def test_a_card_that_was_edited_is_kept_and_another_is_written_again(data_set):
-    assert make_card(data_set)
+    assert write_card(data_set)
     first = (data_set / CARD).read_text()
     write_manifest(data_set, replace(read_manifest(data_set), dropped={"short_document": 1}))
-    assert make_card(data_set)
+    assert write_card(data_set)
     assert (data_set / CARD).read_text() != first
     for mine in (first.replace("license: unknown", "license: cc-by-sa-4.0"), "# Mine\n", ""):
         (data_set / CARD).write_text(mine)
-        assert not make_card(data_set)
+        assert not write_card(data_set)
         assert (data_set / CARD).read_text() == mine
 
 

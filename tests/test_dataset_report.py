@@ -19,22 +19,13 @@ from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
-from clozeline.pipeline.report.dataset_report import page_of, write_report
-from clozeline.pipeline.report.dataset_summary import summarize_dataset
-from clozeline.pipeline.report.html import (
-    REPORT,
-    Page,
-    Section,
-    Table,
-    make_sections,
-    page_html,
-    printable,
-)
-from clozeline.pipeline.report.inspect import inspect_dataset
+from clozeline.pipeline.report.html import Section, Table, make_sections, printable
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.view.site import REPORT, Site, Tab
 from clozeline.train.cli import main
+from clozeline.train.view.view import make_site
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
@@ -89,7 +80,8 @@ class Parsed(HTMLParser):
 
 
 def page_text(folder: Path) -> str:
-    return page_html(page_of(summarize_dataset(folder)))
+    make_site([folder]).export(folder.parent / "page.html")
+    return (folder.parent / "page.html").read_text()
 
 
 def rows_of(folder: Path, split: str | None = None) -> list[tuple]:
@@ -164,7 +156,7 @@ def test_the_numbers_of_the_page_are_those_of_the_rows(small_folder, html):
     train, width = rows_of(small_folder, "train"), SMALL.max_seq_length
     tokens = sum(len(ids) for ids, *_ in rows)
     filled = sum(len(ids) for ids, *_ in train) / (len(train) * width)
-    assert page.text["57 examples to pretrain BERT"] == 2  # title and heading
+    assert page.text[small_folder.name] == 2  # title and heading
     assert page.text[f"{tokens:,}"]
     assert page.text[f"{filled:.1%}"]
     assert any(f"fill {filled:.1%} in train" in text for text in page.text)
@@ -234,14 +226,11 @@ def test_the_most_common_tokens_come_first_and_the_vocabulary_is_counted(small_f
     assert bars[f"{counts[best] / counts.total():.2%}"]
 
 
-def test_some_examples_are_shown_the_same_as_inspect_shows(small_folder, html):
+def test_the_first_rows_are_shown(small_folder, html):
     page = Parsed(html)
-    assert page.tags["article"] == 4
-    lines = list(inspect_dataset(small_folder, number=4, seed=0, width=60))
-    for head in (line for line, above in zip(lines[1:], lines, strict=False) if not above):
-        name, _, notes = head.partition(": ")
-        assert page.text[name]
-        assert page.text[notes]
+    assert page.tags["article"] == 10
+    name = read_manifest(small_folder).shards[0].name
+    assert [page.text[f"{name}, row {row}"] for row in range(11)] == [1] * 10 + [0]
 
 
 def test_rejected_documents_are_listed_with_their_reasons(data_set):
@@ -283,7 +272,7 @@ def test_hostile_tokens_are_text_and_nothing_else(tmp_path):
     html = page_text(write_hostile(tmp_path))
     page = Parsed(html)
     assert not page.tags.keys() & {"script", "img", "b", "i"}
-    assert page.tags["article"] == 4
+    assert page.tags["article"] == 10
     for token in map(printable, HOSTILE):  # each is the label of a bar
         assert page.text[token if len(token) <= 24 else token[:23] + "…"], token
     assert not set(html) & {"\x00", "\x1b", "\u202e"}
@@ -296,12 +285,11 @@ def test_the_page_loads_nothing_and_its_ids_are_unique(html):
     ids = Counter(value for name, value in page.attributes if name == "id")
     assert set(ids.values()) == {1}
     named = {value for name, value in page.attributes if name in LOADING}
-    assert named  # ticks are drawn once and used often
-    assert named <= {f"#{name}" for name in ids}
+    assert named <= {"data:,", *(f"#{name}" for name in ids)}
     for _, value in page.attributes:
         assert set(re.findall(r"url\(#(\w+)\)", value or "")) <= ids.keys()
-    assert not page.tags.keys() & {"script", "link", "img", "iframe", "object", "metadata"}
-    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    assert not page.tags.keys() & {"script", "img", "iframe", "object", "metadata"}
+    policy = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
     assert ("content", policy) in page.attributes
 
 
@@ -377,22 +365,29 @@ def test_a_section_is_a_function_of_the_summary_that_may_leave_itself_out():
     assert [section.heading for section in sections] == ["Heading", "Heading"]
 
 
-def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence():
+def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence(tmp_path):
     table = Table(heads=("name", "count"), rows=[(f"n{i}", f"{i}") for i in range(40)])
     sections = [
         Section(heading="Long", sentence="One.", tables=[table]),
         Section(heading="Nothing", sentence="Two."),
     ]
-    page = Parsed(page_html(Page(title="<t>", figures=[("a", "1")], sections=sections)))
+    tab = Tab(
+        name="<t>",
+        path="/t",
+        template="clozeline.pipeline.view/sections.html.jinja",
+        values=lambda _: {"figures": [("a", "1")], "sections": sections},
+    )
+    Site(title="x", tabs=[tab]).export(tmp_path / "page.html")
+    page = Parsed((tmp_path / "page.html").read_text())
     assert page.tags["details"] == 1
     assert page.text["name: 40 rows"] == 1
-    assert page.text["<t>"] == 2
-    assert (page.tags["figure"], page.tags["table"], page.tags["section"]) == (0, 1, 2)
+    assert page.text["<t>"] == 1
+    assert (page.tags["figure"], page.tags["table"], page.tags["section"]) == (0, 1, 3)
 
 
 def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
     folder = write_hostile(tmp_path / "data")
-    write_report(folder, out=None)
+    run(folder)
     first = {name: (folder / name).read_bytes() for name in (REPORT, "README.md")}
     (tmp_path / "matplotlibrc").write_text("xtick.labelsize: 30\naxes.linewidth: 9\n")
     settings = {
@@ -400,17 +395,10 @@ def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
         "PYTHONHASHSEED": "7",
         "TZ": "Asia/Tokyo",
     }
-    again = shutil.copytree(folder, tmp_path / "elsewhere")
+    again = shutil.copytree(folder, tmp_path / "elsewhere" / "data")
     (again / REPORT).unlink()
-    code = f"""
-from pathlib import Path
-from clozeline.pipeline.common.paths import path_of
-from clozeline.pipeline.report.dataset_report import write_report
-write_report(Path({str(again)!r}), out=None)
-"""
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=ROOT, env=os.environ | settings, check=True
-    )
+    command = [sys.executable, "-W", "error", "-m", "clozeline", "report", str(again)]
+    subprocess.run(command, cwd=ROOT, env=os.environ | settings, check=True, capture_output=True)
     assert {name: (again / name).read_bytes() for name in first} == first
 
 
@@ -447,12 +435,12 @@ def test_out_writes_the_page_alone(data_set, tmp_path):
 
 
 def test_a_data_set_in_a_store_has_the_same_report(data_set, tmp_path):
-    store = path_of("memory://report")
+    store = path_of("memory://report/data")
     for path in (path for path in data_set.rglob("*") if path.is_file()):
         place = store / path.relative_to(data_set).as_posix()
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(path.read_bytes())
-    result = run("memory://report")
+    result = run("memory://report/data")
     assert result.exit_code == 0, result.output
     run(data_set)
     for name in (REPORT, "README.md"):

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.report.html import REPORT
+from clozeline.pipeline.view.site import REPORT
 from clozeline.train.artifacts.run import RunConfig, write_run, write_summary
 from clozeline.train.cli import main
 from clozeline.train.monitoring.learning import Guesses, HeldOutRow, LearningLog
@@ -269,11 +269,6 @@ def test_what_a_user_can_fix_is_one_line(run, tmp_path):
     assert "give a data set, a run or a classifier." in refused(tmp_path)
     assert "does not exist; check the path." in refused(tmp_path / "nothing")
     assert "give a data set, a run or a classifier." in refused(run, tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "manifest.json").write_text("{}")
-    for folders in ((run, tmp_path / "data"), (tmp_path / "data", run)):
-        message = "data is a data set of `clozeline shards`; give a run of `clozeline pretrain`."
-        assert message in refused(*folders)
     assert "5 folders are a run; a page shows at most 4" in refused(*[run] * 5)
     assert "is a folder; give --out the name of a file" in refused(run, "--out", tmp_path)
     (run / "metrics.jsonl").write_text("{}\n{}\n")

@@ -58,7 +58,7 @@ def embedded(html):
 # --- what there is
 
 
-@pytest.mark.parametrize("path", ["examples", "learning", "curves", "classifier", "try"])
+@pytest.mark.parametrize("path", ["dataset", "examples", "learning", "curves", "classifier", "try"])
 def test_each_page_names_itself_and_loads_only_from_the_server(server, path):
     html = request(server, f"/{path}").text
     assert re.search(rf'<a href="/{path}" aria-current="page">', html)
@@ -66,7 +66,6 @@ def test_each_page_names_itself_and_loads_only_from_the_server(server, path):
     loaded = re.findall(r'(?:src|href)="([^"#]*)"', html)
     assert all(address == "data:," or address.startswith("/") for address in loaded)
     assert not re.search(r"\son\w+=|javascript:|<script>", html)  # no script of the page itself
-    assert request(server, f"/{path}.json").headers["Content-Type"].startswith("application/json")
 
 
 def test_scripts_and_styles_are_files_of_the_package(server):
@@ -82,11 +81,11 @@ def test_pages_are_those_that_the_folders_have(shards, run, classifier):
     def names(*folders):
         return [tab.name for tab in make_site(folders).tabs]
 
-    assert names(shards) == ["Examples"]
+    assert names(shards) == ["Data set", "Examples"]
     assert names(run) == ["Curves", "Learning", "Try it"]
     assert names(classifier) == ["Classifier", "Try it"]
     assert names(classifier, run, shards) == [
-        *("Examples", "Curves", "Learning", "Classifier", "Try it")
+        *("Data set", "Examples", "Curves", "Learning", "Classifier", "Try it")
     ]
 
 
@@ -435,7 +434,7 @@ def test_text_can_be_read_in_light_and_dark_mode(server):
 
 def test_assets_are_next_to_the_code():
     for package, names in {
-        "pipeline/view": {"view.css", "view.html.jinja", "examples.html.jinja"},
+        "pipeline/view": {"page.css", "page.html.jinja", "examples.html.jinja"},
         "train/view": {"page.js", "learning.js", "curves.js", "try.js"},
     }.items():
         assert names <= {path.name for path in Path(ROOT, package).iterdir()}

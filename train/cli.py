@@ -6,19 +6,18 @@ from typing import Any
 
 import click
 
-from clozeline.pipeline.cli import FOLDER, inspect, shards, tokenizer, verify
+from clozeline.pipeline.cli import inspect, shards, tokenizer, verify
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.errors import ClozelineError, InputError, escaped, one_line
-from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.pretraining.cli import average, evaluate, pretrain
-from clozeline.train.store.folder_option import Folder, local_copies
-from clozeline.train.view.cli import view
+from clozeline.train.store.folder_option import Folder
+from clozeline.train.view.cli import report, view
 
 OUT = Folder(writes=True)
 
@@ -106,41 +105,7 @@ def verify_with_loader(context: click.Context, /, loader: bool, **options: Any) 
         click.echo(check_loader(options["shards"]))
 
 
-@main.command(cls=Command, example="clozeline report work/run")
-@click.argument("folders", metavar="SHARDS|CLASSIFIER|RUN...", nargs=-1, required=True, type=FOLDER)
-@grouped_option(
-    "--out", type=FOLDER, help="Write only the HTML page, to this file.", group="Output"
-)
-def report(folders: tuple[Path, ...], out: Path | None) -> None:
-    """Write an HTML report on a data set, a classifier or runs.
-
-    For a data set: SHARDS/report.html, and a data set card for the Hugging Face Hub,
-    SHARDS/README.md. An edited card is kept. For a run: RUN/report.html, the pages of
-    `clozeline view`. Up to four runs are compared in the report of the first. For a classifier:
-    CLASSIFIER/report.html.
-    """
-    from clozeline.pipeline.report.dataset_report import write_report
-    from clozeline.pipeline.report.html import REPORT
-    from clozeline.train.view.view import export_report, kind_of_folder
-
-    kinds = [kind_of_folder(folder) for folder in folders]
-    if kinds != ["data set"]:
-        for folder, kind in zip(folders, kinds, strict=True):
-            if kind != "run" and len(folders) > 1:
-                raise wrong_folder(folder, "a run of `clozeline pretrain`")
-        page = out or folders[0] / REPORT
-        export_report(local_copies(folders), page)
-        click.echo(page)
-        print_next_for(folders[0])
-        return
-    written = write_report(folders[0], out=out)
-    if out is None and written.card is None:
-        click.echo(f"warning: {folders[0] / 'README.md'} was edited and is kept", err=True)
-    click.echo(" and ".join(str(path) for path in (written.page, written.card) if path))
-    print_next_for(folders[0])
-
-
-for command in (view, pretrain, average, evaluate, finetune, baseline, benchmark):
+for command in (report, view, pretrain, average, evaluate, finetune, baseline, benchmark):
     main.add_command(command)
 
 

@@ -1,7 +1,8 @@
-"""Reports on a finished data set.
+"""A finished data set in words, numbers and charts, for a terminal, a page and the Hub.
 
-    work/shards  ->  work/shards/report.html (one static page), work/shards/README.md (a Hub card)
+    work/shards  ->  statistics of all rows  ->  sections of the Data set page (`sections.py`)
+    work/shards  ->  README.md, a Hub card   ->  lines of `clozeline inspect`
 
-A section is a function summary -> Section; `sections.py` lists them in order. Reports on training
-runs and classifiers use the same pages (`html.py`, `charts.py`).
+A section is a function summary -> Section, made of tables and of charts (`html.py`, `charts.py`);
+the pages of runs and classifiers are made of the same.
 """

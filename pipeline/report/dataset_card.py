@@ -12,9 +12,10 @@ from typing import Any
 
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
-from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import id_type
 from clozeline.pipeline.dataset.shards import SUFFIXES
+from clozeline.pipeline.report.dataset_summary import read_job
 from clozeline.pipeline.report.html import fill_template
 
 CARD = "README.md"
@@ -25,13 +26,14 @@ SIZES |= {10**7: "1M<n<10M", 10**8: "10M<n<100M", 10**9: "100M<n<1B", 10**10: "1
 SIZES |= {10**11: "10B<n<100B", 10**12: "100B<n<1T"}
 
 
-def write_card(folder: AnyPath, manifest: Manifest, job: dict[str, Any]) -> bool:
+def write_card(folder: AnyPath) -> bool:
     """Write the card and return True; keep one that was edited by hand and return False."""
     path = folder / CARD
     if _is_edited(path):
         return False
+    text = card_text(read_manifest(folder), read_job(folder))
     with whole_file(path) as file:
-        file.write(card_text(manifest, job).encode())
+        file.write(text.encode())
     return True
 
 

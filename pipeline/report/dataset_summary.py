@@ -16,12 +16,8 @@ from clozeline.pipeline.dataset.manifest import (
     ShardEntry,
     read_manifest,
 )
-from clozeline.pipeline.report.inspect import random_rows
 from clozeline.pipeline.report.row_statistics import RowStatistics, shard_statistics
-from clozeline.pipeline.report.shown_example import ShownExample, shown_example
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-
-EXAMPLES_SHOWN = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +40,6 @@ class DatasetSummary:
     shards: list[ShardSummary]
     job: dict[str, Any]  # job.json; empty if there is none
     rejected: list[dict[str, str]]  # "where", "reason"
-    examples: list[ShownExample]  # the same rows as `inspect` shows
 
     @property
     def all_rows(self) -> RowStatistics:
@@ -81,7 +76,6 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
         shards=shards,
         job=read_job(folder),
         rejected=list(_rejected(folder)),
-        examples=list(_examples(folder, manifest, tokenizer)) if splits[TRAIN].rows else [],
     )
 
 
@@ -100,14 +94,3 @@ def _rejected(folder: AnyPath) -> Iterator[dict[str, str]]:
     path = folder / REJECTED
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     yield from map(json.loads, text.splitlines())
-
-
-def _examples(folder: AnyPath, manifest: Manifest, tokenizer: Tokenizer) -> Iterator[ShownExample]:
-    for name, examples, row in random_rows(folder, manifest, number=EXAMPLES_SHOWN, seed=0):
-        yield shown_example(
-            examples,
-            row,
-            tokenizer,
-            title=f"{name}, row {row:,}",
-            negative_pairs=manifest.config.negative_pairs,
-        )

@@ -1,6 +1,6 @@
-"""A page of tables and charts: one HTML file that needs no other files.
+"""What pages are made of: sections of tables and charts, and templates filled as HTML.
 
-    summary of a data set or a run  ->  sections, one function each  ->  Page  ->  report.html
+    summary of a data set or a run  ->  sections, one function each  ->  parts.html.jinja  ->  HTML
 
 Text is escaped wherever it comes from; only charts, which `charts.py` draws, are inserted as they
 are.
@@ -14,15 +14,10 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clozeline.pipeline.common.errors import InputError, escaped
-from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
-from clozeline.pipeline.report.shown_example import ShownExample
 
 if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
-
-REPORT = "report.html"
-LIBRARIES = ("jinja2", "matplotlib")  # needed for every page
 
 Summary = TypeVar("Summary")
 
@@ -52,31 +47,12 @@ class Section:
     sentence: str
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-    examples: Sequence[ShownExample] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """A title, key figures (name, value) and sections."""
-
-    title: str
-    figures: Sequence[tuple[str, str]]
-    sections: Sequence[Section]
-
-
-def check_report(out: AnyPath | None, libraries: Iterable[str] = LIBRARIES) -> None:
-    """Check beforehand that a page can be drawn, and written to `out` if that is given.
-
-    Raises InputError if a library is missing, or `out` cannot be a file.
-    """
-    if missing := [name for name in libraries if find_spec(name) is None]:
+def check_libraries(*names: str) -> None:
+    """Raises InputError where a library that a page needs is missing."""
+    if missing := [name for name in names if find_spec(name) is None]:
         raise InputError(f"a report needs {', '.join(missing)}: pip install 'clozeline[pipeline]'.")
-    if out is None or not is_local(out):  # a store has no folders
-        return
-    if out.is_dir():
-        raise InputError(f"{out} is a folder; give --out the name of a file.")
-    if not out.parent.is_dir():
-        raise InputError(f"{out.parent} is not a folder; give --out a file in an existing folder.")
 
 
 def make_sections(
@@ -87,17 +63,6 @@ def make_sections(
     return [section for section in sections if section is not None]
 
 
-def write_page(path: AnyPath, page: Page) -> None:
-    """Write the page as HTML; equal pages give equal bytes."""
-    with whole_file(path) as file:
-        file.write(page_html(page).encode())
-
-
-def page_html(page: Page) -> str:
-    """The page as HTML."""
-    return fill_template("page.html.jinja", escape=True, page=page, style=asset("page.css"))
-
-
 def printable(text: str) -> str:
     """The text with unprintable characters, except line ends, escaped."""
     return "\n".join(map(escaped, text.split("\n")))
@@ -106,7 +71,7 @@ def printable(text: str) -> str:
 def fill_template(name: str, *, escape: bool, **values: Any) -> str:
     """A template filled with the values, escaped for HTML if `escape`.
 
-    "page.html.jinja" is in this package, "clozeline.train.view/curves.html.jinja" in another one.
+    "parts.html.jinja" is in this package, "clozeline.train.view/curves.html.jinja" in another one.
     """
     return _environment(escape).get_template(name).render(values) + "\n"
 

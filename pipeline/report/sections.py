@@ -282,16 +282,6 @@ def _time(summary: DatasetSummary) -> Section:
     )
 
 
-def _examples(summary: DatasetSummary) -> Section | None:
-    if not summary.examples:
-        return None
-    return Section(
-        heading="Examples",
-        sentence="Tokens as the model sees them; a masked token has its original beside it.",
-        examples=summary.examples,
-    )
-
-
 def _value(value: Any) -> str:
     if value is None:
         return "default"
@@ -318,16 +308,5 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
 
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[DatasetSummary], Section | None], ...]] = (
-    *(
-        _config,
-        _shards,
-        _lengths,
-        _packed_rows,
-        _masks,
-        _pairs,
-        _dropped,
-        _tokens,
-        _time,
-        _examples,
-    ),
+    *(_config, _shards, _lengths, _packed_rows, _masks, _pairs, _dropped, _tokens, _time),
 )

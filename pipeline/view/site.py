@@ -1,7 +1,7 @@
 """The pages of `clozeline view`: tabs of one site, served live or written as one file.
 
-Site(title, tabs, actions)  ->  routes "GET /examples", "GET /examples.json", "POST /fill" ...
-                            ->  one HTML file with all tabs, without what needs the server
+Site(title, tabs, actions)  ->  routes "GET /examples", "GET /curves.json", "POST /fill" ...
+                            ->  one HTML file with all tabs but those that need the server: a report
 """
 
 import base64
@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.report.html import asset, check_report, fill_template
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
+from clozeline.pipeline.report.html import asset, check_libraries, fill_template
 from clozeline.pipeline.view.server import (
     CSS,
     JAVASCRIPT,
@@ -23,8 +24,9 @@ from clozeline.pipeline.view.server import (
     json_reply,
 )
 
-TEMPLATE = "clozeline.pipeline.view/view.html.jinja"
-LIBRARIES = ("jinja2",)  # needed for every page
+REPORT = "report.html"  # the file that `clozeline report` writes
+TEMPLATE = "clozeline.pipeline.view/page.html.jinja"
+STYLE = "clozeline.pipeline.view/page.css"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,19 +38,27 @@ class Tab:
     template: str
     #: From the query to the values of the template, "data" among them if the page has a script.
     values: Callable[[Values], dict[str, Any]]
-    #: From the query to plain values, for PATH.json.
-    data: Callable[[Values], Any]
+    #: From the query to plain values, for a script that asks for PATH.json.
+    data: Callable[[Values], Any] | None = None
     scripts: Sequence[str] = ()  # assets
-    needs_server: bool = False  # not part of an exported page
+    needs_server: bool = False  # not part of a report
+    is_slow: bool = False  # not the page to begin with
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """All pages, and the actions of their scripts: path -> JSON in, JSON out."""
+    """All pages, and the actions of their scripts: path -> JSON in, JSON out.
+
+    Raises InputError if a library that every page needs is missing.
+    """
 
     title: str
     tabs: Sequence[Tab]
+    paths: str = ""  # of the folders; a report, which may be published, has their names alone
     actions: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_libraries("jinja2")
 
     @property
     def scripts(self) -> list[str]:
@@ -57,33 +67,32 @@ class Site:
 
     def routes(self) -> dict[str, Route]:
         """What a server answers, by method and path."""
-        first = self.tabs[0].path
+        first = next((tab for tab in self.tabs if not tab.is_slow), self.tabs[0])
         routes: dict[str, Route] = {
-            "GET /": lambda _: Reply("", status=302, location=first),
-            "GET /style.css": lambda _: Reply(self._style(), CSS),
-            "GET /script.js": lambda _: Reply(self._script(), JAVASCRIPT),
+            "GET /": lambda _: Reply("", status=302, location=first.path),
+            "GET /style.css": lambda _: Reply(asset(STYLE), CSS),
+            "GET /script.js": lambda _: Reply(asset(*self.scripts), JAVASCRIPT),
         }
         for tab in self.tabs:
             routes[f"GET {tab.path}"] = partial(self._page, tab)
-            routes[f"GET {tab.path}.json"] = partial(_as_json, tab.data)
+            if tab.data:
+                routes[f"GET {tab.path}.json"] = partial(_as_json, tab.data)
         for path, action in self.actions.items():
             routes[f"POST {path}"] = partial(_as_json, action)
         return routes
 
     def server(self, *, port: int = 0) -> LocalServer:
         """A server of the pages. Raises InputError if the port cannot be used."""
-        check_report(None, LIBRARIES)
         return LocalServer(self.routes(), self._error_page, port=port)
 
     def export(self, path: AnyPath) -> None:
-        """Write all tabs as one page that needs no server.
+        """Write all tabs as one page that needs no server: a report.
 
-        Raises InputError if a library is missing or `path` cannot be a file.
+        Equal values give equal bytes. Raises InputError if `path` cannot be a file.
         """
-        check_report(path, LIBRARIES)
+        _check_file(path)
         site = replace(self, tabs=[tab for tab in self.tabs if not tab.needs_server])
-        script = site._script()
-        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        script = asset(*site.scripts)
         html = fill_template(
             TEMPLATE,
             escape=True,
@@ -91,9 +100,9 @@ class Site:
             pages=[(tab, tab.values({})) for tab in site.tabs],
             is_live=False,
             message="",
-            style=self._style(),
+            style=asset(STYLE),
             script=script,
-            script_digest=digest,
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )
         with whole_file(path) as file:
             file.write(html.encode())
@@ -109,11 +118,15 @@ class Site:
             TEMPLATE, escape=True, site=self, pages=pages, is_live=True, message=message
         )
 
-    def _style(self) -> str:
-        return asset("page.css", "clozeline.pipeline.view/view.css")
 
-    def _script(self) -> str:
-        return asset(*self.scripts)
+def _check_file(path: AnyPath) -> None:
+    """Before the pages are made, which may take long."""
+    if not is_local(path):  # a store has no folders
+        return
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give --out the name of a file.")
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder; give --out a file in an existing folder.")
 
 
 def _as_json(make: Callable[[Values], Any], values: Values) -> Reply:

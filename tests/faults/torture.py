@@ -69,7 +69,7 @@ WARM = [
     "clozeline.train.export.model_card",
     "clozeline.pipeline.verify.verify",
     "clozeline.pipeline.report.inspect",
-    "clozeline.pipeline.report.dataset_report",
+    "clozeline.pipeline.view.dataset",
     "clozeline.pipeline.report.dropped",
     "torch.utils.tensorboard",
     "torch.distributed",

@@ -78,7 +78,7 @@ class CurvePages:
             name="Curves",
             path="/curves",
             template="clozeline.train.view/curves.html.jinja",
-            scripts=("clozeline.train.view/page.js", "train.view/curves.js"),
+            scripts=("clozeline.train.view/page.js", "clozeline.train.view/curves.js"),
             values=self.values,
             data=self.data,
         )

@@ -35,7 +35,7 @@ class LearningPages:
             name="Learning",
             path="/learning",
             template="clozeline.train.view/learning.html.jinja",
-            scripts=("clozeline.train.view/page.js", "train.view/learning.js"),
+            scripts=("clozeline.train.view/page.js", "clozeline.train.view/learning.js"),
             values=self.values,
             data=self.data,
         )

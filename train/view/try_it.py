@@ -9,7 +9,7 @@ from typing import Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.report.html import check_report, make_sections
+from clozeline.pipeline.report.html import check_libraries, make_sections
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.view.server import Values
 from clozeline.pipeline.view.site import Tab
@@ -29,7 +29,7 @@ class ClassifierPages:
     """One classifier: its report, and its answers. Raises InputError if the folder is not one."""
 
     def __init__(self, folder: Path) -> None:
-        check_report(None)
+        check_libraries("matplotlib")
         self._folder = folder
         self._lock = Lock()
         self._report = FinetuneReport.from_dict(read_report(folder))
@@ -37,7 +37,7 @@ class ClassifierPages:
 
     def tab(self) -> Tab:
         """The sections of the classifier's report."""
-        template = "clozeline.train.view/classifier.html.jinja"
+        template = "clozeline.pipeline.view/sections.html.jinja"
         return Tab(
             name="Classifier",
             path="/classifier",
@@ -98,7 +98,7 @@ class TryPages:
             name="Try it",
             path="/try",
             template="clozeline.train.view/try.html.jinja",
-            scripts=("clozeline.train.view/page.js", "train.view/try.js"),
+            scripts=("clozeline.train.view/page.js", "clozeline.train.view/try.js"),
             values=lambda _: values,
             data=lambda _: values,
             needs_server=True,
