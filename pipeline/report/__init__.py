@@ -3,6 +3,6 @@
     work/shards  ->  statistics of all rows  ->  sections of the Data set page (`sections.py`)
     work/shards  ->  README.md, a Hub card   ->  lines of `clozeline inspect`
 
-A section is a function summary -> Section, made of tables and of charts (`html.py`, `charts.py`);
-the pages of runs and classifiers are made of the same.
+A section is a function summary -> Section, tables and charts (`html.py`, `charts.py`);
+the pages of runs and classifiers have the same parts.
 """

@@ -1,4 +1,4 @@
-"""What pages are made of: sections of tables and charts, and templates filled as HTML.
+"""The parts of pages: sections of tables and charts, and templates filled as HTML.
 
     summary of a data set or a run  ->  sections, one function each  ->  parts.html.jinja  ->  HTML
 
