@@ -149,8 +149,7 @@ class DataConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises ValueError for a dict with other fields."""
-        values = {"max_document_bytes": cls.max_document_bytes, **values}  # added later
+        """The config of `to_dict`'s values. Raises ValueError for a dict with other fields."""
         check_field_names(cls, values)
         config = cls(**{**values, "text_columns": tuple(values["text_columns"])})
         check_types(config)

@@ -87,25 +87,6 @@ def test_the_state_comes_back(tmp_path):
     assert read_state(folder) == replace(STATE, heldout_loss=0.25)
 
 
-def test_a_state_of_version_0_1_0_is_read(tmp_path):
-    """It had the loader's values beside the others, and its own sha256 like every state."""
-    folder = save(tmp_path)
-    old = {
-        "step": 7, "next_position": 56, "dataset_digest": "ab", "tokenizer_digest": "cd",
-        "seed": 3, "skipped_shards": [], "heldout_loss": None, "elapsed": 0.0,
-        "files": json.loads((folder / "state.json").read_text())["files"],
-    }  # fmt: skip
-    digest = sha256(json.dumps(old, sort_keys=True).encode()).hexdigest()
-    (folder / "state.json").write_text(json.dumps({**old, "sha256": digest}))
-    state = check_checkpoint(folder)
-    assert (state.step, state.running_metrics) == (7, [])
-    assert state.loader == {
-        "version": 1, "order_version": 1, "pool_rows": 65_536, "next_position": 56,
-        "tokenizer_digest": "cd", "dataset_digest": "ab", "split": "train", "seed": 3,
-        "skipped_shards": [], "length_bins": 0, "batch_size": None,
-    }  # fmt: skip
-
-
 def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_path):
     model = make_model()
     optimizer = make_optimizer(model)

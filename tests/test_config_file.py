@@ -13,7 +13,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_file import as_toml, key_of
 from clozeline.pipeline.commandline.config_options import NumberOrWord
-from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
 from tests.support.small_data import write_data_set
@@ -110,14 +110,15 @@ def test_recorded_options_start_the_same_again(tmp_path):
     found = run("cook", "soup", "--guests", "7", "--out", "here")["recorded"]
     assert "out" not in found["cook"]
     path = tmp_path / "meal.json"
+    give = "give a file that `clozeline pretrain` or `clozeline finetune` wrote, or a TOML file"
     path.write_text(json.dumps(sealed({"size": 1, "options": found})))
     assert run("cook", "--config", path)["recorded"] == found
     path.write_text(path.read_text().replace("7", "8"))
     assert run("cook", "--config", path) == (
-        f"Error: {path} cannot be read as JSON (its content has changed since it was written).\n"
+        f"Error: {path} cannot be read (its content has changed since it was written); {give}.\n"
     )
     path.write_text("{}")
-    assert 'has no "options"; give a file' in run("cook", "--config", path)
+    assert f"{path} cannot be read (it has no 'options'); {give}." in run("cook", "--config", path)
 
 
 @pytest.mark.parametrize(

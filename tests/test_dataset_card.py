@@ -140,7 +140,7 @@ def test_sizes_are_spelled_as_the_hub_spells_them(rows, size):
 
 
 def manifest_of(rows: int) -> Manifest:
-    digests = {"sha256": "", "rows_sha256": ""}
+    digests = {"sha256": "", "rows_sha256": "", "checksum": 0}
     shard = ShardEntry(
         name="train", split="train", rows=rows, bytes=1, length_histogram=[], **digests
     )

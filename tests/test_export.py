@@ -18,7 +18,7 @@ from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, mean_of_tokens
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from clozeline.model.huggingface.weight_files import weights_sha256
-from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights

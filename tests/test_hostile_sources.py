@@ -319,7 +319,14 @@ def test_the_limit_is_part_of_the_config_and_older_configs_have_its_default():
 
 def manifest(*, dropped, **counts):
     entry = ShardEntry(
-        name="", split="train", rows=90, bytes=0, sha256="", rows_sha256="", length_histogram=[]
+        name="",
+        split="train",
+        rows=90,
+        bytes=0,
+        sha256="",
+        rows_sha256="",
+        checksum=0,
+        length_histogram=[],
     )
     return Manifest(
         config=DataConfig(),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from clozeline.pipeline.common.errors import OutOfMemoryError
-from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World

@@ -139,7 +139,7 @@ def refused_with_a_file_more(classifier: Path, out: Path) -> str:
 
 def test_other_folders_have_no_graph_to_run(classifier: Path) -> None:
     said = output_of("predict", classifier, "the cat", "--engine", "onnx", code=2)
-    assert "is not an ONNX folder" in said
+    assert "is a classifier of `clozeline finetune`; give an ONNX folder" in said
     assert "export CLASSIFIER --format onnx" in said
 
 

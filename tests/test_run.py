@@ -8,7 +8,7 @@ import torch
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.sealed import unsealed
+from clozeline.pipeline.common.json_files import sealed, unsealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.run import (
@@ -135,8 +135,7 @@ def test_a_run_without_a_checkpoint_is_refused(tmp_path):
 def test_another_tokenizer_in_a_run_is_refused(tmp_path):
     run, _ = small_run(tmp_path)
     facts = json.loads((run / "run.json").read_text())
-    del facts["sha256"]
-    (run / "run.json").write_text(json.dumps({**facts, "tokenizer_digest": "f" * 64}))
+    (run / "run.json").write_text(json.dumps(sealed({**facts, "tokenizer_digest": "f" * 64})))
     with pytest.raises(InputError, match=r"not the tokenizer .*\(digest \w{12}, expected f{12}\)"):
         load_run(run)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.common.ragged import Ragged
-from clozeline.pipeline.common.sealed import sealed
 from clozeline.pipeline.dataset.manifest import (
     LENGTH_BIN,
     MANIFEST,

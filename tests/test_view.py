@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from clozeline.pipeline.commandline.given_paths import note_given
-from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.artifacts.run import LEARNING

@@ -12,6 +12,7 @@ from clozeline.pipeline.commandline.config_options import config_or_usage_error,
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.errors import ClozelineError, InputError, escaped, one_line
+from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.inference.serve_limits import Limits
@@ -260,7 +261,7 @@ def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any
     exported = run_export(folder, out=out, int8_test=test, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {as_given(out)}")
-    if options["form"] == "onnx" and (folder / "classifier.json").exists():
+    if options["form"] == "onnx" and kind_of(folder) == "classifier":
         print_next("predict", out, "TEXT", "--engine", "onnx")
     elif (out / "README.md").exists():  # of the formats, only transformers gets one
         click.echo(f"Next: {out / 'README.md'} shows how to load it", err=True)

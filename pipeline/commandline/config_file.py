@@ -18,7 +18,7 @@ import click
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError, one_line
-from clozeline.pipeline.common.sealed import unsealed
+from clozeline.pipeline.common.json_files import json_values
 
 OPTIONS = "options"  #: key in a JSON file
 
@@ -81,24 +81,18 @@ def as_toml(name: str, values: Mapping[str, Any]) -> str:
 
 def _tables(path: str) -> dict[str, Any]:
     """The content of the file: options, and tables of options by command."""
+    if path.endswith(".json"):
+        with json_values(
+            Path(path),
+            "give a file that `clozeline pretrain` or `clozeline finetune` wrote, or a TOML file",
+        ) as values:
+            return dict(values[OPTIONS])
     try:
-        text = Path(path).read_text("utf-8")
-        if not path.endswith(".json"):
-            return tomllib.loads(text)
-        values = unsealed(json.loads(text))
-        if not isinstance(values.get(OPTIONS), dict):
-            raise InputError(
-                f'{path} has no "{OPTIONS}"; give a file that this version of `clozeline pretrain` '
-                "or `clozeline finetune` wrote, or a TOML file."
-            )
-        return dict(values[OPTIONS])
+        return tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
-    except InputError:
-        raise
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        kind = "JSON" if path.endswith(".json") else "TOML"
-        raise InputError(f"{path} cannot be read as {kind} ({one_line(error)}).") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as TOML ({one_line(error)}).") from error
 
 
 def _check(value: Any, param: click.Parameter, context: click.Context, where: str) -> None:

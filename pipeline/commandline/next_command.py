@@ -11,14 +11,8 @@ import shlex
 import click
 
 from clozeline.pipeline.commandline.given_paths import as_given
+from clozeline.pipeline.common.folder_kind import KINDS, kind_of
 from clozeline.pipeline.common.paths import AnyPath
-
-#: The command that follows, by the file that marks a folder.
-AFTER = {
-    "manifest.json": ("pretrain", "{folder}", "--out", "{run}"),
-    "run.json": ("finetune", "{folder}", "TRAIN.csv", "--out", "{classifier}"),
-    "classifier.json": ("predict", "{folder}", "TEXT"),
-}
 
 
 def print_next(*words: object) -> None:
@@ -28,11 +22,10 @@ def print_next(*words: object) -> None:
 
 def print_next_for(folder: AnyPath) -> None:
     """Print what follows a data set, a run or a classifier; nothing for another folder."""
-    for name, words in AFTER.items():
-        if (folder / name).exists():
-            names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
-            print_next(*(word.format(folder=as_given(folder), **names) for word in words))
-            return
+    kind = kind_of(folder)
+    if kind and (words := KINDS[kind].next):
+        names = {"run": beside(folder, "run"), "classifier": beside(folder, "classifier")}
+        print_next(*(word.format(folder=as_given(folder), **names) for word in words))
 
 
 def beside(folder: AnyPath, name: str) -> str:

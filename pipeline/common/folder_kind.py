@@ -1,27 +1,54 @@
-"""What a path is, for the error message of a command that needs another kind.
+"""What a folder is, which command usually follows, and the error where another kind is needed.
 
+"work/run"  -> "run"
 "wikipedia" -> wikipedia is a folder of Parquet files; give a data set of `clozeline shards`.
 "nowhere"   -> nowhere does not exist; check the path.
 """
 
 from collections import Counter
+from typing import NamedTuple
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, names_in
 
-#: The file that marks a folder, and what the folder is; the first one found counts.
+
+class Kind(NamedTuple):
+    """A kind of folder."""
+
+    marker: str  # the file that makes a folder one of this kind
+    what: str
+    next: tuple[str, ...] = ()  # the words of the command that usually follows
+
+
+#: By name; the first whose marker is there counts.
 KINDS = {
-    "manifest.json": "a data set of `clozeline shards`",
-    "run.json": "a run of `clozeline pretrain`",
-    "classifier.json": "a classifier of `clozeline finetune`",
-    "config.json": "a model folder in Hugging Face format",
-    "tokenizer.json": "a tokenizer folder",
+    "data set": Kind(
+        "manifest.json",
+        "a data set of `clozeline shards`",
+        ("pretrain", "{folder}", "--out", "{run}"),
+    ),
+    "run": Kind(
+        "run.json",
+        "a run of `clozeline pretrain`",
+        ("finetune", "{folder}", "TRAIN.csv", "--out", "{classifier}"),
+    ),
+    "classifier": Kind(
+        "classifier.json", "a classifier of `clozeline finetune`", ("predict", "{folder}", "TEXT")
+    ),
+    "ONNX": Kind("onnx.json", "an ONNX folder of `clozeline export`"),
+    "Hugging Face": Kind("config.json", "a model folder in Hugging Face format"),
+    "tokenizer": Kind("tokenizer.json", "a tokenizer folder"),
 }
 #: Kinds of files, by the end of their names.
 FILES = {
     ".parquet": "Parquet", ".jsonl": "JSON lines", ".json": "JSON", ".csv": "CSV", ".tsv": "TSV",
     ".txt": "text", ".xml": "XML", ".bz2": "compressed", ".gz": "compressed", ".arrow": "Arrow",
 }  # fmt: skip
+
+
+def kind_of(folder: AnyPath) -> str | None:
+    """The key of KINDS whose marker the folder has; None without one."""
+    return next((name for name, kind in KINDS.items() if (folder / kind.marker).exists()), None)
 
 
 def wrong_folder(path: AnyPath, wanted: str) -> InputError:
@@ -35,11 +62,9 @@ def what_is(path: AnyPath) -> str:
     """What a file or folder is, by its files' names."""
     if not path.is_dir():
         return "a file and not a folder"
-    names = set(names_in(path))
-    for name, kind in KINDS.items():
-        if name in names:
-            return kind
-    visible = [name for name in names if not name.startswith(".")]
+    if kind := kind_of(path):
+        return KINDS[kind].what
+    visible = [name for name in names_in(path) if not name.startswith(".")]
     if not visible:
         return "an empty folder"
     (most, number), *_ = Counter(map(_kind_of_file, visible)).most_common()

@@ -8,7 +8,6 @@ is not a finished data set. One of its values is a digest of all others.
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,9 +18,9 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.config_checks import check_field_names, check_types
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.json_files import json_values, sealed
 from clozeline.pipeline.common.paths import AnyPath, names_in, whole_file
-from clozeline.pipeline.common.sealed import sealed, unsealed
-from clozeline.pipeline.common.store import is_file, read_file
+from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 
@@ -43,8 +42,7 @@ class ShardEntry:
     bytes: int
     sha256: str
     rows_sha256: str
-    #: See `shards.checksum`; None: written by a version that had none.
-    checksum: int | None = None
+    checksum: int  # of the file, see `shards.checksum`
     #: Rows by length: at index i those of 16 * i + 1 to 16 * (i + 1) tokens.
     length_histogram: list[int]
 
@@ -114,12 +112,8 @@ def read_manifest(folder: AnyPath) -> Manifest:
     path = folder / MANIFEST
     if not is_file(path):
         raise not_a_data_set(folder)
-    try:
-        return _manifest_of(json.loads(read_file(path)))
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); build the shards again, with --overwrite."
-        ) from error
+    with json_values(path, "build the shards again, with --overwrite", seal=True) as values:
+        return _manifest_of(values)
 
 
 def not_a_data_set(folder: AnyPath) -> InputError:
@@ -133,11 +127,10 @@ def not_a_data_set(folder: AnyPath) -> InputError:
     return wrong_folder(folder, "a data set of `clozeline shards`")
 
 
-def _manifest_of(stored: Mapping[str, Any]) -> Manifest:
-    found, is_packed = stored["schema_version"], stored["config"]["pairs"] == "packed"
+def _manifest_of(values: dict[str, Any]) -> Manifest:
+    found, is_packed = values["schema_version"], values["config"]["pairs"] == "packed"
     if found != (known := schema_version(packed=is_packed)):
         raise ValueError(f"schema version {found}, this code reads {known}")
-    values = unsealed(stored)
     recorded = values.pop("dataset_digest")
     check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])

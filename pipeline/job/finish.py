@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.store import read_ranges, sizes_in
 from clozeline.pipeline.dataset.buckets import TRAIN
@@ -111,8 +112,7 @@ def _write_job(path: AnyPath, totals: Totals) -> None:
         "stages": {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()},
         "peak_worker_megabytes": totals.peak_memory // 1_000_000,
     }
-    with whole_file(path) as file:
-        file.write(json.dumps(values).encode())
+    write_json(path, values)
 
 
 def _write_rejected(path: AnyPath, rejected: list[dict[str, str]]) -> None:

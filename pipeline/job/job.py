@@ -27,7 +27,8 @@ from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
@@ -327,5 +328,4 @@ def _write_job(
         "python": sys.version.split()[0],
     }
     values |= json.loads(path.read_bytes())
-    with whole_file(path) as file:
-        file.write((json.dumps(values, indent=2) + "\n").encode())
+    write_json(path, values)

@@ -8,20 +8,19 @@
 A shard is only ever removed if the manifest or job.json lists it.
 """
 
-import json
 from importlib.metadata import version
 from typing import Any
 
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import (
     PARTIAL,
     make_folder,
     names_in,
     old_partials,
     remove_named,
-    whole_file,
 )
 from clozeline.pipeline.dataset.manifest import (
     JOB,
@@ -100,8 +99,7 @@ def prepare_folders(context: JobContext, tokenizer: Tokenizer) -> None:
     for name in (MANIFEST, LOG, REJECTED, *sorted(owned - wanted)):
         (context.out_dir / name).unlink(missing_ok=True)
     start = {"clozeline": version("clozeline"), "files": sorted(wanted)}
-    with whole_file(context.out_dir / JOB) as file:
-        file.write(json.dumps(start).encode())
+    write_json(context.out_dir / JOB, start)
     folder = context.out_dir / TOKENIZER
     if not _has_tokenizer(context):
         remove_files(folder, TOKENIZER_FILES)
@@ -154,7 +152,7 @@ def _read_json(context: JobContext, name: str) -> dict[str, Any]:
     """A manifest.json or job.json that `clozeline shards` wrote, else nothing."""
     mark = {MANIFEST: "dataset_digest", JOB: "clozeline"}[name]
     try:
-        values = json.loads((context.out_dir / name).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        with json_values(context.out_dir / name, "delete it") as values:
+            return values if mark in values else {}
+    except InputError:
         return {}
-    return values if isinstance(values, dict) and mark in values else {}

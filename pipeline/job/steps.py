@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.common.sealed import sealed, unsealed
 from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import TRAIN, Buckets

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
@@ -84,10 +84,8 @@ def read_job(folder: AnyPath) -> dict[str, Any]:
     path = folder / JOB
     if not path.exists():
         return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read ({error}); delete it.") from error
+    with json_values(path, "delete it") as values:
+        return values
 
 
 def _rejected(folder: AnyPath) -> Iterator[dict[str, str]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.tokenization.punkt import PunktData
 from tests.support.small import SENTENCE, small_tokenizer
 from tests.support.small_data import write_data_set

@@ -19,9 +19,10 @@ import numpy as np
 
 from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.sealed import sealed
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
+from clozeline.pipeline.dataset.shards import checksum
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
@@ -174,7 +175,7 @@ def read_shard_file(format: str, data: bytes) -> None:
     shards = data_set(format)
     [entry] = shards.entries
     (shards.folder / entry.name).write_bytes(data)
-    entry = replace(entry, bytes=len(data), checksum=None)
+    entry = replace(entry, bytes=len(data), checksum=checksum(data))
     rows = refused_in_one_line(lambda: shards._read_shard(entry))
     if rows is not None:
         original = rows.unmasked().input_ids.values

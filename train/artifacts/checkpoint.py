@@ -12,7 +12,6 @@ the order of the data is a function of the position. Nor does it matter how many
 checkpoint, or which part of the model each of them had (see `snapshot.py`).
 """
 
-import json
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
-from clozeline.pipeline.common.sealed import SHA256, check_seal, sealed
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.artifacts.snapshot import Snapshot
 
@@ -58,8 +57,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
             save_file(snapshot.weights, partial / MODEL)
             save_file(snapshot.moments, partial / OPTIMIZER)
             sums = {name: file_sha256(partial / name) for name in (MODEL, OPTIMIZER)}
-            values = sealed({**asdict(state), "files": sums})
-            (partial / STATE).write_text(json.dumps(values, indent=2) + "\n")
+            write_json(partial / STATE, {**asdict(state), "files": sums}, seal=True)
             replace_folder(partial, folder)
         except (OSError, SafetensorError) as error:
             raise JobFailedError(
@@ -174,14 +172,9 @@ def _heldout_loss(folder: Path) -> float | None:
 
 
 def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
-    try:
-        values = json.loads((folder / STATE).read_text())
-        check_seal(values)
-        values.pop(SHA256)
+    with json_values(folder / STATE, _advice(folder), seal=True) as values:
         sums = values.pop("files")
-        return TrainState(**_upgraded(values)), sums
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise _damage(folder, STATE, error) from error
+        return TrainState(**values), sums
 
 
 def _load(folder: Path, name: str, *, is_checked: bool) -> dict[str, Tensor]:
@@ -203,17 +196,8 @@ def _check(folder: Path, name: str, sums: dict[str, str]) -> None:
 
 
 def _damage(folder: Path, name: str, what: object) -> InputError:
-    return InputError(
-        f"{folder / name} cannot be read ({what}); delete {folder} to resume from the checkpoint "
-        "before it."
-    )
+    return InputError(f"{folder / name} cannot be read ({what}); {_advice(folder)}.")
 
 
-def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
-    """Version 0.1.0 stored the values below at the top level, and refused other length bins."""
-    if "loader" in values:
-        return values
-    names = ("next_position", "dataset_digest", "tokenizer_digest", "seed", "skipped_shards")
-    loader = {"version": 1, "order_version": 1, "pool_rows": 65_536, "split": "train"}
-    loader |= {"length_bins": 0, "batch_size": None} | {name: values.pop(name) for name in names}
-    return {**values, "loader": loader}
+def _advice(folder: Path) -> str:
+    return f"delete {folder} to resume from the checkpoint before it"

@@ -9,7 +9,6 @@
 The folder is whole or absent, except for DIR/cells/, the results of an unfinished comparison.
 """
 
-import json
 import os
 import re
 from pathlib import Path
@@ -19,6 +18,7 @@ from clozeline.pipeline.common.checksums import SUMS, check_sums
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
+from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES
 from clozeline.train.artifacts.partial_folder import restore_folder
@@ -73,27 +73,12 @@ def _has_cells(folder: Path) -> bool:
     return cells.is_dir() and (JOB in names or all(map(CELL.fullmatch, names)))
 
 
-def write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-
-
 def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
     restore_folder(folder)
-    try:
-        values: dict[str, Any] = json.loads((folder / name).read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if (folder / CLASSIFIER).exists():
-            raise InputError(
-                f"{folder} has no {name}; make it again with `clozeline finetune`."
-            ) from error
-        raise wrong_folder(folder, "a classifier of `clozeline finetune`") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{folder / name} cannot be read ({error}).") from error
-    check_sums(folder, [name])
-    if not isinstance(values, dict):
-        raise InputError(f"{folder / name} cannot be read (it is not a JSON object).")
-    if missing := [key for key in keys if key not in values]:
-        raise InputError(
-            f"{folder / name} lacks {', '.join(missing)}; make it again with `clozeline finetune`."
-        )
-    return values
+    if not is_classifier(folder):
+        raise wrong_folder(folder, "a classifier of `clozeline finetune`")
+    with json_values(folder / name, "make it again with `clozeline finetune`") as values:
+        check_sums(folder, [name])
+        if missing := [key for key in keys if key not in values]:
+            raise ValueError(f"it has no {', '.join(missing)}")
+        return values

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from clozeline.model.config import BertConfig
-from clozeline.model.huggingface.config import CONFIG, read_huggingface_config
+from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.model.huggingface.convert import HuggingFaceModel, load_huggingface
-from clozeline.model.huggingface.weight_files import has_weights
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -23,11 +22,6 @@ PARTS = {
     "mlm_head": "masked-LM head",
     "nsp_head": "next-sentence head",
 }
-
-
-def is_hugging_face(folder: Path) -> bool:
-    """Whether the folder has a model in this format, or one that could be converted to it."""
-    return (folder / CONFIG).exists() or has_weights(folder)
 
 
 def read_model_config(folder: Path) -> BertConfig:

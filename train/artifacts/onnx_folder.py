@@ -9,7 +9,6 @@ has segments. B and S are free; S is at most the number of the model's positions
 """
 
 import importlib
-import json
 import logging
 import time
 import warnings
@@ -27,6 +26,8 @@ from torch import Tensor, nn
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.json_files import json_values, write_json
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -87,19 +88,16 @@ def write_classifier_graph(
 
 def write_onnx_metadata(folder: Path, values: dict[str, Any]) -> None:
     """Write onnx.json."""
-    (folder / METADATA).write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+    write_json(folder / METADATA, values)
 
 
 def read_onnx_metadata(folder: Path) -> dict[str, Any]:
     """The content of onnx.json. Raises InputError where it is missing or damaged."""
-    try:
-        values: dict[str, Any] = json.loads((folder / METADATA).read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{folder} is not an ONNX folder ({METADATA} cannot be read); make one with "
-            "`clozeline export CLASSIFIER --format onnx --out DIR`."
-        ) from error
-    return values
+    if not (folder / METADATA).exists():
+        wanted = "an ONNX folder of `clozeline export CLASSIFIER --format onnx --out DIR`"
+        raise wrong_folder(folder, wanted)
+    with json_values(folder / METADATA, "export it again") as values:
+        return values
 
 
 class _EncoderGraph(nn.Module):

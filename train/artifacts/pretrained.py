@@ -1,23 +1,20 @@
-"""What kind of folder a path is, and the pretrained model in a run or a Hugging Face folder."""
+"""The pretrained model in a run or a Hugging Face folder."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor
 
 from clozeline.model.config import BertConfig, Pooling
 from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.convert import part_of
+from clozeline.model.huggingface.weight_files import has_weights
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.train.artifacts.classifier_folder import is_classifier
-from clozeline.train.artifacts.huggingface import is_hugging_face, load_model, longest_text
+from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.partial_folder import restore_folder
-from clozeline.train.artifacts.run import RUN, load_run
-
-Kind = Literal["run", "classifier", "hugging face"]
+from clozeline.train.artifacts.run import load_run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,16 +29,15 @@ class Pretrained:
     absent: tuple[str, ...] = ()  # parts missing from the folder, initialized from the seed
 
 
-def kind_of(folder: Path) -> Kind:
-    """The kind of a folder. Raises InputError where it is none of them."""
+def kind_of_model(folder: Path) -> str:
+    """ "run", "classifier" or "Hugging Face". Raises InputError for another folder."""
     restore_folder(folder)
-    if (folder / RUN).exists():
-        return "run"
-    if is_classifier(folder):
-        return "classifier"
-    if is_hugging_face(folder):
-        return "hugging face"
-    raise wrong_folder(folder, "a run, a classifier or a model folder in Hugging Face format")
+    kind = kind_of(folder)
+    if kind is None and has_weights(folder):  # perhaps in a form that can be converted
+        return "Hugging Face"
+    if kind not in ("run", "classifier", "Hugging Face"):
+        raise wrong_folder(folder, "a run, a classifier or a model folder in Hugging Face format")
+    return kind
 
 
 def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
@@ -49,7 +45,7 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
 
     Raises InputError if the folder is neither, or incomplete.
     """
-    kind = kind_of(folder)
+    kind = kind_of_model(folder)
     if kind == "classifier":
         raise InputError(
             f"{folder} is a classifier; give the run or Hugging Face folder that it was made from."

@@ -1,6 +1,5 @@
 """The folder of a training run: its configs, tokenizer and weights, for every later command."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +12,8 @@ from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
-from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.common.sealed import sealed, unsealed
+from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
@@ -135,10 +134,10 @@ def check_run_folder(out: Path) -> None:
 
 def _is_run(folder: Path) -> bool:
     try:
-        values = json.loads((folder / RUN).read_bytes())
-    except (OSError, ValueError, RecursionError):
+        with json_values(folder / RUN, "delete it") as values:
+            return {"model", "training"} <= values.keys()
+    except InputError:
         return False
-    return isinstance(values, dict) and {"model", "training"} <= values.keys()
 
 
 def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
@@ -148,8 +147,7 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
     """
     run.mkdir(parents=True, exist_ok=True)
     (run / SUMMARY).unlink(missing_ok=True)
-    with whole_file(run / RUN) as file:
-        file.write((json.dumps(sealed(config.to_dict()), indent=2) + "\n").encode())
+    write_json(run / RUN, config.to_dict(), seal=True)
     tokenizer.save(
         run / TOKENIZER,
         max_seq_length=config.data.max_seq_length,
@@ -159,12 +157,10 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
 
 def read_run(run: Path) -> RunConfig:
     """The config of a run. Raises InputError where the folder is not a run."""
-    try:
-        return RunConfig.from_dict(unsealed(json.loads((run / RUN).read_bytes())))
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise wrong_folder(run, "a run of `clozeline pretrain`") from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{run / RUN} cannot be read ({error}).") from error
+    if not (run / RUN).exists():
+        raise wrong_folder(run, "a run of `clozeline pretrain`")
+    with json_values(run / RUN, "restore it", seal=True) as values:
+        return RunConfig.from_dict(values)
 
 
 def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
@@ -206,9 +202,7 @@ def check_fits(
 
 def write_summary(run: Path, step: int, heldout: dict[str, float] | None) -> None:
     """Write summary.json, which only a complete run has: its last step and held-out numbers."""
-    summary = sealed({"step": step, "heldout": heldout})
-    with whole_file(run / SUMMARY) as file:
-        file.write((json.dumps(summary, indent=2) + "\n").encode())
+    write_json(run / SUMMARY, {"step": step, "heldout": heldout}, seal=True)
 
 
 def remove_run(run: Path) -> None:

@@ -9,7 +9,6 @@ Classification is `clozeline finetune`, into a folder per task; a regression kee
 Finished tasks are kept when the command is rerun.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -22,7 +21,7 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
-from clozeline.pipeline.common.paths import whole_file
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.cells import SHOWN, Start
@@ -171,8 +170,7 @@ def _stored(out: Path, job: dict[str, Any], tests: Sequence[str]) -> ByStart[Cor
     path = out / REGRESSION_RESULTS
     if not path.exists():
         return None
-    try:
-        stored = json.loads(path.read_bytes())
+    with json_values(path, "give --overwrite") as stored:
         by_start: ByStart[Correlations] = {
             start: [
                 {
@@ -184,8 +182,6 @@ def _stored(out: Path, job: dict[str, Any], tests: Sequence[str]) -> ByStart[Cor
             for start, of_start in stored["scores"].items()
         }
         differs = differences(stored["job"], job)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({error}); give --overwrite.") from error
     if differs:
         raise InputError(
             f"{out} holds a regression of another config ({'; '.join(differs)}). Give another "
@@ -218,8 +214,7 @@ def _results(
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:
-    with whole_file(path) as file:
-        file.write((json.dumps(values, indent=2, default=asdict) + "\n").encode())
+    write_json(path, values, default=asdict)
 
 
 def _percent(values: Sequence[float]) -> str:

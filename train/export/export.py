@@ -13,7 +13,6 @@ The folder is complete or absent: it is written under a temporary name and renam
 """
 
 import filecmp
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -27,10 +26,11 @@ from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
 from clozeline.pipeline.common.checksums import SUMS, write_sums
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
+from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import AnyPath, path_of
-from clozeline.pipeline.common.sealed import unsealed
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
@@ -47,7 +47,7 @@ from clozeline.train.artifacts.onnx_folder import (
     write_run_graphs,
 )
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
-from clozeline.train.artifacts.pretrained import kind_of
+from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, load_run
 from clozeline.train.export.int8_cost import (
     check_test_shards,
@@ -107,8 +107,8 @@ def export(
     if `source` is neither, if the library cannot express the model, and if `out` holds anything but
     an export.
     """
-    kind = kind_of(source)
-    if kind == "hugging face":
+    kind = kind_of_model(source)
+    if kind == "Hugging Face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
     out = out.resolve()  # follow a link: renaming would replace the link, not its folder
     _check_folder(out, overwrite=overwrite)
@@ -291,13 +291,10 @@ def _weights(found: _Source) -> dict[str, Tensor]:
 
 def _heldout(run: Path, step: int) -> dict[str, float] | None:
     """The run's held-out evaluation at this step, if there is one."""
-    try:
-        summary = unsealed(json.loads((run / SUMMARY).read_bytes()))
-        return summary["heldout"] if summary["step"] == step else None
-    except FileNotFoundError:
+    if not (run / SUMMARY).exists():
         return None  # the run has not finished
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{run / SUMMARY} cannot be read ({error}).") from error
+    with json_values(run / SUMMARY, "delete it", seal=True) as summary:
+        return summary["heldout"] if summary["step"] == step else None
 
 
 def _check_folder(out: Path, *, overwrite: bool) -> None:
@@ -309,7 +306,7 @@ def _check_folder(out: Path, *, overwrite: bool) -> None:
 
 
 def _is_export(out: Path) -> bool:
-    return any((out / name).exists() for name in (CONFIG, METADATA))
+    return kind_of(out) in ("Hugging Face", "ONNX")
 
 
 def _is_same(partial: Path, out: Path) -> bool:

@@ -7,7 +7,6 @@
 The finished classifier replaces the folder.
 """
 
-import json
 import shutil
 import sys
 import uuid
@@ -23,7 +22,7 @@ from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import whole_file
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.classifier_folder import CELLS, JOB
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.selection import Selection
@@ -205,8 +204,7 @@ class CellStore:
         return self._folder / f"{key.name}.{ending}"
 
     def _write(self, path: Path, values: dict[str, Any]) -> None:
-        with whole_file(path) as file:
-            file.write((json.dumps(values, indent=2) + "\n").encode())
+        write_json(path, values)
 
 
 def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
@@ -216,9 +214,5 @@ def is_unfinished(out: Path, job: dict[str, Any]) -> bool:
 
 
 def _read(path: Path) -> Any:
-    try:
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path} cannot be read ({error}); give --overwrite to start again."
-        ) from error
+    with json_values(path, "give --overwrite to start again") as values:
+        return values

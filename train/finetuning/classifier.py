@@ -14,6 +14,7 @@ from clozeline.model.heads import BertForClassification
 from clozeline.model.huggingface.config import CLASSIFICATION
 from clozeline.pipeline.common.checksums import check_sums, write_sums
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.train.artifacts.classifier_folder import (
     CLASSIFIER,
@@ -21,7 +22,6 @@ from clozeline.train.artifacts.classifier_folder import (
     REPORT,
     TOKENIZER,
     read_metadata,
-    write_json,
 )
 from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
@@ -27,8 +28,7 @@ from clozeline.pipeline.sources.files import (
 from clozeline.pipeline.sources.formats import has_scheme
 from clozeline.pipeline.sources.source_query import split_options
 from clozeline.pipeline.sources.text_files import BYTE_ORDER_MARK
-from clozeline.train.artifacts.onnx_folder import METADATA
-from clozeline.train.artifacts.pretrained import kind_of
+from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.classifier import (
     Classifier,
@@ -103,15 +103,15 @@ def load_any_classifier(
 
 
 def _load(folder: Path, text_pair: str | None, *, device: torch.device) -> Classifier:
-    if (folder / METADATA).exists():
+    if kind_of(folder) == "ONNX":
         raise InputError(f"{folder} is an ONNX folder; add `--engine onnx`.")
-    kind = kind_of(folder)
+    kind = kind_of_model(folder)
     if kind == "run":
         raise InputError(
             f"{folder} is a pretraining run, not a classifier; make one with "
             f"`clozeline finetune {folder} TRAIN --out DIR`."
         )
-    if kind == "hugging face":
+    if kind == "Hugging Face":
         return load_huggingface_classifier(folder, text_pair=text_pair, device=device)
     return load_classifier(folder, device=device)
 

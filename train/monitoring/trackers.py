@@ -7,7 +7,6 @@ RUN/trackers.json has the id of the tracked run, in which a resumed run continue
 go is decided by the tracker's own variables, such as WANDB_MODE and MLFLOW_TRACKING_URI.
 """
 
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import whole_file
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.run import TRACKERS
 
 Track = Literal["none", "wandb", "mlflow"]
@@ -44,11 +43,13 @@ def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> Tracker 
     if track == "none":
         return None
     path = run / TRACKERS
-    known = json.loads(path.read_bytes()) if path.exists() else {}
+    known: dict[str, str] = {}
+    if path.exists():
+        with json_values(path, "delete it") as known:
+            pass
     kind = WandbRun if track == "wandb" else MlflowRun
     tracker = kind(run, config, known.get(track))
-    with whole_file(path) as file:
-        file.write((json.dumps(known | {track: tracker.id}, indent=2) + "\n").encode())
+    write_json(path, known | {track: tracker.id})
     return tracker
 
 

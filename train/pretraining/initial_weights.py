@@ -15,7 +15,7 @@ from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
-from clozeline.train.artifacts.pretrained import kind_of
+from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import with_dropout
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
@@ -33,7 +33,7 @@ def initial_config(init: Path, *, preset_name: str | None, dropout: float | None
 
     Raises InputError for another kind of folder, and where it does not match the given preset.
     """
-    kind = kind_of(init)
+    kind = kind_of_model(init)
     if kind == "run":
         raise InputError(f"{init} is a run; use --start-from {init} instead of --init.")
     if kind == "classifier":

@@ -69,9 +69,9 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     from clozeline.pipeline.report.dataset_card import CARD, write_card
     from clozeline.pipeline.report.html import check_libraries
     from clozeline.pipeline.view.site import REPORT
-    from clozeline.train.view.view import kind_of_folder
+    from clozeline.train.view.view import shown_kind
 
-    data_sets = [folder for folder in folders if kind_of_folder(folder) == "data set"]
+    data_sets = [folder for folder in folders if shown_kind(folder) == "data set"]
     cards = [] if out else [folder / CARD for folder in data_sets]
     if cards:
         check_libraries("huggingface_hub")
@@ -88,11 +88,11 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
 
 def _site(folders: tuple[AnyPath, ...]) -> "Site":
     """The pages; a run or a classifier in a store is copied first."""
-    from clozeline.train.view.view import kind_of_folder, make_site
+    from clozeline.train.view.view import make_site, shown_kind
 
     return make_site(
         [
-            folder if kind_of_folder(folder) == "data set" else local_copies([folder])[0]
+            folder if shown_kind(folder) == "data set" else local_copies([folder])[0]
             for folder in folders
         ]
     )

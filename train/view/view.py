@@ -9,18 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.folder_kind import wrong_folder
+from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.view.dataset import dataset_tab
 from clozeline.pipeline.view.examples import ExamplePages
 from clozeline.pipeline.view.site import Site, Tab
 
 if TYPE_CHECKING:
     from clozeline.train.view.run_model import RunModel
-
-#: Names that only a folder of this kind has.
-KINDS = {"run": "run.json", "classifier": "classifier.json", "data set": MANIFEST}
+#: How many folders of each kind the pages can show together.
+MOST = {"data set": 1, "run": 4, "classifier": 1}
 
 
 def make_site(folders: Sequence[AnyPath]) -> Site:
@@ -29,10 +27,10 @@ def make_site(folders: Sequence[AnyPath]) -> Site:
     Raises InputError for another folder or number of folders, and where a run cannot read the data
     set. A data set alone needs no torch.
     """
-    of_kind: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    of_kind: dict[str, list[Any]] = {kind: [] for kind in MOST}
     for folder in folders:
-        of_kind[kind_of_folder(folder)].append(folder)
-    for kind, most in (("data set", 1), ("run", 4), ("classifier", 1)):
+        of_kind[shown_kind(folder)].append(folder)
+    for kind, most in MOST.items():
         if len(of_kind[kind]) > most:
             raise InputError(
                 f"{len(of_kind[kind])} folders are a {kind}; a page shows at most {most}."
@@ -92,9 +90,9 @@ def _name(folder: AnyPath) -> str:
     return folder.resolve().name if name in ("", ".", "..") else name
 
 
-def kind_of_folder(folder: AnyPath) -> str:
-    """A key of KINDS. Raises InputError for a folder that is none of them."""
-    kind = next((kind for kind, name in KINDS.items() if (folder / name).exists()), None)
-    if kind is None:
+def shown_kind(folder: AnyPath) -> str:
+    """A key of MOST. Raises InputError for a folder that is none of them."""
+    kind = kind_of(folder)
+    if kind not in MOST:
         raise wrong_folder(folder, "a data set, a run or a classifier")
     return kind
