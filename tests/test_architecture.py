@@ -20,8 +20,8 @@ ONLY_INSIDE_FUNCTIONS = (
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {
     "pipeline": (
-        "common", "commandline", "config", "dataset", "sources", "tokenization", "examples", "job",
-        "report", "view", "verify", "cli",
+        "common", "commandline", "config", "dataset", "sources", "tokenization", "curation",
+        "examples", "job", "report", "view", "verify", "cli",
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
