@@ -80,7 +80,7 @@ def band_keys(minima: NDArray[np.uint32], bands: Bands) -> UInt64Array:
 
 
 def _permutations(size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-    """Of 32-bit numbers, h -> h * odd + any."""
+    """Factors and addends of permutations of 32-bit numbers: h -> h * odd + any, uint32 [size]."""
     bits = random_bits(stream_key(0, "near/minima"), np.arange(size), np.arange(2)[:, None])
     numbers = (bits >> np.uint64(32)).astype(np.uint32)
     return numbers[0] | np.uint32(1), numbers[1]
