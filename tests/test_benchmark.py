@@ -17,8 +17,8 @@ from clozeline.train.benchmark.tasks import read_tasks
 from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import load_start
-from clozeline.train.finetuning.regression import Regression, read_measured
+from clozeline.train.labelled.baseline import fit_bag_of_words
+from clozeline.train.labelled.rows import read_labelled
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -106,9 +106,9 @@ def test_results_are_kept_and_written(done, run):
     assert load_classifier(out / "CoLA").names == ("0", "1")
     stored = json.loads((out / "benchmark.json").read_bytes())
     assert [Result(**values) for values in stored["results"]] == results
-    before = (out / "STS-B" / "regression.json").stat().st_mtime_ns
+    before = (out / "STS-B" / "results" / "pretrained-150-0.json").stat().st_mtime_ns
     assert benchmark(run, tasks, out=out, config=config) == results
-    assert (out / "STS-B" / "regression.json").stat().st_mtime_ns == before
+    assert (out / "STS-B" / "results" / "pretrained-150-0.json").stat().st_mtime_ns == before
     [sts] = [task for task in tasks if task.name == "STS-B"]
     moved = Path(shutil.copy(sts.test[0], out / "moved.parquet"))
     of_moved = benchmark(run, [replace(sts, test=(str(moved),))], out=out, config=config)
@@ -116,7 +116,7 @@ def test_results_are_kept_and_written(done, run):
         found.values for found in results if found.task == "STS-B"
     ]
     other = FinetuneConfig(**{**config.to_dict(), "seed": 3})
-    with pytest.raises(InputError, match=r"regression of another config \(seed 0 there, 3 now"):
+    with pytest.raises(InputError, match=r"fine-tuning with another config \(seed 0 there, 3 now"):
         benchmark(run, tasks[1:], out=out, config=other)
 
 
@@ -181,18 +181,19 @@ def test_one_metric_needs_no_list(tmp_path):
     assert task.metrics == ("f1",)
 
 
+def read_scores(source):
+    config = {"text": "text", "text_pair": None, "label": "label", "is_regression": True}
+    return read_labelled(str(source), **config)
+
+
 def test_targets_must_be_finite_numbers(tmp_path):
     for value, message in (("much", "does not hold numbers"), ("nan", "row 2 is not a finite")):
         (tmp_path / "rows.csv").write_text(f"text,label\na,1\nb,{value}\n")
         with pytest.raises(InputError, match=message):
-            read_measured(str(tmp_path / "rows.csv"), text="text", text_pair=None, label="label")
+            read_scores(tmp_path / "rows.csv")
 
 
-def test_texts_without_words_are_one_line(run, tmp_path):
+def test_texts_without_words_are_one_line(tmp_path):
     pytest.importorskip("sklearn")
-    source = tmp_path / "rows.csv"
-    source.write_text("text,label\na,1\n!,2\n")
-    rows = read_measured(str(source), text="text", text_pair=None, label="label")
-    regression = Regression(load_start(run, CONFIG), rows, {}, CONFIG, torch.device("cpu"))
     with pytest.raises(InputError, match=r"rows\.csv: no row has a word of two letters or more"):
-        regression.bag_of_words()
+        fit_bag_of_words(["a", "!"], np.array([1.0, 2.0]), source="rows.csv")

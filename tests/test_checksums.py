@@ -13,7 +13,7 @@ from clozeline.train.artifacts.huggingface import load_model
 from clozeline.train.export.export import export
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.finetune import finetune
-from clozeline.train.finetuning.selection import HeldOut
+from clozeline.train.finetuning.hyperparameters import HeldOut
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY

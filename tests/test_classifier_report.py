@@ -1,4 +1,4 @@
-"""The report of a classifier: what is printed, stored and drawn of finished cells."""
+"""The report of a classifier: what is printed, stored and drawn of finished results."""
 
 import json
 import re
@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 
 from clozeline.train.cli import main
-from clozeline.train.finetuning.cells import Cell, CellKey, Start
-from clozeline.train.finetuning.report import FinetuneReport, Mistake, label_efficiency_table
-from clozeline.train.finetuning.selection import HeldOut, Selection
-from clozeline.train.finetuning.training import Plan
+from clozeline.train.finetuning.hyperparameters import HeldOut, Selection
+from clozeline.train.finetuning.label_efficiency import label_efficiency_table
+from clozeline.train.finetuning.report import FinetuneReport, Mistake
+from clozeline.train.finetuning.results import ModelKey, ModelResult, Start
+from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.view.view import make_site
@@ -33,10 +34,10 @@ SELECTION = Selection(
 )
 
 
-def cell(start: Start, examples: int, seed: int, right: int) -> Cell:
+def result(start: Start, examples: int, seed: int, right: int) -> ModelResult:
     """So many of 100 test rows are right, and one fewer of another test set."""
-    return Cell(
-        key=CellKey(start=start, examples=examples, seed=seed),
+    return ModelResult(
+        key=ModelKey(start=start, examples=examples, seed=seed),
         scores=Scores(("bad", "good"), np.array([[right - 40, 60 - right + 40], [0, 40]])),
         also={"imdb": Scores(("bad", "good"), np.array([[right - 41, 101 - right], [0, 40]]))},
         selection=None if start == "bag_of_words" else SELECTION,
@@ -44,15 +45,15 @@ def cell(start: Start, examples: int, seed: int, right: int) -> Cell:
 
 
 def report(sizes: tuple[int, ...] = (100, 1000)) -> FinetuneReport:
-    cells = [
-        *(cell("bag_of_words", n, 0, 70) for n in sizes),
-        *(cell("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
-        *(cell("pretrained", n, seed, 80 + 4 * seed) for n in sizes for seed in (0, 1)),
+    results = [
+        *(result("bag_of_words", n, 0, 70) for n in sizes),
+        *(result("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
+        *(result("pretrained", n, seed, 80 + 4 * seed) for n in sizes for seed in (0, 1)),
     ]
     return FinetuneReport(
         is_new=True,
-        cells=tuple(cells),
-        chosen=CellKey(start="pretrained", examples=sizes[-1], seed=1),
+        results=tuple(results),
+        chosen=ModelKey(start="pretrained", examples=sizes[-1], seed=1),
         calibration=Calibration.of(
             np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1]), temperature=1.5
         ),
@@ -86,8 +87,8 @@ def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all() -> None:
         (start, n) for n in (100, 1000) for start in ("pretrained", "from_scratch", "bag_of_words")
     ]
     point = found.points()[3]
-    assert (point.mean, point.deviation) == pytest.approx((0.82, 0.04 / 2**0.5))
-    assert point.mean_on("imdb") == pytest.approx(0.81)
+    assert (point.mean(), point.deviation()) == pytest.approx((0.82, 0.04 / 2**0.5))
+    assert point.mean("imdb") == pytest.approx(0.81)
 
 
 def test_the_report_survives_json() -> None:

@@ -20,17 +20,17 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import InputError, JobFailedError
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.classifier_folder import read_report
 from clozeline.train.cli import main
-from clozeline.train.finetuning.cells import Cell
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.hyperparameters import Selection
 from clozeline.train.finetuning.report import FinetuneReport
-from clozeline.train.finetuning.selection import Selection
-from clozeline.train.finetuning.training import Plan
+from clozeline.train.finetuning.results import ModelResult
+from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.inference.predict import Prediction, load_any_classifier, predict
 from clozeline.train.labelled.rows import Texts
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -101,9 +101,9 @@ def pairs(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFac
     return out
 
 
-def selection_of(cell: Cell) -> Selection:
-    assert cell.selection is not None
-    return cell.selection
+def selection_of(result: ModelResult) -> Selection:
+    assert result.selection is not None
+    return result.selection
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -147,10 +147,10 @@ def test_baselines_are_reported_on_the_same_test_rows(
     pytest.importorskip("sklearn")
     config = replace(CONFIG, epochs=1, from_scratch=True, baseline=True, max_examples=300)
     report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
-    starts = [cell.key.start for cell in report.cells]
+    starts = [result.key.start for result in report.results]
     assert starts == ["bag_of_words", "from_scratch", "pretrained"]
-    assert {cell.key.examples for cell in report.cells} == {300}
-    assert {cell.scores.examples for cell in report.cells} == {200}
+    assert {result.key.examples for result in report.results} == {300}
+    assert {result.scores.examples for result in report.results} == {200}
     values = json.loads((tmp_path / "out" / "report.json").read_text())
     assert values["bag_of_words"]["accuracy"] > 0.95
     assert values["from_scratch"]["accuracy"] < values["bag_of_words"]["accuracy"]
@@ -278,10 +278,10 @@ def test_a_full_disk_leaves_no_half_of_a_classifier(
 ) -> None:
     with (
         no_file_longer_than(20_000),
-        pytest.raises(JobFailedError, match="free disk space and rerun"),
+        pytest.raises(InputError, match=r"pretrained-16-0\.safetensors cannot be written .*; free"),
     ):
         finetune(run, rows[0], out=tmp_path / "out", config=QUICK)
-    assert list(tmp_path.iterdir()) == []
+    assert list(contents(tmp_path)) == ["out/results/job.json"]
 
 
 def test_a_folder_gives_back_the_model(classifier: Path) -> None:
@@ -339,7 +339,7 @@ def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Pa
     one, two = ((tmp_path / str(i) / "model.safetensors").read_bytes() for i in (0, 1))
     assert one == two
     assert reports[0].chosen == reports[1].chosen
-    selections = [[cell.selection for cell in report.cells] for report in reports]
+    selections = [[result.selection for result in report.results] for report in reports]
     assert selections[0] == selections[1]
     assert reports[0].finetuned.scores.examples != reports[1].finetuned.scores.examples
 
@@ -349,17 +349,17 @@ def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(
 ) -> None:
     config = replace(QUICK, max_examples=60, seeds=3)
     report = finetune(run, rows[0], out=tmp_path / "all", test_source=rows[1], config=config)
-    losses = {cell.key.seed: selection_of(cell).held_out.loss for cell in report.cells}
+    losses = {result.key.seed: selection_of(result).held_out.loss for result in report.results}
     assert len(set(losses.values())) == 3
     assert losses[report.chosen.seed] == min(losses.values())
     metadata = json.loads((tmp_path / "all" / "classifier.json").read_text())
     assert metadata["temperature"] == selection_of(report.finetuned).held_out.temperature
     (point,) = report.points()
-    accuracies = [cell.scores.accuracy for cell in report.cells]
+    accuracies = [result.scores.accuracy for result in report.results]
     assert list(point.accuracies) == accuracies
-    assert point.mean == pytest.approx(np.mean(accuracies))
-    assert point.deviation == pytest.approx(np.std(accuracies, ddof=1))
-    shown = f"accuracy {point.mean:.4f} ± {point.deviation:.4f} (3 seeds)"
+    assert point.mean() == pytest.approx(np.mean(accuracies))
+    assert point.deviation() == pytest.approx(np.std(accuracies, ddof=1))
+    shown = f"accuracy {point.mean():.4f} ± {point.deviation():.4f} (3 seeds)"
     assert shown in "\n".join(report.lines())
 
 
@@ -374,7 +374,7 @@ def test_the_learning_rate_is_searched_and_stored(
     assert {3e-4, 1e-3, 3e-3} <= set(rates)
     assert selection.held_out.rows == 40  # of few rows each is held out once
     assert selection.held_out.loss == min(held_out.loss for _, held_out in selection.tried)
-    (stored,) = json.loads((tmp_path / "out" / "report.json").read_text())["cells"]
+    (stored,) = json.loads((tmp_path / "out" / "report.json").read_text())["results"]
     assert stored["selection"]["plan"]["learning_rate"] == selection.plan.learning_rate
     again = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
     assert not again.is_new
@@ -444,7 +444,7 @@ def efficiency(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPa
 
 def test_every_model_is_trained_on_every_size_with_every_seed(efficiency: Path) -> None:
     values = json.loads((efficiency / "report.json").read_text())
-    keys = [(cell["examples"], cell["start"], cell["seed"]) for cell in values["cells"]]
+    keys = [(result["examples"], result["start"], result["seed"]) for result in values["results"]]
     neural = [
         (size, start, seed)
         for size in (20, 50, 120)
@@ -454,15 +454,15 @@ def test_every_model_is_trained_on_every_size_with_every_seed(efficiency: Path) 
     # Bag-of-words has no other randomness than the choice of rows.
     counts = [(size, "bag_of_words", seed) for size in (20, 50) for seed in (0, 1)]
     assert sorted(keys) == sorted([*neural, *counts, (120, "bag_of_words", 0)])
-    for cell in values["cells"]:  # the other test set is the same one, by another column
-        assert [scores["confusion"] for scores in cell["also"].values()] == [
-            cell["scores"]["confusion"]
+    for result in values["results"]:  # the other test set is the same one, by another column
+        assert [scores["confusion"] for scores in result["also"].values()] == [
+            result["scores"]["confusion"]
         ]
     # Nothing was searched; only what may become the classifier has results of its own seed.
     held_out = {
-        (cell["examples"], cell["start"]): cell["selection"]["held_out"]["rows"]
-        for cell in values["cells"]
-        if cell["selection"]
+        (result["examples"], result["start"]): result["selection"]["held_out"]["rows"]
+        for result in values["results"]
+        if result["selection"]
     }
     assert held_out == {key[:2]: 120 * (key[:2] == (120, "pretrained")) for key in neural}
     points = [(point["examples"], point["start"]) for point in values["label_efficiency"]]
@@ -478,31 +478,31 @@ def test_the_curve_is_a_table_and_a_figure(efficiency: Path) -> None:
     assert all(line.count("±") >= 2 for line in lines[start : start + 3])
     assert (efficiency / "label_efficiency.svg").read_bytes().startswith(b"<?xml")
     assert (efficiency / "label_efficiency.png").read_bytes().startswith(b"\x89PNG")
-    assert not (efficiency / "cells").exists()
+    assert not (efficiency / "results").exists()
 
 
-def test_a_killed_comparison_continues_with_the_missing_cells(
+def test_a_killed_comparison_continues_with_the_missing_models(
     run: Path, rows: tuple[str, str], efficiency: Path, tmp_path: Path
 ) -> None:
     out, others = tmp_path / "out", [f"{rows[1]}?text=second"]
     code = (
         "import os, sys; from pathlib import Path\n"
         "from tests.test_finetune import EFFICIENCY\n"
-        "from clozeline.train.finetuning.cells import CellStore\n"
+        "from clozeline.train.finetuning.results import ResultStore\n"
         "from clozeline.train.finetuning.finetune import finetune\n"
         "run, train, test, out = sys.argv[1:]\n"
-        "write = CellStore.write\n"
-        "def write_or_die(store, cell, weights=None):\n"
-        "    write(store, cell, weights)\n"
-        "    if cell.key.name == 'pretrained-120-0': os._exit(9)\n"
-        "CellStore.write = write_or_die\n"
+        "write = ResultStore.write\n"
+        "def write_or_die(store, result, weights=None):\n"
+        "    write(store, result, weights)\n"
+        "    if result.key.name == 'pretrained-120-0': os._exit(9)\n"
+        "ResultStore.write = write_or_die\n"
         "finetune(Path(run), train, out=Path(out), test_source=test,\n"
         "         also_test=[f'{test}?text=second'], config=EFFICIENCY)\n"
     )
     args = [sys.executable, "-c", code, str(run), *rows, str(out)]
     assert subprocess.run(args, capture_output=True).returncode == 9
-    finished = {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()}
-    assert len(finished) == 1 + 16 + 1  # the job, all cells but the last, weights of the candidate
+    finished = {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()}
+    assert len(finished) == 1 + 16 + 1  # the job, all but the last, a candidate's weights
 
     def again(config: FinetuneConfig = EFFICIENCY, *, resume: bool) -> FinetuneReport:
         return finetune(
@@ -514,7 +514,7 @@ def test_a_killed_comparison_continues_with_the_missing_cells(
         again(resume=False)
     with pytest.raises(InputError, match=r"with another config \(epochs 1 there, 2 now\)"):
         again(replace(EFFICIENCY, epochs=2), resume=True)
-    assert {path: path.stat().st_mtime_ns for path in (out / "cells").iterdir()} == finished
+    assert {path: path.stat().st_mtime_ns for path in (out / "results").iterdir()} == finished
     assert again(resume=True).is_new
     assert contents(out) == contents(efficiency)
 
@@ -561,7 +561,7 @@ def test_a_label_that_only_the_test_file_has_is_an_error(
 def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("text,label\nw1,0\nw2,0\nw3,0\n")
     with pytest.raises(
-        InputError, match="all 2 rows have the label '0', but a classifier needs two classes"
+        InputError, match="all 3 rows have the label '0', but a classifier needs two classes"
     ):
         finetune(run, str(tmp_path / "x.csv"), out=tmp_path / "out", config=CONFIG)
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.cli import main
 from clozeline.train.engine.distributed import World
-from clozeline.train.finetuning.cells import CellKey
-from clozeline.train.finetuning.comparison import share_of
+from clozeline.train.finetuning.compared_models import share_of
+from clozeline.train.finetuning.results import ModelKey
 from tests.support.small_runs import write_small_run
 from tests.support.two_processes import ROOT, TORCHRUN
 from tests.test_finetune import MODEL, TOKENIZER, contents, one_thread, write_rows
@@ -51,12 +51,12 @@ def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path
         "import os, sys\n"
         "from pathlib import Path\n"
         "from clozeline.train.engine.distributed import join_world\n"
-        "from clozeline.train.finetuning.cells import CellStore\n"
+        "from clozeline.train.finetuning.results import ResultStore\n"
         "with join_world() as world:\n"
         "    for name in ('shared', os.environ['RANK']):\n"
-        "        cells = CellStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"
+        "        store = ResultStore(Path(sys.argv[1]) / name, {}, resume=False, overwrite=False)\n"
         "        world.any(False)  # a new store empties its folder\n"
-        "        cells.check_shared(world)\n"
+        "        store.check_shared(world)\n"
         "        sys.stdout.write(name + ' is shared\\n')\n"  # in one piece: two processes print
         "        sys.stdout.flush()\n"
     )
@@ -74,7 +74,7 @@ def test_a_folder_that_not_all_processes_see_is_refused_before_training(tmp_path
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 def test_each_model_has_one_process_and_the_largest_have_different_ones(size: int) -> None:
     keys = [
-        CellKey(start=start, examples=examples, seed=0)
+        ModelKey(start=start, examples=examples, seed=0)
         for examples in (100, 1000, 10000)
         for start in ("bag_of_words", "from_scratch", "pretrained")
     ]

@@ -32,7 +32,7 @@ def check_kind(out: AnyPath, kind: str, *, is_own: bool) -> None:
 def check_replaceable(out: Path, kind: str, *, own: Iterable[str]) -> None:
     """Raises InputError where replacing the folder would remove files that match no `own` pattern.
 
-    Patterns are those of fnmatch, for paths relative to the folder: "config.json", "cells/*".
+    Patterns are those of fnmatch, for paths relative to the folder: "config.json", "results/*".
     """
     patterns = (LOCK, *own)
     files = [path for path in out.rglob("*") if path.is_symlink() or not path.is_dir()]

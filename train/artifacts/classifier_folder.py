@@ -6,7 +6,7 @@
     DIR/report.json         scores on held-out rows, and what they are compared with
     DIR/SHA256SUMS          of these files
 
-The folder is whole or absent, except for DIR/cells/, the results of an unfinished comparison.
+The folder is whole or absent, except for DIR/results/, those of an unfinished comparison.
 """
 
 import os
@@ -29,13 +29,13 @@ CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "report.json",
     "tokenizer",
 )
-CELLS, JOB = "cells", "job.json"
-CELL = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
+RESULTS, JOB = "results", "job.json"
+RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
     *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*"),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
-    f"{CELLS}/*",
+    f"{RESULTS}/*",
 )
 
 
@@ -46,7 +46,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def read_report(folder: Path) -> dict[str, Any]:
     """The content of report.json. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, REPORT, ("finetuned", "cells", "near_copies", "notes"))
+    return _read_json(folder, REPORT, ("finetuned", "results", "near_copies", "notes"))
 
 
 def is_classifier(folder: Path) -> bool:
@@ -57,7 +57,7 @@ def is_classifier(folder: Path) -> bool:
 def check_room(folder: Path, *, overwrite: bool) -> None:
     """Raises InputError where the folder cannot be written, or has foreign files in it."""
     restore_folder(folder)
-    is_own = is_classifier(folder) or _has_cells(folder)
+    is_own = is_classifier(folder) or _has_results(folder)
     check_kind(folder, "a classifier", is_own=is_own)
     if overwrite or not is_classifier(folder):
         check_replaceable(folder, "a classifier", own=OWN_FILES)
@@ -66,11 +66,11 @@ def check_room(folder: Path, *, overwrite: bool) -> None:
         raise InputError(f"{above} is not writable; give another --out.")
 
 
-def _has_cells(folder: Path) -> bool:
-    """Whether cells/ is ours; a process may have been killed before it wrote cells/job.json."""
-    cells = folder / CELLS
-    names = [name for name in names_in(cells) if not name.startswith(".")]
-    return cells.is_dir() and (JOB in names or all(map(CELL.fullmatch, names)))
+def _has_results(folder: Path) -> bool:
+    """Whether results/ is ours; a process may have been killed before it wrote results/job.json."""
+    results = folder / RESULTS
+    names = [name for name in names_in(results) if not name.startswith(".")]
+    return results.is_dir() and (JOB in names or all(map(RESULT.fullmatch, names)))
 
 
 def _read_json(folder: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:

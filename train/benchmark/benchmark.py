@@ -5,38 +5,28 @@
     STS-B            5,749  pearson               ...
     mean                                          ...
 
-Classification is `clozeline finetune`, into a folder per task; a regression keeps its scores only.
+Classification is `clozeline finetune`, into a folder per task; a regression keeps its results only.
 Finished tasks are kept when the command is rerun.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from clozeline.pipeline.common.counter_rng import permutation, stream_key
-from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
-from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS, Task, is_benchmark
 from clozeline.train.engine.distributed import join_world
-from clozeline.train.finetuning.cells import SHOWN, Start
+from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import finetune, load_start, weights_digest
-from clozeline.train.finetuning.regression import Regression, read_measured
-from clozeline.train.labelled.baseline import has_sklearn
-from clozeline.train.labelled.correlations import Correlations
-from clozeline.train.labelled.scores import Scores
-
-REGRESSION_RESULTS = "regression.json"
-
-Score = TypeVar("Score", Scores, Correlations)
-#: The scores of each compared model on each test table, by seed.
-ByStart = dict[Start, list[dict[str, Score]]]
+from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.job import read_job
+from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +64,8 @@ def benchmark(
     for task in tasks:
         print(f"{task.name}: {task.train}", file=sys.stderr)
         of_task = replace(config, text=task.text, text_pair=task.text_pair, label=task.label)
-        run_task = _regression if task.is_regression else _classification
-        results += run_task(run, task, out / task.name, of_task, overwrite)
-    _write(out / RESULTS, {"run": str(run), "results": results})
+        results += _run(run, task, out / task.name, of_task, overwrite=overwrite)
+    write_json(out / RESULTS, {"run": str(run), "results": results}, default=asdict)
     return results
 
 
@@ -101,120 +90,43 @@ def as_table(results: Sequence[Result]) -> Iterator[str]:
     yield _row("mean", "", "", *means)
 
 
-def _classification(
-    run: Path, task: Task, out: Path, config: FinetuneConfig, overwrite: bool
-) -> list[Result]:
+def _run(
+    run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
+) -> Iterator[Result]:
+    """Fine-tune on a task; a result per test table and metric."""
     first, *others = task.test
-    report = finetune(
-        run,
-        task.train,
-        out=out,
-        test_source=first,
-        also_test=others,
-        config=config,
-        resume=True,
-        overwrite=overwrite,
-    )
-    by_start: dict[Start, list[dict[str, Scores]]] = {}
-    for cell in report.cells:
-        by_start.setdefault(cell.key.start, []).append({first: cell.scores, **cell.also})
-    return _results(task, report.rows, by_start, CLASSIFICATION)
+    if task.is_regression:
+        found = _regression(run, task, out, config, overwrite=overwrite)
+    else:
+        found = finetune(
+            *(run, task.train),
+            out=out,
+            test_source=first,
+            also_test=others,
+            config=config,
+            resume=True,
+            overwrite=overwrite,
+        ).results
+    metrics: dict[str, Callable[[Any], float]] = {**CLASSIFICATION, **REGRESSION}
+    for test in task.test:
+        for metric in task.metrics:
+            values: dict[Start, list[float]] = {}
+            for result in found:
+                scores = result.scores if test == first else result.also[test]
+                values.setdefault(result.key.start, []).append(metrics[metric](scores))
+            rows = found[0].key.examples
+            yield Result(task=task.name, test=test, rows=rows, metric=metric, values=values)
 
 
 def _regression(
-    run: Path, task: Task, out: Path, config: FinetuneConfig, overwrite: bool
-) -> list[Result]:
-    train, *tests = (
-        read_measured(source, text=task.text, text_pair=task.text_pair, label=task.label)
-        for source in (task.train, *task.test)
-    )
-    if config.max_examples is not None:
-        order = permutation(stream_key(config.seed, "finetune/examples"), len(train.targets))
-        train = train.take(order[: config.max_examples])
-    start = load_start(run, config)
-    job = {
-        **config.to_dict(),
-        "pretrained": weights_digest(start.weights),
-        "tokenizer": start.tokenizer.digest,
-        "rows": [part.digest() for part in (train, *tests)],
-    }
-    by_start = None if overwrite else _stored(out, job, task.test)
-    if by_start is None:
-        with join_world() as world:
-            by_name = dict(zip(task.test, tests, strict=True))
-            by_start = _compare(Regression(start, train, by_name, config, world.device), config)
-        out.mkdir(parents=True, exist_ok=True)
-        _write(out / REGRESSION_RESULTS, {"job": job, "scores": by_start})
-    return _results(task, len(train.targets), by_start, REGRESSION)
-
-
-def _compare(regression: Regression, config: FinetuneConfig) -> ByStart[Correlations]:
-    by_start: ByStart[Correlations] = {}
-    if config.baseline and has_sklearn():
-        by_start["bag_of_words"] = [regression.bag_of_words()]
-    if config.has_from_scratch:
-        by_start["from_scratch"] = [
-            regression.fine_tuned(is_pretrained=False, seed=seed) for seed in config.all_seeds
-        ]
-    by_start["pretrained"] = [
-        regression.fine_tuned(is_pretrained=True, seed=seed) for seed in config.all_seeds
-    ]
-    return by_start
-
-
-def _stored(out: Path, job: dict[str, Any], tests: Sequence[str]) -> ByStart[Correlations] | None:
-    """The scores of a finished regression, matched to the tests by order, as paths may change.
-
-    Raises InputError if it was another regression.
-    """
-    path = out / REGRESSION_RESULTS
-    if not path.exists():
-        return None
-    with json_values(path, "give --overwrite") as stored:
-        by_start: ByStart[Correlations] = {
-            start: [
-                {
-                    test: Correlations(**scores)
-                    for test, scores in zip(tests, of_seed.values(), strict=True)
-                }
-                for of_seed in of_start
-            ]
-            for start, of_start in stored["scores"].items()
-        }
-        differs = differences(stored["job"], job)
-    if differs:
-        raise InputError(
-            f"{out} holds a regression of another config ({'; '.join(differs)}). Give another "
-            "--out, or --overwrite."
-        )
-    return by_start
-
-
-def _results(
-    task: Task,
-    rows: int,
-    by_start: ByStart[Score],
-    metrics: Mapping[str, Callable[[Score], float]],
-) -> list[Result]:
-    """A result per test table and metric."""
-    return [
-        Result(
-            task=task.name,
-            test=test,
-            rows=rows,
-            metric=metric,
-            values={
-                start: [metrics[metric](scores[test]) for scores in of_seeds]
-                for start, of_seeds in by_start.items()
-            },
-        )
-        for test in task.test
-        for metric in task.metrics
-    ]
-
-
-def _write(path: Path, values: dict[str, Any]) -> None:
-    write_json(path, values, default=asdict)
+    run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
+) -> Sequence[ModelResult[Any]]:
+    """The results of the compared models; OUT/results keeps them."""
+    first, *others = task.test
+    job = read_job(run, task.train, first, others, config, is_regression=True)
+    store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)
+    with join_world() as world:
+        return train_all(ComparedModels(job, world.device), store, world)
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -25,7 +25,7 @@ from clozeline.train.artifacts.classifier_folder import (
 )
 from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
-from clozeline.train.finetuning.training import predict_logits
+from clozeline.train.finetuning.training_loop import predict_logits
 from clozeline.train.labelled.calibration import Floats, softmax
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Texts

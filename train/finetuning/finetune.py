@@ -7,17 +7,13 @@ random weights, and all of them on fewer training rows. All see the same part of
 difference is what pretraining was worth. The test rows are the same, and used for scores only.
 """
 
-import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
@@ -28,31 +24,23 @@ from clozeline.train.artifacts.classifier_folder import (
     read_metadata,
     read_report,
 )
-from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
-from clozeline.train.artifacts.run import with_dropout
-from clozeline.train.engine.distributed import World, is_restart, join_world
+from clozeline.train.engine.distributed import is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.engine.malloc import disable_malloc_trim
-from clozeline.train.finetuning.cells import CellStore, is_unfinished
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
-from clozeline.train.finetuning.comparison import TEST, ComparedModels, train_all
+from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.job import TEST, Job, read_job
 from clozeline.train.finetuning.report import FinetuneReport, summarize
+from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
 from clozeline.train.labelled.baseline import has_sklearn
-from clozeline.train.labelled.rows import (
-    COLUMNS,
-    Labelled,
-    class_names,
-    hold_out,
-    read_labelled,
-    read_named,
-    sample,
-)
+from clozeline.train.labelled.rows import lone_labels
+from clozeline.train.labelled.scores import Scores
 
 #: How long a process that has nothing left to train waits for the others.
 PATIENCE = timedelta(days=30)
 NO_SKLEARN = (
-    "bag-of-words was not measured: scikit-learn is not installed; "
+    "bag-of-words is not measured: scikit-learn is not installed; "
     "`pip install 'clozeline[baseline]'`"
 )
 
@@ -78,13 +66,40 @@ def finetune(
     InputError for whatever the user can fix.
     """
     out = out.resolve()  # follow a link: renaming would replace the link, not its folder
-    sources = (run, train_source, test_source, also_test)
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
         resume = resume or world.any(is_restart())
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out, overwrite)))
         stack.enter_context(lost_process_in_one_line(world))
-        how: dict[str, Any] = {"resume": resume, "overwrite": overwrite, "options": options or {}}
-        return _finetune_into(out, *sources, config, world, **how)
+        job = read_job(run, train_source, test_source, also_test, config)
+        digests = job.digests()
+        existing = {"resume": resume, "overwrite": overwrite}
+        if world.broadcast_from_main(partial(_is_kept, out, digests, **existing)):
+            return world.broadcast_from_main(lambda: _finished(out, digests))
+        notes = _notes(run, job)
+        if world.is_main:
+            for note in notes:
+                print(f"note: {note}", file=sys.stderr)
+        store = world.broadcast_from_main(partial(ResultStore, out, digests, **existing))
+        store.check_shared(world)
+        disable_malloc_trim()
+        compared = ComparedModels(job, world.device)
+        results = train_all(compared, store, world)
+
+        def write() -> FinetuneReport:
+            best = min(filter(lambda r: compared.is_candidate(r.key), results), key=_held_out_loss)
+            classifier = _classifier(job, compared, store, best)
+            report = summarize(
+                *(results, best, compared.logits(classifier.model, TEST)),
+                train=job.train,
+                test=job.tests[TEST],
+                notes=notes,
+                sources={"run": str(run), "train": train_source, "test": test_source},
+            )
+            result: dict[str, Any] = {"report": report.to_dict(), "files": report.figures()}
+            save_classifier(out, classifier, job=digests, options=options or {}, **result)
+            return report
+
+        return world.broadcast_from_main(write)
 
 
 @contextmanager
@@ -94,132 +109,11 @@ def _own_folder(out: Path, overwrite: bool) -> Iterator[None]:
         yield
 
 
-def _finetune_into(
-    out: Path,
-    run: Path,
-    train_source: str,
-    test_source: str | None,
-    also_test: Sequence[str],
-    config: FinetuneConfig,
-    world: World,
-    *,
-    options: Mapping[str, Any],
-    **existing: bool,
-) -> FinetuneReport:
-    start = load_start(run, config)
-    train, test = read_rows(train_source, test_source, config)
-    tests = {TEST: test, **_read_others(also_test, config)}
-    _check_sizes(train, config)
-    job = _job(start, train, tests, config)
-    if world.broadcast_from_main(partial(_is_kept, out, job, **existing)):
-        return world.broadcast_from_main(lambda: _finished(out, job))
-    store = world.broadcast_from_main(partial(CellStore, out, job, **existing))
-    store.check_shared(world)
-    disable_malloc_trim()
-    compared = ComparedModels(start, train, tests, class_names(train), config, world.device)
-    cells, best, weights = train_all(compared, store, world)
-
-    def write() -> FinetuneReport:
-        assert best.selection is not None  # it is fine-tuned
-        classifier = Classifier(
-            model=compared.model_of(weights or store.read_weights(best.key)),
-            tokenizer=start.tokenizer,
-            names=compared.names,
-            text=config.text,
-            text_pair=config.text_pair,
-            max_seq_length=start.max_seq_length,
-            temperature=best.selection.held_out.temperature,
-        )
-        logits = compared.logits(classifier.model, TEST)
-        report = summarize(
-            *(cells, best, logits),
-            train=train,
-            test=test,
-            notes=_notes(run, start, config),
-            sources={"run": str(run), "train": train_source, "test": test_source},
-        )
-        result: dict[str, Any] = {"report": report.to_dict(), "files": report.figures()}
-        save_classifier(out, classifier, job=job, options=options, **result)
-        return report
-
-    return world.broadcast_from_main(write)
-
-
 def _is_kept(out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
     """Whether the folder has a classifier to keep instead of training again."""
     if overwrite or (resume and is_unfinished(out, job)):
         return False
     return is_classifier(out)
-
-
-def _read_others(sources: Sequence[str], config: FinetuneConfig) -> dict[str, Labelled]:
-    if TEST in sources:
-        raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
-    columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
-    return {source: read_named(source, **columns) for source in sources}
-
-
-def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
-    """The pretrained model, with the dropout, maximum length and pooling of the config."""
-    found = load_pretrained(run, seed=config.seed)
-    model = with_dropout(found.model, config.dropout)
-    max_seq_length = config.max_seq_length or found.max_seq_length
-    if max_seq_length > model.max_position_embeddings:
-        raise InputError(
-            f"max_seq_length is {max_seq_length}, but the model of {run} has only "
-            f"{model.max_position_embeddings} positions; give at most that."
-        )
-    pooling = config.pooling or found.pooling
-    return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
-
-
-def read_rows(
-    train_source: str, test_source: str | None, config: FinetuneConfig
-) -> tuple[Labelled, Labelled]:
-    """Training and test rows: each from its own source, or test rows held out of the first."""
-    read = partial(read_labelled, text=config.text, text_pair=config.text_pair, label=config.label)
-    train = read(train_source)
-    if test_source is None:
-        train, test = hold_out(train, share=config.test_share, seed=config.seed, are_classes=True)
-    else:
-        test = read(test_source)
-    if config.max_examples is not None:
-        train = sample(train, config.max_examples, seed=config.seed)
-    return train, test
-
-
-def _notes(run: Path, start: Pretrained, config: FinetuneConfig) -> tuple[str, ...]:
-    notes = []
-    if "pooler" in start.absent and start.pooling == "cls":
-        notes.append(f"{run} has no pooler; it was drawn from the seed.")
-    if config.baseline and not has_sklearn():
-        notes.append(NO_SKLEARN)
-    return tuple(notes)
-
-
-def _check_sizes(train: Labelled, config: FinetuneConfig) -> None:
-    """Raises InputError if a training size exceeds the number of training rows."""
-    *_, largest = config.sizes(len(train))
-    if largest > len(train):
-        raise InputError(
-            f"label_efficiency asks for {largest:,} rows, but there are {len(train):,} training "
-            "rows; give fewer."
-        )
-
-
-def _job(
-    start: Pretrained, train: Labelled, tests: Mapping[str, Labelled], config: FinetuneConfig
-) -> dict[str, Any]:
-    """What the classifier and its report depend on; compared when the command is rerun."""
-    return {
-        **config.to_dict(),
-        "max_seq_length": start.max_seq_length,
-        "pooling": start.pooling,
-        "pretrained": weights_digest(start.weights),
-        "tokenizer": start.tokenizer.digest,
-        "training rows": train.digest(),
-        **{f"{name} rows": rows.digest() for name, rows in tests.items()},
-    }
 
 
 def _finished(out: Path, job: dict[str, Any]) -> FinetuneReport:
@@ -232,10 +126,30 @@ def _finished(out: Path, job: dict[str, Any]) -> FinetuneReport:
     return FinetuneReport.from_dict(read_report(out))
 
 
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
-    """sha256, hex, of all weights by name."""
-    digest = hashlib.sha256()
-    for name, value in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(value.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+def _notes(run: Path, job: Job) -> tuple[str, ...]:
+    notes = lone_labels(job.train)
+    if "pooler" in job.start.absent and job.start.pooling == "cls":
+        notes.append(f"{run} has no pooler; it was drawn from the seed.")
+    if job.config.baseline and not has_sklearn():
+        notes.append(NO_SKLEARN)
+    return tuple(notes)
+
+
+def _held_out_loss(result: ModelResult[Scores]) -> float:
+    assert result.selection is not None  # candidates are fine-tuned
+    return result.selection.held_out.loss
+
+
+def _classifier(
+    job: Job, compared: ComparedModels, store: ResultStore, best: ModelResult[Scores]
+) -> Classifier:
+    assert best.selection is not None  # it is fine-tuned
+    return Classifier(
+        model=compared.model_of(store.read_weights(best.key)),
+        tokenizer=job.start.tokenizer,
+        names=job.names,
+        text=job.config.text,
+        text_pair=job.config.text_pair,
+        max_seq_length=job.start.max_seq_length,
+        temperature=best.selection.held_out.temperature,
+    )

@@ -1,20 +1,24 @@
 """The fine-tuning report: scores of the classifier and of the models it is compared with.
 
-cells, the classifier's test logits  ->  lines for a terminal, report.json, figures
+results, the classifier's test logits  ->  lines for a terminal, report.json, figures
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
 
-from clozeline.train.finetuning.cells import SHOWN, Cell, CellKey, Start
-from clozeline.train.finetuning.figure import draw_label_efficiency
-from clozeline.train.finetuning.training import Logits
+from clozeline.train.finetuning.label_efficiency import (
+    Point,
+    draw_label_efficiency,
+    label_efficiency_table,
+    points_of,
+)
+from clozeline.train.finetuning.results import SHOWN, ModelKey, ModelResult, Start
+from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.calibration import Calibration, softmax
 from clozeline.train.labelled.duplicates import near_duplicates
 from clozeline.train.labelled.rows import Labelled, class_ids
@@ -23,39 +27,6 @@ from clozeline.train.labelled.scores import Scores
 MISTAKES = 10  # how many are listed, the most confident first
 SHOWN_TEXT = 300  # characters of a text
 IMBALANCE = 3  # a class with this many times the rows of another is worth a note
-
-
-@dataclass(frozen=True, kw_only=True)
-class Point:
-    """One model trained on `examples` rows: its accuracy for each seed."""
-
-    start: Start
-    examples: int
-    accuracies: tuple[float, ...]  # one per seed
-    also: dict[str, tuple[float, ...]]  # on other test sets, by source
-
-    @property
-    def mean(self) -> float:
-        """Mean accuracy on the test rows over the seeds."""
-        return self.mean_on(None)
-
-    @property
-    def deviation(self) -> float:
-        """Sample standard deviation over the seeds; 0 for a single seed."""
-        return self.deviation_on(None)
-
-    def mean_on(self, source: str | None) -> float:
-        """Like `mean`, on another test set; None: on the test rows."""
-        return float(np.mean(self.accuracies_on(source)))
-
-    def deviation_on(self, source: str | None) -> float:
-        """Like `deviation`, on another test set; None: on the test rows."""
-        found = self.accuracies_on(source)
-        return float(np.std(found, ddof=1)) if len(found) > 1 else 0.0
-
-    def accuracies_on(self, source: str | None) -> tuple[float, ...]:
-        """The accuracy of each seed on another test set; None: on the test rows."""
-        return self.accuracies if source is None else self.also[source]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +45,8 @@ class FinetuneReport:
     """The result of a call to `finetune`."""
 
     is_new: bool  # False: there was nothing to do
-    cells: tuple[Cell, ...]
-    chosen: CellKey  # the cell that became the classifier
+    results: tuple[ModelResult[Scores], ...]
+    chosen: ModelKey  # the model that became the classifier
     calibration: Calibration
     mistakes: tuple[Mistake, ...]  # the most confident first
     class_counts: dict[str, int]  # training rows
@@ -84,15 +55,15 @@ class FinetuneReport:
     sources: dict[str, str | None]  # RUN, TRAIN and --test as given, for the record
 
     @property
-    def finetuned(self) -> Cell:
+    def finetuned(self) -> ModelResult[Scores]:
         """The result of the classifier."""
-        return next(cell for cell in self.cells if cell.key == self.chosen)
+        return next(result for result in self.results if result.key == self.chosen)
 
     def scores(self, start: Start) -> Scores | None:
         """Scores of a model trained on all rows (chosen or first seed); None if not trained."""
-        found = (c for c in self.cells if (c.key.start, c.key.examples) == (start, self.rows))
-        cell = self.finetuned if start == "pretrained" else next(found, None)
-        return cell.scores if cell else None
+        found = (r for r in self.results if (r.key.start, r.key.examples) == (start, self.rows))
+        result = self.finetuned if start == "pretrained" else next(found, None)
+        return result.scores if result else None
 
     @property
     def rows(self) -> int:
@@ -101,21 +72,10 @@ class FinetuneReport:
 
     def points(self) -> list[Point]:
         """The accuracies over seeds, by number of rows, then by model as in SHOWN."""
-        order = list(SHOWN)
-        cells = sorted(self.cells, key=lambda c: (c.key.examples, order.index(c.key.start)))
-        points = []
-        for (examples, start), group in groupby(cells, lambda c: (c.key.examples, c.key.start)):
-            of_seeds = list(group)
-            also = {
-                source: tuple(cell.also[source].accuracy for cell in of_seeds)
-                for source in of_seeds[0].also
-            }
-            accuracies = tuple(cell.scores.accuracy for cell in of_seeds)
-            points.append(Point(start=start, examples=examples, accuracies=accuracies, also=also))
-        return points
+        return points_of(self.results)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as report.json stores them."""
+        """As report.json stores it."""
         others: tuple[Start, ...] = ("from_scratch", "bag_of_words")
         scores = {start: self.scores(start) for start in others}
         selection = self.finetuned.selection
@@ -128,7 +88,7 @@ class FinetuneReport:
             "finetuned": self.finetuned.scores.to_dict(),
             **{name: found.to_dict() if found else None for name, found in scores.items()},
             "label_efficiency": [
-                {**asdict(point), "mean": point.mean, "deviation": point.deviation}
+                {**asdict(point), "mean": point.mean(), "deviation": point.deviation()}
                 for point in self.points()
             ],
             "calibration": self.calibration.to_dict(),
@@ -136,7 +96,7 @@ class FinetuneReport:
             "class_counts": self.class_counts,
             "near_copies": self.near_copies,
             "notes": list(self.notes),
-            "cells": [cell.to_dict() for cell in self.cells],
+            "results": [result.to_dict() for result in self.results],
         }
 
     @classmethod
@@ -144,8 +104,8 @@ class FinetuneReport:
         """The report of a finished folder."""
         return cls(
             is_new=False,
-            cells=tuple(map(Cell.from_dict, values["cells"])),
-            chosen=CellKey(start="pretrained", examples=values["examples"], seed=values["seed"]),
+            results=tuple(map(ModelResult.from_dict, values["results"])),
+            chosen=ModelKey(start="pretrained", examples=values["examples"], seed=values["seed"]),
             calibration=Calibration.from_dict(values["calibration"]),
             mistakes=tuple(Mistake(**mistake) for mistake in values["mistakes"]),
             class_counts=values["class_counts"],
@@ -156,19 +116,20 @@ class FinetuneReport:
 
     def lines(self) -> list[str]:
         """For a terminal: the classes, the compared models, label efficiency, calibration."""
-        cell, calibration = self.finetuned, self.calibration
-        assert cell.selection is not None  # it is fine-tuned
+        result, calibration = self.finetuned, self.calibration
+        selection = result.selection
+        assert selection is not None  # it is fine-tuned
         points = self.points()
         return [
-            *cell.scores.table(),
+            *result.scores.table(),
             "",
             *(f"{SHOWN[p.start]:>20}  {_accuracy(p)}" for p in points if p.examples == self.rows),
             *label_efficiency_table(points),
             "",
-            f"chosen on training rows: {cell.selection.line()}",
+            f"{'chosen on training rows' if selection.tried else 'as given'}: {selection.line()}",
             f"calibration error {calibration.error_before:.4f}, {calibration.error:.4f} at "
             f"temperature {calibration.temperature:.2f}",
-            f"{self.near_copies:,} of {cell.scores.examples:,} test rows have a near copy among "
+            f"{self.near_copies:,} of {result.scores.examples:,} test rows have a near copy among "
             "the training rows",
             *(f"note: {note}" for note in self.notes),
         ]
@@ -185,8 +146,8 @@ class FinetuneReport:
 
 
 def summarize(
-    cells: Sequence[Cell],
-    best: Cell,
+    results: Sequence[ModelResult[Any]],
+    best: ModelResult[Scores],
     logits: Logits,
     *,
     train: Labelled,
@@ -194,20 +155,20 @@ def summarize(
     notes: Sequence[str],
     sources: dict[str, str | None],
 ) -> FinetuneReport:
-    """The report of finished cells and of the classifier's logits for the test rows, [N, C]."""
+    """The report of finished results and of the classifier's logits for the test rows, [N, C]."""
     assert best.selection is not None  # it is fine-tuned
     names = best.scores.names
     temperature = best.selection.held_out.temperature
     counts = Counter(train.labels)
     class_counts = {name: counts[name] for name in names}
     notes = [*notes, *_imbalance(class_counts)]
-    if len({cell.key.examples for cell in cells}) > 1 and not has_matplotlib():
+    if len({result.key.examples for result in results}) > 1 and not has_matplotlib():
         notes.append("no figure was drawn: matplotlib is not installed.")
     labels = class_ids(test, names)
     is_near_copy = near_duplicates(test.texts.joined(), train.texts.joined())
     return FinetuneReport(
         is_new=True,
-        cells=tuple(cells),
+        results=tuple(results),
         chosen=best.key,
         calibration=Calibration.of(logits, labels, temperature=temperature),
         mistakes=tuple(_mistakes(softmax(logits, temperature), labels, names, test)),
@@ -218,23 +179,6 @@ def summarize(
     )
 
 
-def label_efficiency_table(points: Sequence[Point]) -> list[str]:
-    """Mean and deviation in percent, a line per number of rows; empty for a single one."""
-    sizes = sorted({point.examples for point in points})
-    if len(sizes) < 2:
-        return []
-    starts = [start for start in SHOWN if any(point.start == start for point in points)]
-    by_key = {(point.examples, point.start): point for point in points}
-    lines = []
-    for source in (None, *points[0].also):
-        title = f"accuracy on {source}, %" if source else "accuracy, %"
-        lines += ["", title, "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
-        for size in sizes:
-            cells = (_percent(by_key[size, start], source) for start in starts)
-            lines.append(f"{size:>10,}" + "".join(f"{cell:>16}" for cell in cells))
-    return lines
-
-
 def has_matplotlib() -> bool:
     """Whether figures can be drawn."""
     return find_spec("matplotlib") is not None
@@ -242,15 +186,10 @@ def has_matplotlib() -> bool:
 
 def _accuracy(point: Point) -> str:
     seeds = len(point.accuracies)
-    line = f"accuracy {point.mean:.4f}"
-    line += f" ± {point.deviation:.4f} ({seeds} seeds)" if seeds > 1 else ""
-    others = (f"{point.mean_on(source):.4f} on {source}" for source in point.also)
+    line = f"accuracy {point.mean():.4f}"
+    line += f" ± {point.deviation():.4f} ({seeds} seeds)" if seeds > 1 else ""
+    others = (f"{point.mean(source):.4f} on {source}" for source in point.also)
     return ", ".join([line, *others])
-
-
-def _percent(point: Point, source: str | None) -> str:
-    mean, deviation = 100 * point.mean_on(source), 100 * point.deviation_on(source)
-    return f"{mean:.1f} ± {deviation:.1f}" if len(point.accuracies) > 1 else f"{mean:.1f}"
 
 
 def _imbalance(class_counts: dict[str, int]) -> list[str]:

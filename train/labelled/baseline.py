@@ -1,4 +1,4 @@
-"""Bag-of-words, the baseline without pretraining: TF-IDF and logistic regression.
+"""Bag-of-words, the baseline without pretraining: TF-IDF and logistic (or ridge) regression.
 
 It sees which words and word pairs a text contains, weighted by how rare they are, and no other word
 order. It is strong on reviews, so every classifier is reported beside it, on the same rows and the
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import (
     Labelled,
-    Rows,
     Texts,
     class_ids,
     class_names,
@@ -67,37 +67,22 @@ def bag_of_words(train: Labelled, test: Labelled, names: Sequence[str]) -> Score
 
 
 def fit_bag_of_words(
-    texts: Sequence[str], labels: Rows, *, source: str, is_balanced: bool = False
-) -> Callable[[Sequence[str]], Rows]:
-    """Train on texts and their classes; returns a function that predicts classes of other texts.
+    texts: Sequence[str], labels: NDArray[Any], *, source: str, is_balanced: bool = False
+) -> Callable[[Sequence[str]], NDArray[Any]]:
+    """Train on texts and their classes, or numbers; returns a function that predicts those.
 
-    `is_balanced` gives every class the same total weight. Raises InputError if scikit-learn is not
-    installed, if no training row has a word, or if all training rows have one class.
+    Numbers (float labels) are learned by ridge regression. `is_balanced` gives every class the same
+    total weight. Raises InputError if scikit-learn is not installed, if no training row has a word,
+    or if all training rows have one class.
     """
-    if len(np.unique(labels)) < 2:
+    is_regression = labels.dtype.kind == "f"
+    if not is_regression and len(np.unique(labels)) < 2:
         raise InputError(
             f"the {len(labels)} sampled training rows all have the same class; sample more."
         )
-    features, counts = count_words(texts, source=source)
-    from sklearn.linear_model import LogisticRegression
-
-    weights = "balanced" if is_balanced else None
-    model = LogisticRegression(C=5, max_iter=1000, class_weight=weights).fit(counts, labels)
-
-    def predict(texts: Sequence[str]) -> Rows:
-        found: Rows = model.predict(features.transform(texts))
-        return found
-
-    return predict
-
-
-def count_words(texts: Sequence[str], *, source: str) -> tuple[Any, Any]:
-    """TF-IDF of words and word pairs, fitted on the texts, and the features of these texts.
-
-    Raises InputError without scikit-learn, and if no text of the source has a word.
-    """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression, Ridge
     except ImportError as error:
         raise InputError(
             "bag-of-words needs scikit-learn, which is not installed; "
@@ -105,9 +90,19 @@ def count_words(texts: Sequence[str], *, source: str) -> tuple[Any, Any]:
         ) from error
     features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     try:
-        return features, features.fit_transform(texts)
+        counts = features.fit_transform(texts)
     except ValueError as error:  # scikit-learn found an empty vocabulary
         raise InputError(f"{source}: no row has a word of two letters or more.") from error
+    weights = "balanced" if is_balanced else None
+    model = (
+        Ridge() if is_regression else LogisticRegression(C=5, max_iter=1000, class_weight=weights)
+    ).fit(counts, labels)
+
+    def predict(texts: Sequence[str]) -> NDArray[Any]:
+        found: NDArray[Any] = model.predict(features.transform(texts))
+        return found
+
+    return predict
 
 
 def has_sklearn() -> bool:

@@ -26,9 +26,19 @@ class Correlations:
             spearman=pearson(ranks(targets), ranks(predicted)),
         )
 
+    @property
+    def summary(self) -> str:
+        """The first of the scores as text."""
+        return f"Pearson's correlation {self.pearson:.4f}"
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """As JSON stores it."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """From what `to_dict` gave."""
+        return cls(**values)
 
 
 def pearson(first: NDArray[Any], second: NDArray[Any]) -> float:

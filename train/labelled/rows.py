@@ -1,17 +1,22 @@
-"""Texts with a class, as columns: read from a table, split and sampled.
+"""Texts with a class or a number, as columns: read from a table, split and sampled.
 
     label  title        content                 texts.first   texts.second          labels
     1      "Excellent"  "I liked this blade."   "Excellent"   "I liked this blade."  "1"
 
 Labels are text from the start, because CSV has no types: a model trained on a Parquet file with
-numeric labels can be tested on a CSV file.
+numeric labels can be tested on a CSV file. The labels of a regression are numbers.
 """
 
+import difflib
 import hashlib
 import json
+import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
@@ -24,6 +29,8 @@ from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.text_columns import is_string
 
 COLUMNS = ("text", "text_pair", "label")
+REAL = re.compile(r"[-+]?[0-9]*\.?[0-9]+(e[-+]?[0-9]+)?", re.IGNORECASE)
+AS_REGRESSION = 'run a regression: `clozeline benchmark` with metrics = ["pearson"]'
 
 Rows = NDArray[np.int64]
 
@@ -58,7 +65,7 @@ class Labelled:
     """N texts and their N labels; `source` is their path, for messages."""
 
     texts: Texts
-    labels: list[str]
+    labels: Sequence[Any]  # str: classes; float: targets of a regression
     source: str
 
     def __len__(self) -> int:
@@ -74,25 +81,31 @@ class Labelled:
         return hashlib.sha256(json.dumps(columns).encode()).hexdigest()
 
 
-def read_labelled(source: str, *, text: str, text_pair: str | None, label: str) -> Labelled:
+def read_labelled(
+    source: str, *, text: str, text_pair: str | None, label: str, is_regression: bool = False
+) -> Labelled:
     """All rows of a file, glob, `hf://` or `sample:reviews` source, by column name.
 
     `text` and `text_pair` may name several columns, as in "title,content"; they become one text, a
     line each. Raises InputError for a source that cannot be read, and for columns that are missing
-    or do not hold text or classes.
+    or do not hold text, or classes, or the finite numbers of a regression.
     """
     texts, table = _read(source, text, text_pair, extra=[label])
-    kind = table.schema.field(label).type
-    if pa.types.is_floating(kind) or pa.types.is_nested(kind):
+    kind, column = table.schema.field(label).type, table.column(label)
+    if pa.types.is_nested(kind) or (pa.types.is_floating(kind) and not is_regression):
         raise InputError(
             f"{source}: column '{label}' holds {kind}, but classes must be text or whole numbers; "
-            "name another --label, or convert the column."
+            f"name another --label, convert the column, or {AS_REGRESSION}."
         )
     try:
-        labels = table.column(label).cast(pa.string())
+        labels = column.cast(pa.float64() if is_regression else pa.string()).to_pylist()
     except pa.ArrowException as error:
-        raise InputError(f"{source}: column '{label}' is not text: {one_line(error)}") from error
-    return Labelled(texts, labels.to_pylist(), source)
+        what = "does not hold numbers" if is_regression else "is not text"
+        raise InputError(f"{source}: column '{label}' {what}: {one_line(error)}") from error
+    if is_regression and not all(map(math.isfinite, labels)):
+        row = next(row for row, value in enumerate(labels, 1) if not math.isfinite(value))
+        raise InputError(f"{source}: '{label}' of row {row} is not a finite number.")
+    return Labelled(texts, labels, source)
 
 
 def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
@@ -100,19 +113,14 @@ def read_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
     return _read(source, text, text_pair, extra=[])[0]
 
 
-def read_named(source: str, *, text: str, text_pair: str | None, label: str) -> Labelled:
+def read_named(source: str, *, text_pair: str | None, **others: Any) -> Labelled:
     """As `read_labelled`; `FILE?text=A&text_pair=B&label=C` names columns other than these.
 
     A named text has no pair unless that is named as well.
     """
     path, columns = split_columns(source)
     pair = None if "text" in columns else text_pair
-    return read_labelled(
-        path,
-        text=columns.get("text", text),
-        text_pair=columns.get("text_pair", pair),
-        label=columns.get("label", label),
-    )
+    return read_labelled(path, **{**others, "text_pair": pair, **columns})
 
 
 def split_columns(source: str) -> tuple[str, dict[str, str]]:
@@ -131,17 +139,39 @@ def split_columns(source: str) -> tuple[str, dict[str, str]]:
 
 
 def class_names(labelled: Labelled) -> tuple[str, ...]:
-    """The distinct labels, sorted (as numbers if all are). Raises InputError for fewer than two."""
-    names = set(labelled.labels)
+    """The distinct labels, sorted (as numbers if all are).
+
+    Raises InputError for fewer than two, and where they look like the numbers of a regression.
+    """
+    names, rows = set(labelled.labels), len(labelled)
     if len(names) < 2:
         raise InputError(
-            f"{labelled.source}: all {len(labelled)} rows have the label {labelled.labels[0]!r}, "
+            f"{labelled.source}: all {rows} rows have the label {labelled.labels[0]!r}, "
             "but a classifier needs two classes; add rows of another class, or name another "
             "--label."
+        )
+    if 2 * len(names) > rows and all(map(REAL.fullmatch, names)) and any("." in n for n in names):
+        raise InputError(
+            f"{labelled.source}: the labels look like numbers to predict, not like classes: "
+            f"{len(names)} different ones in {rows} rows, such as {min(names)}; name another "
+            f"--label, or {AS_REGRESSION}."
         )
     if all(_is_number(name) for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
+
+
+def lone_labels(labelled: Labelled) -> list[str]:
+    """A warning about labels of a single row, with those that they may be misspellings of."""
+    counts = Counter(labelled.labels)
+    lone = [name for name, count in counts.items() if count == 1]
+    others = {name.casefold(): name for name, count in counts.items() if count > 1}
+    shown = []
+    for name in lone[:3] if others else ():
+        close = difflib.get_close_matches(name.casefold(), others, n=1)
+        shown.append(f"{name!r}" + (f" (a misspelling of {others[close[0]]!r}?)" if close else ""))
+    more = f" and {len(lone) - 3} more" if len(lone) > 3 else ""
+    return [f"only one training row has the label {', '.join(shown)}{more}"] if shown else []
 
 
 def class_ids(labelled: Labelled, names: Sequence[str]) -> Rows:

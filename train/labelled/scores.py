@@ -42,6 +42,11 @@ class Scores:
         return float(_ratio(np.trace(self.confusion), self.confusion.sum()))
 
     @property
+    def summary(self) -> str:
+        """The first of the scores as text."""
+        return f"accuracy {self.accuracy:.4f}"
+
+    @property
     def precision(self) -> Floats:
         """The fraction of the rows predicted as a class that belong to it, [C]."""
         return _ratio(np.diagonal(self.confusion), self.confusion.sum(0))

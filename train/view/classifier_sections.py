@@ -8,8 +8,9 @@ import numpy as np
 
 from clozeline.pipeline.report.charts import Series, draw_lines
 from clozeline.pipeline.report.html import Chart, Section, Table
-from clozeline.train.finetuning.cells import SHOWN
-from clozeline.train.finetuning.report import FinetuneReport, Point
+from clozeline.train.finetuning.label_efficiency import Point
+from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.scores import Scores
 
 LONGEST_TEXT = 120  # characters of a misclassified text
@@ -97,7 +98,7 @@ def _curves(points: Sequence[Point]) -> Iterator[Chart]:
         series: Series = {
             SHOWN[start]: (
                 [point.examples for point in points if point.start == start],
-                [point.mean_on(source) for point in points if point.start == start],
+                [point.mean(source) for point in points if point.start == start],
             )
             for start in SHOWN
             if any(point.start == start for point in points)
@@ -208,7 +209,7 @@ def _start(text: str) -> str:
 
 
 def _accuracy(point: Point, source: str | None = None) -> str:
-    mean, deviation = point.mean_on(source), point.deviation_on(source)
+    mean, deviation = point.mean(source), point.deviation(source)
     return f"{mean:.4f} ± {deviation:.4f}" if len(point.accuracies) > 1 else f"{mean:.4f}"
 
 

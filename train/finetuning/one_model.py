@@ -4,10 +4,10 @@ rows, labels  ->  model, the chosen plan, its results on held-out training rows
 """
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification, load_encoder
@@ -15,7 +15,7 @@ from clozeline.pipeline.common.errors import DivergedError
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.train.artifacts.pretrained import Pretrained
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.selection import (
+from clozeline.train.finetuning.hyperparameters import (
     NOT_HELD_OUT,
     SEARCH_ROWS,
     HeldOut,
@@ -23,10 +23,12 @@ from clozeline.train.finetuning.selection import (
     candidate_rates,
     final_plan,
     final_split,
+    folds_line,
     held_out_result,
+    is_fixed,
     select_plan,
 )
-from clozeline.train.finetuning.training import (
+from clozeline.train.finetuning.training_loop import (
     Labels,
     Logits,
     Plan,
@@ -38,15 +40,19 @@ from clozeline.train.labelled.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fitted:
+class TrainedModel:
     """A trained classifier, and what was chosen for it."""
 
     model: BertForClassification
     selection: Selection
 
+    def weights(self) -> dict[str, Tensor]:
+        """The weights by name, on the CPU."""
+        return {name: x.cpu().contiguous() for name, x in self.model.state_dict().items()}
+
 
 @dataclass(frozen=True, kw_only=True)
-class Fitter:
+class ModelTrainer:
     """Fine-tunes one architecture, from pretrained or from random weights.
 
     Float labels are the targets of a regression, for a model with one output.
@@ -54,11 +60,11 @@ class Fitter:
 
     start: Pretrained
     is_pretrained: bool
-    classes: int
+    outputs: int
     config: FinetuneConfig
     device: torch.device
 
-    def fit(
+    def train(
         self,
         rows: Encoded,
         labels: Labels,
@@ -66,42 +72,46 @@ class Fitter:
         seed: int,
         title: str,
         chosen: Selection | None = None,
-        needs_held_out: bool = True,
-    ) -> Fitted:
-        """Train on all rows; `title` labels the progress bar.
+        is_candidate: bool = False,
+    ) -> TrainedModel:
+        """Train on all rows; `title` labels the progress bars.
 
-        With `chosen`, the selection of another seed, no learning rate is searched. Where nothing
-        is searched, results on held-out rows are measured only if `needs_held_out`.
+        With `chosen`, the selection of another seed, nothing is searched. Of several seeds, a
+        candidate for the classifier has results on held-out rows of its own.
         """
-        with _progress(f"{title}, search") as progress:
-            held_out_logits = partial(self._held_out_logits, rows, labels, seed, progress)
-            if chosen is None:
+
+        def held_out_logits(train: Rows, held: Rows, plan: Plan) -> Logits:
+            model = self._trained(rows.take(train), labels[train], plan, seed, progress)
+            return self._logits(model, rows.take(held))
+
+        if chosen is not None:
+            chosen = replace(chosen, held_out=NOT_HELD_OUT)
+        elif is_fixed(self.config, len(labels)):
+            chosen = Selection.given(self.config, len(labels))
+        else:
+            with _progress(f"{title}, search on {folds_line(len(labels))}") as progress:
                 rates = candidate_rates(self.start.model)
-                chosen = select_plan(
-                    *(held_out_logits, labels, self.config, rates),
-                    seed=seed,
-                    needs_held_out=needs_held_out,
-                )
-            elif needs_held_out and len(labels) <= SEARCH_ROWS:
+                chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
+        is_compared = is_candidate and self.config.seeds > 1 and len(labels) <= SEARCH_ROWS
+        if is_compared and not chosen.held_out.rows:
+            with _progress(f"{title}, seeds compared on {folds_line(len(labels))}") as progress:
                 result = held_out_result(held_out_logits, labels, chosen.plan, seed=seed)
-                chosen = replace(chosen, held_out=result)
-            else:
-                chosen = replace(chosen, held_out=NOT_HELD_OUT)
-        plan = final_plan(chosen.plan, len(labels), self.config)
+            chosen = replace(chosen, held_out=result)
+        chosen = replace(chosen, plan=final_plan(chosen.plan, len(labels), self.config))
         with _progress(title) as progress:
-            return self._train_finally(rows, labels, replace(chosen, plan=plan), seed, progress)
+            return self._train_finally(rows, labels, chosen, seed, progress)
 
     def _train_finally(
         self, rows: Encoded, labels: Labels, chosen: Selection, seed: int, progress: tqdm
-    ) -> Fitted:
+    ) -> TrainedModel:
         """Run the final training; if rows are held out of it, score the model on them."""
         kept, held = final_split(labels, seed=seed)
-        model = self._trained(rows, labels, seed, progress, kept, chosen.plan)
+        model = self._trained(rows.take(kept), labels[kept], chosen.plan, seed, progress)
         self._check_finite(model, rows, chosen.plan)
         if len(held):
             result = HeldOut.of(self._logits(model, rows.take(held)), labels[held])
             chosen = replace(chosen, held_out=result)
-        return Fitted(model=model, selection=chosen)
+        return TrainedModel(model=model, selection=chosen)
 
     def _check_finite(self, model: BertForClassification, rows: Encoded, plan: Plan) -> None:
         """Raises DivergedError if the weights, or logits of the first rows, are not finite."""
@@ -113,28 +123,11 @@ class Fitter:
                 "are not finite, so there is no classifier. Give a smaller --learning-rate."
             )
 
-    def _held_out_logits(
-        self,
-        rows: Encoded,
-        labels: Labels,
-        seed: int,
-        progress: tqdm,
-        train: Rows,
-        held: Rows,
-        plan: Plan,
-    ) -> Logits:
-        model = self._trained(rows, labels, seed, progress, train, plan)
-        return self._logits(model, rows.take(held))
-
     def _trained(
-        self, rows: Encoded, labels: Labels, seed: int, progress: tqdm, train: Rows, plan: Plan
+        self, rows: Encoded, labels: Labels, plan: Plan, seed: int, progress: tqdm
     ) -> BertForClassification:
         model = self.new_model(seed)
-        train_classifier(
-            *(model, rows.take(train), labels[train], self.config, plan),
-            seed=seed,
-            progress=progress,
-        )
+        train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
         return model
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:
@@ -143,7 +136,7 @@ class Fitter:
     def new_model(self, seed: int) -> BertForClassification:
         """An untrained classifier; what is not pretrained is drawn from the seed."""
         start = self.start
-        model = BertForClassification(start.model, self.classes, pooling=start.pooling, seed=seed)
+        model = BertForClassification(start.model, self.outputs, pooling=start.pooling, seed=seed)
         if self.is_pretrained:
             load_encoder(model, start.weights)
         return model.to(self.device)

@@ -23,6 +23,7 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
@@ -32,7 +33,7 @@ import numpy as np
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training import Labels, Logits, Plan
+from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
 from clozeline.train.labelled.calibration import fit_temperature, log_loss
 from clozeline.train.labelled.correlations import pearson
 from clozeline.train.labelled.rows import Rows
@@ -41,6 +42,7 @@ FOLDS = 5
 FEW_ROWS = 300  # up to this many, every row is held out once
 SEARCH_ROWS = 4_000  # larger training sets are searched on a sample of at most this size
 MOST_RATES = 5
+WORST_LOSS = sys.float_info.max  # JSON has no infinity
 #: (rows, epochs): how many epochs up to that many rows get; smaller sets are read more often.
 EPOCHS = ((500, 12), (2_000, 6), (20_000, 4), (math.inf, 3))
 SEARCH_EPOCHS = 4  # of the search on a sample
@@ -64,7 +66,7 @@ class HeldOut:
     def of(cls, logits: Logits, labels: Labels) -> Self:
         """From the logits [N, C] and labels [N] of the rows; the worst for a diverged model."""
         if not np.isfinite(logits).all():
-            return cls(rows=len(labels), accuracy=0.0, loss=math.inf, temperature=1.0)
+            return cls(rows=len(labels), accuracy=0.0, loss=WORST_LOSS, temperature=1.0)
         if labels.dtype.kind == "f":
             predicted = logits[:, 0]
             squared = float(((predicted - labels) ** 2).mean())
@@ -78,15 +80,6 @@ class HeldOut:
             temperature=temperature,
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; an infinite loss, which JSON does not have, is None."""
-        return asdict(self) | ({} if math.isfinite(self.loss) else {"loss": None})
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(**values) if values["loss"] is not None else cls(**values | {"loss": math.inf})
-
 
 NOT_HELD_OUT = HeldOut(rows=0, accuracy=0.0, loss=0.0, temperature=1.0)
 
@@ -99,30 +92,33 @@ class Selection:
     held_out: HeldOut
     tried: tuple[tuple[Plan, HeldOut], ...]
 
+    @classmethod
+    def given(cls, config: FinetuneConfig, rows: int) -> Self:
+        """The plan of a config that fixes all of it; nothing was tried."""
+        assert config.learning_rate != "auto"  # see `is_fixed`
+        plan = Plan(learning_rate=config.learning_rate, epochs=most_epochs(rows, config))
+        return cls(plan=plan, held_out=NOT_HELD_OUT, tried=())
+
     def line(self) -> str:
-        """The chosen values as text."""
+        """The plan and its result as text."""
         plan, held_out = self.plan, self.held_out
         epochs = f"{plan.epochs} epochs" if plan.epochs > 1 else "1 epoch"
-        chosen = f"learning rate {plan.learning_rate:g}, {epochs}"
+        line = f"learning rate {plan.learning_rate:g}, {epochs}"
         if not held_out.rows:
-            return chosen
-        return f"{chosen}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
+            return line
+        return f"{line}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "plan": asdict(self.plan),
-            "held_out": self.held_out.to_dict(),
-            "tried": [[asdict(plan), held_out.to_dict()] for plan, held_out in self.tried],
-        }
+        """As JSON stores it."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """From what `to_dict` gave."""
         return cls(
-            plan=_plan(values["plan"]),
-            held_out=HeldOut.from_dict(values["held_out"]),
-            tried=tuple((_plan(plan), HeldOut.from_dict(held)) for plan, held in values["tried"]),
+            plan=Plan(**values["plan"]),
+            held_out=HeldOut(**values["held_out"]),
+            tried=tuple((Plan(**plan), HeldOut(**held)) for plan, held in values["tried"]),
         )
 
 
@@ -146,6 +142,11 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
     return next(epochs for limit, epochs in EPOCHS if rows <= limit)
 
 
+def is_fixed(config: FinetuneConfig, rows: int) -> bool:
+    """Whether nothing is left to choose: of a sample, only the rate would be."""
+    return config.learning_rate != "auto" and (config.epochs != "auto" or rows > SEARCH_ROWS)
+
+
 def select_plan(
     held_out_logits: HeldOutLogits,
     labels: Labels,
@@ -153,28 +154,22 @@ def select_plan(
     rates: Sequence[float],
     *,
     seed: int,
-    needs_held_out: bool = True,
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
     Then try half as many epochs, unless only a sample of the rows is searched. What the config
-    fixes is kept; if it fixes both, rows are held out only if `needs_held_out`.
+    fixes is kept.
     """
     is_sampled = len(labels) > SEARCH_ROWS
     searches_epochs = config.epochs == "auto"
-    epochs = most_epochs(len(labels), config)
-    if is_sampled and searches_epochs:
-        epochs = SEARCH_EPOCHS
-    if config.learning_rate != "auto":
-        rates = [config.learning_rate]
-        if is_sampled or not (searches_epochs or needs_held_out):
-            plan = Plan(learning_rate=rates[0], epochs=epochs)
-            return Selection(plan=plan, held_out=NOT_HELD_OUT, tried=())
+    is_short = is_sampled and searches_epochs
+    epochs = SEARCH_EPOCHS if is_short else most_epochs(len(labels), config)
 
     def attempt(rate: float, epochs: int) -> tuple[Plan, HeldOut]:
         plan = Plan(learning_rate=rate, epochs=epochs)
         return plan, held_out_result(held_out_logits, labels, plan, seed=seed)
 
+    rates = rates if config.learning_rate == "auto" else [config.learning_rate]
     by_rate = {rate: attempt(rate, epochs) for rate in rates}
     while (beyond := _beyond_the_edge(by_rate)) is not None:
         by_rate[beyond] = attempt(beyond, epochs)
@@ -213,6 +208,13 @@ def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:
     return [(rows[fold != i], rows[fold == i]) for i in range(used) if (fold == i).any()]
 
 
+def folds_line(rows: int) -> str:
+    """Which rows are held out in turn, as text."""
+    if rows <= FEW_ROWS:
+        return f"{FOLDS} folds"
+    return "a fifth of the rows" if rows <= SEARCH_ROWS else f"a fifth of {SEARCH_ROWS:,} rows"
+
+
 def final_split(labels: Labels, *, seed: int) -> tuple[Rows, Rows]:
     """Rows of the final training, and rows held out of it (none for up to 4,000 rows).
 
@@ -243,11 +245,6 @@ def _beyond_the_edge(tried: Mapping[float, tuple[Plan, HeldOut]]) -> float | Non
     if best == rates[0]:
         return best * best / rates[1]
     return best * best / rates[-2] if best == rates[-1] else None
-
-
-def _plan(values: dict[str, Any]) -> Plan:
-    """A stored plan; version 0.1.0 also stored the length of its schedule, which is ignored."""
-    return Plan(learning_rate=values["learning_rate"], epochs=values["epochs"])
 
 
 def _loss(tried: tuple[Plan, HeldOut]) -> float:

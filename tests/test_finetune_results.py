@@ -1,4 +1,4 @@
-"""Cells of an unfinished comparison: whose they are, and that they are what was written."""
+"""Results of an unfinished comparison: whose they are, and that they are what was written."""
 
 import json
 from pathlib import Path
@@ -9,31 +9,31 @@ import torch
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.classifier_folder import check_room
-from clozeline.train.finetuning.cells import Cell, CellKey, CellStore, is_unfinished
+from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, is_unfinished
 from clozeline.train.labelled.scores import Scores
 
-KEY = CellKey(start="pretrained", examples=4, seed=0)
-CELL = Cell(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))
+KEY = ModelKey(start="pretrained", examples=4, seed=0)
+CELL = ModelResult(key=KEY, scores=Scores.of(("a", "b"), torch.tensor([0, 1]).numpy(), [0, 1]))
 WEIGHTS = {"w": torch.arange(4.0)}
 JOB = {"epochs": 1}
 
 
-def store(out: Path, job: dict[str, Any] = JOB, **how: bool) -> CellStore:
-    return CellStore(out, job, **{"resume": False, "overwrite": False, **how})
+def store(out: Path, job: dict[str, Any] = JOB, **how: bool) -> ResultStore:
+    return ResultStore(out, job, **{"resume": False, "overwrite": False, **how})
 
 
-def is_there(cells: CellStore, *, with_weights: bool = True) -> bool:
-    found = cells.read(KEY, with_weights=with_weights)
+def is_there(results: ResultStore, *, with_weights: bool = True) -> bool:
+    found = results.read(KEY, with_weights=with_weights)
     assert found is None or found.to_dict() == CELL.to_dict()
     return found is not None
 
 
 def written(out: Path) -> Path:
     store(out).write(CELL, WEIGHTS)
-    return out / "cells"
+    return out / "results"
 
 
-def test_a_cell_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     written(tmp_path)
     again = store(tmp_path, resume=True)
     assert is_there(again)
@@ -68,22 +68,22 @@ def test_without_resume_nothing_is_left_of_what_is_overwritten(tmp_path: Path) -
     assert not is_there(store(tmp_path, overwrite=True), with_weights=False)
 
 
-def test_cells_without_their_job_count_for_nothing(tmp_path: Path) -> None:
+def test_results_without_their_job_count_for_nothing(tmp_path: Path) -> None:
     (written(tmp_path) / "job.json").unlink()
     check_room(tmp_path, overwrite=False)
     assert not is_there(store(tmp_path), with_weights=False)
 
 
 def test_a_folder_of_that_name_may_be_of_others(tmp_path: Path) -> None:
-    (tmp_path / "cells").mkdir()
+    (tmp_path / "results").mkdir()
     check_room(tmp_path, overwrite=False)
-    (tmp_path / "cells" / "battery.json").touch()
-    with pytest.raises(InputError, match=r"is not empty and not a classifier \(cells\)"):
+    (tmp_path / "results" / "battery.json").touch()
+    with pytest.raises(InputError, match=r"is not empty and not a classifier \(results\)"):
         check_room(tmp_path, overwrite=True)
 
 
-def test_a_cell_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path: Path) -> None:
     path = written(tmp_path) / f"{KEY.name}.json"
     path.write_text(json.dumps({"start": "pretrained"}))
-    with pytest.raises(InputError, match=r"of an earlier version; give --overwrite"):
+    with pytest.raises(InputError, match=r"cannot be read \(it has no 'scores'\); give --overw"):
         store(tmp_path, resume=True).read(KEY, with_weights=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from clozeline.model.config import preset
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.selection import (
+from clozeline.train.finetuning.hyperparameters import (
     FEW_ROWS,
     SEARCH_ROWS,
     HeldOut,
@@ -19,12 +19,13 @@ from clozeline.train.finetuning.selection import (
     candidate_rates,
     final_plan,
     final_split,
+    is_fixed,
     most_epochs,
     select_plan,
     selection_folds,
     stratified_folds,
 )
-from clozeline.train.finetuning.training import Logits, Plan
+from clozeline.train.finetuning.training_loop import Logits, Plan
 from clozeline.train.labelled.rows import Rows, balanced_order
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
@@ -94,24 +95,15 @@ def test_a_sample_is_searched_for_the_rate_alone() -> None:
     ]
 
 
-def test_of_large_sets_a_fixed_rate_needs_no_search() -> None:
-    labels = np.arange(SEARCH_ROWS + 1) % 2
-    learner = Learner(labels, rate=1e-3, epochs=1)
-    config = FinetuneConfig(learning_rate=5e-4)
-    found = select_plan(learner, labels, config, RATES, seed=0)
-    assert learner.asked == []
-    plan = final_plan(found.plan, len(labels), config)
-    assert plan == Plan(learning_rate=5e-4, epochs=4)
-
-
-def test_rows_are_not_held_out_for_a_result_that_nobody_needs() -> None:
-    learner = Learner(TWO_CLASSES, rate=1e-3, epochs=1)
-    config = FinetuneConfig(learning_rate=5e-4, epochs=6)
-    found = select_plan(learner, TWO_CLASSES, config, RATES, seed=0, needs_held_out=False)
-    assert learner.asked == []
-    assert found.line() == "learning rate 0.0005, 6 epochs"
-    select_plan(learner, TWO_CLASSES, config, RATES, seed=0)
-    assert learner.asked == [found.plan]
+def test_where_nothing_is_left_to_choose_nothing_is_searched() -> None:
+    rows = SEARCH_ROWS
+    fixed = FinetuneConfig(learning_rate=5e-4, epochs=6)
+    half = FinetuneConfig(learning_rate=5e-4)
+    assert [is_fixed(config, rows) for config in (fixed, half, FinetuneConfig())] == [1, 0, 0]
+    assert is_fixed(half, rows + 1)  # of a sample only the rate is searched
+    found = Selection.given(half, rows + 1)
+    assert found.line() == "learning rate 0.0005, 4 epochs"
+    assert final_plan(found.plan, rows + 1, half) == Plan(learning_rate=5e-4, epochs=4)
 
 
 def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own() -> None:
@@ -133,9 +125,6 @@ def test_wider_models_get_lower_rates() -> None:
 def test_a_selection_survives_json() -> None:
     found = search(1e-3)
     assert Selection.from_dict(found.to_dict()) == found
-    earlier = found.to_dict()
-    earlier["plan"]["schedule_epochs"] = 12
-    assert Selection.from_dict(earlier) == found
     worst = HeldOut.of(np.array([[np.nan, 0]], np.float32), np.array([1]))
     diverged = replace(found, tried=(*found.tried, (found.plan, worst)))
     text = json.dumps(diverged.to_dict(), allow_nan=False)

@@ -9,7 +9,7 @@ from clozeline.model.config import preset
 from clozeline.model.heads import BertForClassification
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.training import (
+from clozeline.train.finetuning.training_loop import (
     Plan,
     build_optimizer,
     class_weights,

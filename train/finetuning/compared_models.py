@@ -1,0 +1,180 @@
+"""Trains and tests the compared models on the same rows, truncated at the same token.
+
+    pretrained       fine-tuned from the pretrained weights
+    from_scratch     the same model and the same search, from random weights
+    bag_of_words     TF-IDF and logistic regression, or ridge regression for numbers
+
+Smaller training sets are balanced and nested in larger ones; the first seed's search decides the
+learning rate for all seeds. The numbers of a regression are standardized for training, which
+changes no correlation.
+"""
+
+import sys
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from clozeline.model.heads import BertForClassification
+from clozeline.train.engine.distributed import World
+from clozeline.train.finetuning.job import TEST, Job
+from clozeline.train.finetuning.one_model import ModelTrainer, TrainedModel
+from clozeline.train.finetuning.results import ModelKey, ModelResult, ResultStore, Start
+from clozeline.train.finetuning.training_loop import Labels, Logits, predict_logits
+from clozeline.train.labelled.baseline import fit_bag_of_words, has_sklearn
+from clozeline.train.labelled.correlations import Correlations
+from clozeline.train.labelled.encoding import Encoder
+from clozeline.train.labelled.rows import Labelled, Rows, Texts, balanced_order, class_ids
+from clozeline.train.labelled.scores import Scores
+
+Weights = dict[str, Tensor]
+
+
+class ComparedModels:
+    """Trains the compared models on the rows of a job; tests them on its named test sets."""
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        self._job, self._config = job, job.config
+        self._encoder = Encoder(job.start.tokenizer, max_seq_length=job.start.max_seq_length)
+        self.rows, self.labels = self._encoder.encode(job.train.texts), self._labels(job.train)
+        if not job.names:
+            deviation = self.labels.std() or np.float32(1)
+            self.labels = (self.labels - self.labels.mean()) / deviation
+        self.test_rows = {
+            name: self._encoder.encode(test.texts) for name, test in job.tests.items()
+        }
+        self.test_labels = {name: self._labels(test) for name, test in job.tests.items()}
+        self._trainers = {
+            is_pretrained: ModelTrainer(
+                start=job.start,
+                is_pretrained=is_pretrained,
+                outputs=len(job.names) or 1,
+                config=job.config,
+                device=device,
+            )
+            for is_pretrained in (True, False)
+        }
+
+    def keys(self) -> list[ModelKey]:
+        """Every model to train, in order; candidates for the classifier come last."""
+        config, total = self._config, len(self.labels)
+        starts: list[Start] = ["bag_of_words"] if config.baseline and has_sklearn() else []
+        starts += ["from_scratch"] if config.has_from_scratch else []
+        return [
+            ModelKey(start=start, examples=size, seed=seed)
+            for size in config.sizes(total)
+            for start in (*starts, "pretrained")
+            for seed in config.all_seeds
+            # On all rows bag-of-words does not depend on the seed.
+            if seed == config.seed or size < total or start != "bag_of_words"
+        ]
+
+    def logits(self, model: BertForClassification, name: str) -> Logits:
+        """The model's logits for the test set of this name, [N, C]."""
+        return predict_logits(model, self.test_rows[name], precision=self._config.precision)
+
+    def model_of(self, weights: Weights) -> BertForClassification:
+        """The classifier with these weights."""
+        model = self._trainers[True].new_model(self._config.seed)
+        model.load_state_dict(weights)
+        return model
+
+    def is_candidate(self, key: ModelKey) -> bool:
+        """Whether the model may become the classifier."""
+        is_whole = key.examples == len(self.labels)
+        return bool(self._job.names) and key.start == "pretrained" and is_whole
+
+    def train(
+        self, key: ModelKey, first: ModelResult[Any] | None
+    ) -> tuple[ModelResult[Any], TrainedModel | None]:
+        """Train and test one model; `first` is the first seed's result, if this is another seed."""
+        rows = self._subset(key)
+        if key.start == "bag_of_words":
+            predict = fit_bag_of_words(
+                self._truncated[""].take(rows).joined(),
+                self.labels[rows],
+                is_balanced=self._config.class_weights == "balanced",
+                source=self._job.train.source,
+            )
+            predicted = {name: predict(self._truncated[name].joined()) for name in self.test_rows}
+            return self._result(key, predicted, None), None
+        trained = self._trainers[key.start == "pretrained"].train(
+            self.rows.take(rows),
+            self.labels[rows],
+            seed=key.seed,
+            title=key.title,
+            chosen=first.selection if first else None,
+            is_candidate=self.is_candidate(key),
+        )
+        logits = {name: self.logits(trained.model, name) for name in self.test_rows}
+        predicted = {
+            name: found.argmax(1) if self._job.names else found[:, 0]
+            for name, found in logits.items()
+        }
+        return self._result(key, predicted, trained), trained
+
+    def _labels(self, rows: Labelled) -> Labels:
+        if self._job.names:
+            return class_ids(rows, self._job.names)
+        return np.array(rows.labels, dtype=np.float32)
+
+    def _result(
+        self, key: ModelKey, predicted: dict[str, Labels], trained: TrainedModel | None
+    ) -> ModelResult[Any]:
+        scores: dict[str, Any] = {
+            name: Scores.of(self._job.names, self.test_labels[name], found)
+            if self._job.names
+            else Correlations.of(self.test_labels[name], found)
+            for name, found in predicted.items()
+        }
+        test = scores.pop(TEST)
+        selection = trained.selection if trained else None
+        return ModelResult(key=key, scores=test, also=scores, selection=selection)
+
+    def _subset(self, key: ModelKey) -> Rows:
+        if not self._job.names:
+            return np.arange(key.examples)
+        return balanced_order(self.labels, seed=key.seed)[: key.examples]
+
+    @cached_property
+    def _truncated(self) -> dict[str, Texts]:
+        """What the model reads of each text: of the training rows "", and of each test set."""
+        texts = {"": self._job.train.texts} | {n: t.texts for n, t in self._job.tests.items()}
+        return {name: self._encoder.truncate(found) for name, found in texts.items()}
+
+
+def train_all(compared: ComparedModels, store: ResultStore, world: World) -> list[ModelResult[Any]]:
+    """Train what is not stored yet, and store it; returns all results.
+
+    With several processes, each trains some of the models and reads the others from the store.
+    """
+    keys = compared.keys()
+    results: dict[ModelKey, ModelResult[Any]] = {}
+    for part in _parts(keys) if world.size > 1 else [keys]:
+        for key in share_of(part, world):
+            is_candidate = compared.is_candidate(key)
+            result = store.read(key, with_weights=is_candidate)
+            if result is None:
+                first = results.get(replace(key, seed=keys[0].seed))
+                result, trained = compared.train(key, first)
+                store.write(result, trained.weights() if trained and is_candidate else None)
+                tqdm.write(result.line(), file=sys.stderr)
+            results[key] = result
+        world.wait()
+        results |= {key: store.read_other(key) for key in part if key not in results}
+    return [results[key] for key in keys]
+
+
+def _parts(keys: list[ModelKey]) -> list[list[ModelKey]]:
+    """The first seed's models, then the others, which need the first seed's selections."""
+    first = keys[0].seed
+    return [[k for k in keys if k.seed == first], [k for k in keys if k.seed != first]]
+
+
+def share_of(keys: list[ModelKey], world: World) -> list[ModelKey]:
+    """This process's part of the models: the largest are dealt first and trained last."""
+    return keys[::-1][world.rank :: world.size][::-1]

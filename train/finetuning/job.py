@@ -1,0 +1,110 @@
+"""What a fine-tuning compares: a pretrained model, labelled rows and a config, all read.
+
+read_job(RUN, "train.csv", "test.csv", [], config)  ->  Job(start, train, {"test": ...}, config)
+job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training rows": "ab12.."}
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
+from clozeline.train.artifacts.run import with_dropout
+from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.labelled.rows import (
+    COLUMNS,
+    Labelled,
+    class_names,
+    hold_out,
+    read_labelled,
+    read_named,
+    sample,
+)
+
+TEST = "test"  # the name of the test rows that decide the score
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything that the results depend on."""
+
+    start: Pretrained
+    train: Labelled
+    tests: dict[str, Labelled]  # by name: TEST, and others by their source
+    names: tuple[str, ...]  # of the classes; none: a regression
+    config: FinetuneConfig
+
+    def digests(self) -> dict[str, Any]:
+        """The config, and digests of weights and rows; compared when the command is rerun."""
+        return {
+            **self.config.to_dict(),
+            "max_seq_length": self.start.max_seq_length,
+            "pooling": self.start.pooling,
+            "pretrained": weights_digest(self.start.weights),
+            "tokenizer": self.start.tokenizer.digest,
+            "training rows": self.train.digest(),
+            **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
+        }
+
+
+def read_job(
+    run: Path,
+    train_source: str,
+    test_source: str | None,
+    also_test: Sequence[str],
+    config: FinetuneConfig,
+    *,
+    is_regression: bool = False,
+) -> Job:
+    """Read the model and all rows. Raises InputError for whatever the user can fix."""
+    if TEST in also_test:
+        raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
+    start = load_start(run, config)
+    columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
+    columns["is_regression"] = is_regression
+    train = read_labelled(train_source, **columns)
+    names = () if is_regression else class_names(train)
+    if test_source is None:
+        train, test = hold_out(train, share=config.test_share, seed=config.seed, are_classes=True)
+    else:
+        test = read_labelled(test_source, **columns)
+    if config.max_examples is not None:
+        train = sample(train, config.max_examples, seed=config.seed)
+        names = names and class_names(train)
+    others = {source: read_named(source, **columns) for source in also_test}
+    *_, largest = config.sizes(len(train))
+    if largest > len(train):
+        raise InputError(
+            f"label_efficiency asks for {largest:,} rows, but there are {len(train):,} training "
+            "rows; give fewer."
+        )
+    return Job(start=start, train=train, tests={TEST: test} | others, names=names, config=config)
+
+
+def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
+    """The pretrained model, with the dropout, maximum length and pooling of the config."""
+    found = load_pretrained(run, seed=config.seed)
+    model = with_dropout(found.model, config.dropout)
+    max_seq_length = config.max_seq_length or found.max_seq_length
+    if max_seq_length > model.max_position_embeddings:
+        raise InputError(
+            f"max_seq_length is {max_seq_length}, but the model of {run} has only "
+            f"{model.max_position_embeddings} positions; give at most that."
+        )
+    pooling = config.pooling or found.pooling
+    return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """sha256, hex, of all weights by name."""
+    digest = hashlib.sha256()
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(value.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
