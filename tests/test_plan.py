@@ -10,6 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import main
 from clozeline.train.config import RECIPE_FIELDS
@@ -17,6 +18,7 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import Plan, make_plan
 from clozeline.train.pretraining.recipes import RECIPES
+from clozeline.train.pretraining.start import find_start
 from tests.support.small_training import preset_of, train
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -27,18 +29,10 @@ GPU = World(0, 1, torch.device("cuda", 0))
 
 
 def plan(shards: Path, out: Path, *, world: World = ALONE, **changes) -> Plan:
-    options = {
-        "preset": None,
-        "dropout": None,
-        "start_from": None,
-        "init": None,
-        "cool_down_from": None,
-        "overwrite": False,
-        "given": {},
-        "is_timed": False,
-        "is_sharded": False,
-    }
-    return make_plan(shards, out=out, world=world, **options | changes)
+    chosen = {name: changes.pop(name, None) for name in ("preset", "dropout")}
+    options = changes.pop("options", {})
+    start = find_start(out, world, **changes)
+    return make_plan(read_manifest(shards), start, world, options=options, **chosen)
 
 
 @pytest.fixture
@@ -61,7 +55,7 @@ def test_a_new_run_takes_the_numbers_of_its_preset(small_folder, tmp_path):
 
 
 def test_on_cuda_a_new_run_has_no_dropout_in_attention_and_a_note(run, small_folder, tmp_path):
-    on_gpu = {"preset": "bert-tiny", "given": {"precision": "bf16"}, "world": GPU}
+    on_gpu = {"preset": "bert-tiny", "options": {"precision": "bf16"}, "world": GPU}
     found = plan(small_folder, tmp_path / "new", **on_gpu)
     model = found.model
     assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (0.1, 0.0)
@@ -87,7 +81,7 @@ def test_a_run_goes_on_with_its_own_numbers(run, small_folder):
 
 
 def test_what_is_given_wins_over_the_run(run, small_folder):
-    found = plan(small_folder, run, preset="bert-tiny", dropout=0.2, given={"max_steps": 9})
+    found = plan(small_folder, run, preset="bert-tiny", dropout=0.2, options={"max_steps": 9})
     assert found.values == plan(small_folder, run).values | {"max_steps": 9}
     assert found.model.hidden_dropout_prob == 0.2
 

@@ -14,9 +14,10 @@ from clozeline.pipeline.commandline.next_command import print_next, print_next_f
 from clozeline.pipeline.common.errors import ClozelineError, InputError, escaped, one_line
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.train.benchmark.cli import benchmark
+from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.inference.serve_limits import Limits
-from clozeline.train.pretraining.cli import average, evaluate, pretrain
+from clozeline.train.pretraining.cli import average, pretrain
 from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import report, view
 

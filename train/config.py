@@ -48,7 +48,7 @@ class PretrainConfig:
         "full size.",
         group="Training",
     )
-    max_steps: int = chosen_option(RECIPE, "Training steps; ignored with --for.", group="Training")
+    max_steps: int = chosen_option(RECIPE, "Training steps; --for is the other way to end a run.", group="Training")
     for_: str | None = option(
         None,
         "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time.",

@@ -112,19 +112,20 @@ def model_config(name: str, manifest: Manifest, *, dropout: float | None = None)
         raise InputError(str(error)) from error
 
 
-def model_of(run: Path, *, dropout: float | None = None) -> BertConfig:
-    """The model of a run. Raises InputError for another folder or an impossible dropout."""
-    try:
-        return with_dropout(read_run(run).model, dropout)
-    except ValueError as error:
-        raise InputError(str(error)) from error
-
-
 def with_dropout(config: BertConfig, dropout: float | None) -> BertConfig:
     """The config with this dropout everywhere; None leaves it as it is."""
     if dropout is None:
         return config
     return replace(config, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+
+
+def with_dropout_of(there: BertConfig, config: BertConfig) -> BertConfig:
+    """The config with the dropout of another, which is not part of the weights."""
+    return replace(
+        config,
+        hidden_dropout_prob=there.hidden_dropout_prob,
+        attention_probs_dropout_prob=there.attention_probs_dropout_prob,
+    )
 
 
 def check_run_folder(out: Path) -> None:

@@ -1,11 +1,12 @@
-"""The commands that pretrain a model and measure it."""
+"""The commands `pretrain` and `average`."""
 
-import json
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from clozeline.model.config import PRESETS, BertConfig
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
@@ -17,20 +18,25 @@ from clozeline.pipeline.commandline.config_options import (
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.errors import STOPPED
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.config import RECIPE_FIELDS, PretrainConfig, seconds
-from clozeline.train.pretraining.recipes import CONTINUED, DEFAULT_PRESET, recipe_of, resolve
+from clozeline.train.pretraining.recipes import (
+    CONTINUED,
+    DEFAULT_PRESET,
+    CoolDown,
+    recipe_of,
+    resolve,
+)
 from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
     from clozeline.train.monitoring.trackers import Track
-    from clozeline.train.pretraining.cool_down import CoolDown
     from clozeline.train.pretraining.trainer import Outcome
 
-LOCAL = click.Path(path_type=Path)
 FOLDER = PathOrUrl()
 OUT = Folder(writes=True)
-#: The options that say what a run starts from.
-SOURCES = ("start_from", "init", "cool_down_from", "overwrite")
+#: The options that say where the run starts: see `find_start`.
+SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
 
 
 def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -117,7 +123,6 @@ def pretrain(
     out: Path,
     preset: str | None,
     dropout: float | None,
-    resume: bool,
     print_recipe: bool,
     profile: int | None,
     track: "Track",
@@ -135,27 +140,42 @@ def pretrain(
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
-    given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
     sources = {name: options.pop(name) for name in SOURCES}
-    _check_options(preset, options, given, sources)
+    _check_options(preset, options, sources)
     sources["cool_down_from"] = _cool_down(sources["cool_down_from"])
+    manifest = read_manifest(shards)
     from clozeline.train.engine.distributed import join_world
     from clozeline.train.engine.lost_process import lost_process_in_one_line
     from clozeline.train.pretraining.plan import make_plan
-    from clozeline.train.pretraining.pretrain import pretrain as run_pretraining
+    from clozeline.train.pretraining.pretrain import train_run
+    from clozeline.train.pretraining.start import find_start, locked_run
 
-    how: dict[str, Any] = {"preset": preset, "dropout": dropout, "given": given, **sources}
-    how |= {"is_timed": bool(options["for_"]), "is_sharded": options["parallel"] == "fsdp"}
-    with join_world(patience=_patience(timeout)) as world, lost_process_in_one_line(world):
-        plan = make_plan(shards, out=out, world=world, **how)
+    no_lock: AbstractContextManager[None] = nullcontext()
+    with (
+        join_world(patience=_patience(timeout)) as world,
+        lost_process_in_one_line(world),
+        no_lock if print_recipe else locked_run(out, world),
+    ):
+        start = find_start(out, world, **sources)
+        plan = world.broadcast_from_main(
+            lambda: make_plan(
+                manifest, start, world, preset=preset, dropout=dropout, options=options
+            )
+        )
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
             return
-        run_options = {"resume": resume, "profile": profile or 0, "track": track, **sources}
-        run_options |= {"note": plan.note, "options": _reproducing(training)}
-        outcome = run_pretraining(
-            shards, out=out, model=plan.model, training=training, **run_options
+        outcome = train_run(
+            shards,
+            start,
+            world,
+            model=plan.model,
+            training=training,
+            profile=profile or 0,
+            track=track,
+            note=plan.note,
+            options=_reproducing(training),
         )
     _report(outcome, out, training)
 
@@ -167,14 +187,13 @@ def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     return {name: given | chosen}
 
 
-def _cool_down(text: str | None) -> "CoolDown | None":
-    """The run and step that --cool-down-from names; None without it."""
-    from clozeline.train.pretraining.cool_down import CoolDown, parse_cool_down
-
+def _cool_down(text: str | None) -> CoolDown | None:
+    """The run and step that --cool-down-from names, which may be in a store; None without it."""
     if text is None:
         return None
-    run, step = parse_cool_down(text)
-    return CoolDown(Folder().convert(run, None, click.get_current_context()), step)
+    start = CoolDown.parse(text)
+    run = text.rpartition("@")[0]
+    return start._replace(run=Folder().convert(run, None, click.get_current_context()))
 
 
 def _patience(timeout: str) -> timedelta:
@@ -184,9 +203,7 @@ def _patience(timeout: str) -> timedelta:
         raise click.UsageError(str(error)) from error
 
 
-def _check_options(
-    preset: str | None, options: dict[str, Any], given: dict[str, Any], sources: dict[str, Any]
-) -> None:
+def _check_options(preset: str | None, options: dict[str, Any], sources: dict[str, Any]) -> None:
     """Check the options before torch is imported. Raises UsageError."""
     if sources["start_from"] and sources["init"]:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
@@ -195,13 +212,22 @@ def _check_options(
             if (sources | options)[name]:
                 option = "--" + name.rstrip("_").replace("_", "-")
                 raise click.UsageError(f"{option} does not go with --cool-down-from; leave it out.")
+    if options["for_"] and _is_given("max_steps"):
+        raise click.UsageError("--for and --max-steps each end the run; give one.")
     try:
         recipe_of(preset or DEFAULT_PRESET)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+    given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
     possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
     values = {name: setting.value for name, setting in possible.items()}
     config_or_usage_error(PretrainConfig, options | values | given)
+
+
+def _is_given(option: str) -> bool:
+    """Whether the option is on the command line, and not only in a --config file."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
 
 
 def _report(outcome: "Outcome", out: Path, training: PretrainConfig) -> None:
@@ -256,79 +282,3 @@ def average(run: Path, last: int, evaluate: Path | None, out: Path) -> None:
         f"{done}mean of the weights of steps {', '.join(others)} and {newest}: {as_given(out)}"
     )
     print_next_for(out)
-
-
-@click.command(cls=Command, example="clozeline evaluate work/run work/shards")
-@click.argument("run", type=Folder())
-@click.argument("shards", metavar="SHARDS", type=FOLDER)
-@grouped_option(
-    "--split",
-    default="validation",
-    show_default=True,
-    type=click.Choice(["validation", "train"]),
-    help="Evaluate on held-out or on training examples.",
-    group="Data",
-)
-@grouped_option(
-    "--batch-size",
-    default=64,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Examples per forward pass.",
-    group="Data",
-)
-@grouped_option(
-    "--limit", type=click.IntRange(min=1), help="Maximum number of examples.", group="Data"
-)
-@grouped_option(
-    "--ngrams",
-    is_flag=True,
-    help="Also measure bigrams and trigrams; takes minutes.",
-    group="N-grams",
-)
-@grouped_option(
-    "--ngram-tokens",
-    default=100_000_000,
-    show_default=True,
-    type=click.IntRange(min=3),
-    help="Maximum number of training tokens to count n-grams in.",
-    group="N-grams",
-)
-@grouped_option(
-    "--json", "json_file", type=LOCAL, help="Also write the results to this file.", group="Output"
-)
-def evaluate(
-    run: Path,
-    shards: Path,
-    split: str,
-    batch_size: int,
-    limit: int | None,
-    ngrams: bool,
-    ngram_tokens: int,
-    json_file: Path | None,
-) -> None:
-    """Measure the loss and accuracy of a run on a data set.
-
-    With --ngrams, the masked-LM loss is compared with Kneser-Ney bigrams and trigrams, counted in
-    the training shards.
-    """
-    if ngrams and split == "train":
-        raise click.UsageError("--ngrams counts the training examples; use --split validation.")
-    from clozeline.train.engine.distributed import is_main_process
-    from clozeline.train.evaluation.evaluate import as_table, evaluate_run
-    from clozeline.train.evaluation.ngram_loss import ngram_losses
-
-    result = evaluate_run(run, shards, split=split, batch_size=batch_size, limit=limit)
-    if not is_main_process():
-        return
-    values = result.to_dict()
-    for line in as_table(result, split=split):
-        click.echo(line)
-    if ngrams:
-        losses = ngram_losses(shards, limit=limit, max_tokens=ngram_tokens)
-        values |= losses.to_dict()
-        for line in losses.lines():
-            click.echo(line)
-    if json_file:
-        json_file.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
-    print_next_for(run)

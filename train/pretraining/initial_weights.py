@@ -16,7 +16,7 @@ from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
 from clozeline.train.artifacts.pretrained import kind_of_model
-from clozeline.train.artifacts.run import with_dropout
+from clozeline.train.artifacts.run import with_dropout, with_dropout_of
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
 FREE = (
@@ -53,7 +53,7 @@ def check_initial(init: Path, model: BertConfig, shards: Path) -> str:
     Raises InputError where it holds another model, or the shards have another tokenizer.
     """
     found, tokenizer = load_model(init)
-    if differs := _differences(_with_dropout_of(model, found.config.model), model):
+    if differs := _differences(with_dropout_of(model, found.config.model), model):
         raise InputError(
             f"{init} has another model ({differs}), so its weights do not fit; leave --preset out "
             "to train the folder's model."
@@ -100,12 +100,3 @@ def _check_preset(init: Path, there: BertConfig, name: str) -> None:
 
 def _differences(there: BertConfig, now: BertConfig) -> str:
     return "; ".join(differences(there.to_dict(), now.to_dict()))
-
-
-def _with_dropout_of(model: BertConfig, there: BertConfig) -> BertConfig:
-    """Dropout is not part of the weights."""
-    return replace(
-        there,
-        hidden_dropout_prob=model.hidden_dropout_prob,
-        attention_probs_dropout_prob=model.attention_probs_dropout_prob,
-    )

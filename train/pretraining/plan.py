@@ -7,18 +7,20 @@ else, --cool-down-from       the numbers at that step, and a decay of the learni
 else                         the recipe of the preset, or with --init of continued pretraining
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from clozeline.model.config import BertConfig
-from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
-from clozeline.train.artifacts.run import RUN, RunConfig, model_config, model_of, read_run
-from clozeline.train.config import RECIPE_FIELDS
+from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
+from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
+from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.pretraining.cool_down import CoolDown, settings_of, with_decay
+from clozeline.train.engine.schedule import batch_size_at, learning_rate_at
 from clozeline.train.pretraining.initial_weights import initial_config
 from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.recipes import (
@@ -26,11 +28,15 @@ from clozeline.train.pretraining.recipes import (
     DEFAULT_PRESET,
     MOST_EPOCHS,
     OF_SHARDS,
+    WSD_DECAY,
+    CoolDown,
     Setting,
     Value,
     recipe_of,
     resolve,
+    with_decay,
 )
+from clozeline.train.pretraining.start import Start
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,96 +84,85 @@ class Plan:
 
 
 def make_plan(
-    shards: Path,
+    manifest: Manifest,
+    start: Start,
+    world: World,
     *,
-    out: Path,
     preset: str | None,
     dropout: float | None,
-    start_from: Path | None,
-    init: Path | None,
-    cool_down_from: CoolDown | None,
-    overwrite: bool,
-    given: Mapping[str, Value],
-    is_timed: bool,
-    is_sharded: bool,
-    world: World,
+    options: Mapping[str, Any],
 ) -> Plan:
-    """The plan of a run; `given` has the values of RECIPE_FIELDS that the user chose.
+    """The plan of a run; `options` has fields of PretrainConfig, None where the user gave nothing.
 
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
-    manifest = read_manifest(shards)
-    there = world.broadcast_from_main(lambda: None if overwrite else _run_in(out))
-    other, left_out = cool_down_from.run if cool_down_from else start_from, 0.0
-    model = _model(manifest, preset, dropout=dropout, start_from=other, init=init)
+    given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
+    there, left_out = start.continued, 0.0
+    model = _model(manifest, preset, dropout=dropout, start=start)
     if dropout is None and there:
-        model = _with_dropout_of(there.model, model)
-    elif dropout is None and not cool_down_from and world.device.type == "cuda":
+        model = with_dropout_of(there.model, model)
+    elif dropout is None and not start.cool_down_from and world.device.type == "cuda":
         left_out = model.attention_probs_dropout_prob
         model = replace(model, attention_probs_dropout_prob=0.0)
     if there:
-        settings = _of_run(there, out)
-    elif cool_down_from:
-        settings = settings_of(cool_down_from)
-    elif start_from:  # that run may have used another device
-        settings = _of_run(read_run(start_from), start_from) | {"precision": CONTINUED["precision"]}
+        settings = _of_run(there, start.out)
+    elif start.cool_down_from and start.other:
+        settings = _of_step(start.cool_down_from, start.other.training)
+    elif start.start_from and start.other:  # that run may have used another device
+        settings = _of_run(start.other, start.start_from) | {"precision": CONTINUED["precision"]}
     else:
-        recipe = CONTINUED if init else recipe_of(preset or DEFAULT_PRESET)
-        data: dict[str, Any] = {
-            "examples": manifest.num_examples("train"),
-            "max_seq_length": manifest.config.max_seq_length,
-        }
-        machine: dict[str, Any] = {"device": world.device.type, "world_size": world.size}
-        how: dict[str, Any] = {"is_timed": is_timed, "is_sharded": is_sharded}
-        settings = resolve(recipe, given, model=model, **data, **machine, **how)
+        settings = resolve(
+            CONTINUED if start.init else recipe_of(preset or DEFAULT_PRESET),
+            given,
+            model=model,
+            examples=manifest.num_examples("train"),
+            max_seq_length=manifest.config.max_seq_length,
+            device=world.device.type,
+            world_size=world.size,
+            is_timed=bool(options.get("for_")),
+            is_sharded=options.get("parallel") == "fsdp",
+        )
     settings |= {name: Setting(value, "given") for name, value in given.items()}
-    if cool_down_from:
-        settings = with_decay(settings, given, cool_down_from)
-    settings["precision"] = _resolved(settings["precision"], world)
+    if start.cool_down_from:
+        settings = with_decay(settings, given, start.cool_down_from)
+    precision, source = settings["precision"]
+    settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
     return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out)
 
 
-def _run_in(out: Path) -> RunConfig | None:
-    return read_run(out) if (out / RUN).exists() else None
-
-
-def _resolved(precision: Setting, world: World) -> Setting:
-    """`auto` resolved for this device."""
-    return Setting(resolve_precision(str(precision.value), world.device), precision.source)
-
-
 def _model(
-    manifest: Manifest,
-    preset: str | None,
-    *,
-    dropout: float | None,
-    start_from: Path | None,
-    init: Path | None,
+    manifest: Manifest, preset: str | None, *, dropout: float | None, start: Start
 ) -> BertConfig:
     """The preset; if none is given, the architecture of what training starts from."""
-    if init:
-        return initial_config(init, preset_name=preset, dropout=dropout)
+    if start.init:
+        return initial_config(start.init, preset_name=preset, dropout=dropout)
     model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
-    if start_from is None:
+    if start.other is None:
         return model
     longest = manifest.config.max_seq_length
-    longer = with_positions(model_of(start_from, dropout=dropout), longest)
+    longer = with_positions(with_dropout(start.other.model, dropout), longest)
     if preset is None:
         return longer
     return replace(model, global_rope_theta=longer.global_rope_theta)  # not up to the preset
 
 
-def _with_dropout_of(there: BertConfig, model: BertConfig) -> BertConfig:
-    return replace(
-        model,
-        hidden_dropout_prob=there.hidden_dropout_prob,
-        attention_probs_dropout_prob=there.attention_probs_dropout_prob,
-    )
-
-
 def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
     values = config.training.to_dict()
     return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
+
+
+def _of_step(step: CoolDown, training: PretrainConfig) -> dict[str, Setting]:
+    """The other run's settings at that step; the decay then is the last fifth of all steps.
+
+    Raises InputError where there is no such checkpoint.
+    """
+    elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
+    values: dict[str, Value] = {name: getattr(training, name) for name in RECIPE_FIELDS}
+    values["learning_rate"] = learning_rate_at(training, step.step, elapsed)
+    values["batch_size"] = batch_size_at(training, step.step, elapsed)
+    settings = {name: Setting(value, str(step)) for name, value in values.items()}
+    steps = math.ceil(step.step / (1 - float(WSD_DECAY.value)))
+    return settings | {"max_steps": Setting(steps, WSD_DECAY.source)}
 
 
 def _line(name: str, value: Value, source: str) -> str:

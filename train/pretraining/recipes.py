@@ -11,10 +11,13 @@ torch.
 """
 
 import math
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from clozeline.model.config import BertConfig, full_name
+from clozeline.pipeline.common.errors import InputError
 
 Value = int | float | str
 
@@ -24,6 +27,27 @@ class Setting(NamedTuple):
 
     value: Value
     source: str
+
+
+class CoolDown(NamedTuple):
+    """Where the learning rate of another run begins to fall: "work/run@8000"."""
+
+    run: Path
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.run}@{self.step}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises InputError for anything but a run and a step."""
+        run, _, step = text.rpartition("@")
+        if not run or not re.fullmatch("[1-9][0-9]{0,14}", step):
+            raise InputError(
+                f"--cool-down-from {text!r} is not RUN@STEP; give a run and the step of one of its "
+                "checkpoints, such as work/run@8000."
+            )
+        return cls(Path(run), int(step))
 
 
 #: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and
@@ -193,3 +217,32 @@ def _warmup(steps: int | None) -> Setting:
     if steps and (fraction := int(WARMUP_STEPS.value) / steps) < float(WARMUP_FRACTION.value):
         return Setting(float(f"{fraction:.3g}"), f"10,000 steps ({WARMUP_STEPS.source})")
     return WARMUP_FRACTION
+
+
+def with_decay(
+    settings: Mapping[str, Setting], given: Mapping[str, Value], start: CoolDown
+) -> dict[str, Setting]:
+    """The settings with a decay from the step after `start` to the last one.
+
+    RUN    step 1 ... 8000 ... 10000    learning rate 1e-3, 1e-3, ...
+    OUT        8001 ... 10000           learning rate 1e-3 -> 0, in a line
+
+    It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4), which may begin at any
+    step: after a constant learning rate, the model is bit for bit the one that `wsd` makes. Raises
+    InputError if there are no such steps, or if a `given` option contradicts the decay.
+    """
+    last = int(settings["max_steps"].value)
+    if last <= start.step:
+        raise InputError(
+            f"--max-steps {last} is not after step {start.step} of {start.run}; give the step at "
+            "which the model is finished."
+        )
+    share = (last - start.step) / last
+    decay: dict[str, Value] = {"schedule": "wsd", "warmup": 0.0, "cool_down": share}
+    for name, value in decay.items():
+        if given.get(name, value) != value:
+            option = "--" + name.replace("_", "-")
+            raise InputError(
+                f"{option} {given[name]} does not go with --cool-down-from; leave it out."
+            )
+    return {**settings, **{name: Setting(value, str(start)) for name, value in decay.items()}}

@@ -40,7 +40,7 @@ from clozeline.train.monitoring.trackers import Track, open_tracker
 from clozeline.train.pretraining.initial_weights import load_initial
 from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
 from clozeline.train.pretraining.open_loader import RunData
-from clozeline.train.pretraining.resume import ResumePoint
+from clozeline.train.pretraining.start import ResumePoint
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
 

@@ -18,7 +18,7 @@ from clozeline.train.monitoring.metrics import METRICS, at_time, in_words
 from clozeline.train.pretraining.trainer import Trainer
 
 
-def first_screen(trainer: Trainer, config: RunConfig) -> list[str]:
+def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
     """The lines of the summary, for a trainer that has not started."""
     examples, held_out = (trainer.manifest.num_examples(name) for name in ("train", "validation"))
     lines = {

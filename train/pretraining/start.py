@@ -1,0 +1,275 @@
+"""Where a run starts, decided once, and the state of training there.
+
+    a run in --out, unless --overwrite    its newest intact checkpoint; wants --resume
+    else --cool-down-from RUN@STEP        weights, moments and position in the data of that step
+    else --start-from RUN                 weights and moments of its newest checkpoint
+    else --init FOLDER                    weights alone
+    else                                  the seed
+
+`find_start` reads the configs, from which the plan takes its numbers. `find_resume_point` checks
+that the folder's files are intact and fit the config that the plan led to.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.train.artifacts.checkpoint import (
+    TrainState,
+    check_checkpoint,
+    checkpoint_of,
+    list_checkpoints,
+    set_aside,
+    weights_digest,
+)
+from clozeline.train.artifacts.run import (
+    RUN,
+    SUMMARY,
+    RunConfig,
+    check_run_folder,
+    read_run,
+    with_dropout,
+)
+from clozeline.train.engine.distributed import World, is_restart
+from clozeline.train.engine.schedule import is_over
+from clozeline.train.pretraining.initial_weights import check_initial
+from clozeline.train.pretraining.more_positions import note_of, with_positions
+from clozeline.train.pretraining.recipes import CoolDown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """What a run starts from, with the configs of the runs among it."""
+
+    out: Path
+    resume: bool = False
+    overwrite: bool = False
+    existing: RunConfig | None = None  # the run in `out`
+    start_from: Path | None = None
+    cool_down_from: CoolDown | None = None
+    other: RunConfig | None = None  # the run of one of these two
+    init: Path | None = None  # a Hugging Face folder
+
+    @property
+    def continued(self) -> RunConfig | None:
+        """The run whose numbers are kept; a run to overwrite hands on none."""
+        return None if self.overwrite else self.existing
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint:
+    """The state of training before the first step of this process."""
+
+    state: TrainState
+    checkpoint: Path | None = None  # has the weights; None: they come from `init` or the seed
+    init: Path | None = None  # a Hugging Face folder
+    has_moments: bool = True  # the checkpoint's moments fit the optimizer
+    is_complete: bool = False  # there is nothing left to do
+    started_from: str | None = None  # see RunConfig
+
+
+@contextmanager
+def locked_run(out: Path, world: World) -> Iterator[None]:
+    """Hold the folder's lock in rank 0.
+
+    Raises InputError where another process has it, and if the folder is neither empty nor a run.
+    """
+    with ExitStack() as stack:
+
+        def lock() -> None:
+            check_run_folder(out)
+            stack.enter_context(locked_folder(out))
+
+        world.broadcast_from_main(lock)
+        yield
+
+
+def find_start(
+    out: Path,
+    world: World,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    start_from: Path | None = None,
+    init: Path | None = None,
+    cool_down_from: CoolDown | None = None,
+) -> Start:
+    """What the run in `out` starts from; rank 0 reads it for all processes.
+
+    A process that torchrun restarted resumes: `out` holds the run that just failed. With
+    `overwrite` it may still be the older run, which only the config can tell.
+    Raises InputError for folders without a run, and where the other run is `out` itself.
+    """
+    has_failed = world.any(is_restart())  # torchrun counts only this machine's restarts
+    other = cool_down_from.run if cool_down_from else start_from
+
+    def find() -> Start:
+        if other and other.resolve() == out.resolve():
+            option = "--cool-down-from" if cool_down_from else "--start-from"
+            raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
+        is_read = (out / RUN).exists() and (has_failed or not overwrite)
+        return Start(
+            out=out,
+            resume=resume or has_failed,
+            overwrite=overwrite,
+            existing=read_run(out) if is_read else None,
+            start_from=start_from,
+            cool_down_from=cool_down_from,
+            other=read_run(other) if other else None,
+            init=init,
+        )
+
+    return world.broadcast_from_main(find)
+
+
+def find_resume_point(start: Start, config: RunConfig, shards: Path) -> ResumePoint:
+    """The newest checkpoint of the existing run, else what a new run starts from.
+
+    A damaged checkpoint is set aside with a warning on standard error and the one before it is
+    used: some steps are repeated, with the same result. Raises InputError rather than damage an
+    existing run, and where the files do not fit the config, or `shards` not the tokenizer.
+    """
+    out, there = start.out, start.existing
+    if there:
+        _check_not_averaged(out, there)
+        if found := _newest_whole(out):
+            checkpoint, state = found
+            _check_same(out, config, there)
+            _check_may_continue(start, config, there, state)
+            over = is_over(config.training, state.step, state.elapsed)
+            return ResumePoint(
+                state=state,
+                checkpoint=checkpoint,
+                is_complete=over and (out / SUMMARY).exists(),
+                started_from=there.started_from,
+            )
+    if start.cool_down_from and start.other:
+        return _from_step(start.cool_down_from, start.other, config)
+    if start.start_from and start.other:
+        return _from_other_run(start.start_from, start.other, config)
+    state = TrainState(step=0)
+    if start.init:
+        digest = check_initial(start.init, config.model, shards)
+        return ResumePoint(state=state, init=start.init, started_from=digest)
+    return ResumePoint(state=state)
+
+
+def _check_not_averaged(out: Path, there: RunConfig) -> None:
+    if there.averaged:
+        raise InputError(
+            f"{out} is an average of checkpoints, without the optimizer's state to continue "
+            f"from; give another --out and --start-from {out}."
+        )
+
+
+def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:
+    checkpoints = list_checkpoints(out)
+    errors: list[InputError] = []
+    for checkpoint in reversed(checkpoints):
+        try:
+            state = check_checkpoint(checkpoint)
+        except InputError as error:
+            errors.append(error)
+            continue
+        for damaged, reason in zip(reversed(checkpoints), errors, strict=False):
+            aside = set_aside(damaged)
+            print(
+                f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
+                f"{state.step}.",
+                file=sys.stderr,
+            )
+        return checkpoint, state
+    if errors:
+        raise InputError(
+            f"{out} has no intact checkpoint. {errors[0]} --overwrite starts a new run."
+        )
+    return None  # stopped before its first checkpoint: nothing is lost
+
+
+def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
+    """Raises InputError where the checkpoint does not fit; the loader checks the data."""
+    if fatal := config.differences(there, "model"):
+        raise InputError(
+            f"{out} holds a run with another model ({'; '.join(fatal)}). Give another --out, or "
+            "--overwrite."
+        )
+    if there.training.optimizer != config.training.optimizer:
+        raise InputError(
+            f"{out} has the moments of --optimizer {there.training.optimizer}; give that one, or "
+            f"another --out with --start-from {out}."
+        )
+
+
+def _check_may_continue(
+    start: Start, config: RunConfig, there: RunConfig, state: TrainState
+) -> None:
+    """Raises InputError if `--resume` is missing, or the run is already past the last step."""
+    out, training = start.out, config.training
+    if training.budget is None and state.step > training.max_steps:
+        raise InputError(
+            f"{out} holds a run at step {state.step}, beyond --max-steps {training.max_steps}; "
+            f"give at least {state.step}, or another --out."
+        )
+    changed = config.differences(there, "training")
+    is_finished = is_over(there.training, state.step, state.elapsed)
+    if start.resume or (is_finished and not changed):
+        return
+    raise InputError(
+        f"{out} holds a run at step {state.step}"
+        + (f" with another config ({'; '.join(changed)})" if changed else "")
+        + ". Give --resume to continue it, --overwrite to replace it, or another --out."
+    )
+
+
+def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoint:
+    """The weights and moments of another run; data and schedule start from their beginning."""
+    checkpoints = list_checkpoints(run)
+    if not checkpoints:
+        raise InputError(f"{run} has no checkpoint to start from yet; finish that run first.")
+    check_checkpoint(checkpoints[-1])
+    longer = with_positions(there.model, config.model.max_position_embeddings)
+    grown = replace(there, model=longer)
+    if fatal := _differences(config, grown, "tokenizer_digest", "model"):
+        raise InputError(
+            f"{run} has another model or tokenizer ({fatal}), so its weights do not fit; use its "
+            "--preset, and shards built with its tokenizer."
+        )
+    if longer != there.model:
+        print(f"note: {note_of(there.model, longer)}.", file=sys.stderr)
+    return ResumePoint(
+        state=TrainState(step=0),
+        checkpoint=checkpoints[-1],
+        has_moments=not there.averaged and there.training.optimizer == config.training.optimizer,
+        started_from=weights_digest(checkpoints[-1]),
+    )
+
+
+def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoint:
+    """A step of another run: weights, moments and data position, to continue from there."""
+    if there.averaged:
+        raise InputError(f"{step.run} is an average; give the run that it was averaged from.")
+    checkpoint = checkpoint_of(step.run, step.step)
+    state = check_checkpoint(checkpoint)
+    if fatal := _differences(config, there, "tokenizer_digest", "dataset_digest", "model"):
+        raise InputError(
+            f"{step} cannot be continued: {fatal}. Give the shards of that run, and no --preset."
+        )
+    if there.training.optimizer != config.training.optimizer:
+        raise InputError(
+            f"{step} has the moments of --optimizer {there.training.optimizer}; leave it out."
+        )
+    return ResumePoint(
+        state=replace(state, heldout_loss=None, elapsed=0.0),
+        checkpoint=checkpoint,
+        started_from=weights_digest(checkpoint),
+    )
+
+
+def _differences(config: RunConfig, there: RunConfig, *parts: str) -> str:
+    """What differs besides dropout, which is not part of the weights."""
+    now, then = (replace(one, model=with_dropout(one.model, 0.0)) for one in (config, there))
+    return "; ".join(now.differences(then, *parts))
