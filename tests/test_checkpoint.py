@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError
+from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
@@ -85,6 +86,14 @@ def test_it_holds_weights_and_moments_by_name_and_the_state(tmp_path):
 def test_the_state_comes_back(tmp_path):
     folder = save(tmp_path, heldout_loss=0.25)
     assert read_state(folder) == replace(STATE, heldout_loss=0.25)
+
+
+def test_a_state_of_another_version_is_refused(tmp_path):
+    folder = save(tmp_path)
+    values = json.loads((folder / "state.json").read_text())
+    (folder / "state.json").write_text(json.dumps(sealed(values | {"pool_rows": 9})))
+    with pytest.raises(InputError, match=r"another version of Clozeline: unknown pool_rows\); del"):
+        read_state(folder)
 
 
 def test_moments_are_restored_by_name_and_the_next_steps_are_the_same_bits(tmp_path):

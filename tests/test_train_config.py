@@ -34,6 +34,8 @@ def test_a_config_without_a_number_is_refused():
         ({"clip": -0.5}, "clip is -0.5; it must be 0 or more."),
         ({"seed": -1}, "seed is -1; it must be 0 to 9223372036854775807."),
         ({"seed": 1 << 63}, "seed is 9223372036854775808; it must be 0 to 9223372036854775807."),
+        ({"cool_down": 0.0}, "cool_down is 0.0; it must be more than 0."),
+        ({"cool_down": 1.5}, "cool_down is 1.5; it must be 0 to 1."),
         ({"clip": math.inf}, "clip is inf; it must be 0 or more and finite."),
         ({"weight_decay": math.nan}, "weight_decay is nan; it must be 0 or more and finite."),
         ({"learning_rate": math.nan}, "learning_rate is nan; it must be more than 0 and finite."),
@@ -109,10 +111,8 @@ def test_a_batch_that_cannot_be_divided_is_refused_with_sizes_that_can(
     assert str(refusal.value) == complaint
 
 
-def test_a_run_from_before_cool_down_could_be_chosen_decayed_in_the_last_fifth():
+def test_a_config_of_another_version_is_refused():
     values = training_config().to_dict()
     del values["cool_down"]
-    assert PretrainConfig.from_dict(values) == training_config(cool_down=0.2)
-    for wrong in (0.0, 1.5):
-        with pytest.raises(ValueError, match="cool_down"):
-            training_config(cool_down=wrong)
+    with pytest.raises(ValueError, match="another version of Clozeline: missing cool_down"):
+        PretrainConfig.from_dict(values)

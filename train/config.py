@@ -9,6 +9,7 @@ from clozeline.pipeline.common.config_checks import (
     check_at_least,
     check_between,
     check_choices,
+    check_field_names,
     check_fraction,
     check_positive,
     check_types,
@@ -48,7 +49,9 @@ class PretrainConfig:
         "full size.",
         group="Training",
     )
-    max_steps: int = chosen_option(RECIPE, "Training steps; --for is the other way to end a run.", group="Training")
+    max_steps: int = chosen_option(
+        RECIPE, "Training steps; --for is the other way to end a run.", group="Training"
+    )
     for_: str | None = option(
         None,
         "Time budget, such as 30m, 1h30m or 2d; the schedule follows the elapsed time.",
@@ -259,8 +262,9 @@ class PretrainConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises ValueError or TypeError for other values."""
-        config = cls(**{"cool_down": 0.2} | values)  # what runs had before it could be chosen
+        """The config that was stored; raises ValueError for that of another version."""
+        check_field_names(cls, values)
+        config = cls(**values)
         check_types(config)
         return config
 

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from clozeline.pipeline.common.checksums import file_sha256
+from clozeline.pipeline.common.config_checks import check_field_names
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError, advice
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
@@ -174,6 +175,7 @@ def _heldout_loss(folder: Path) -> float | None:
 def _read(folder: Path) -> tuple[TrainState, dict[str, str]]:
     with json_values(folder / STATE, _advice(folder), seal=True) as values:
         sums = values.pop("files")
+        check_field_names(TrainState, values)
         return TrainState(**values), sums
 
 

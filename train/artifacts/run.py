@@ -8,6 +8,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from clozeline.model.config import BertConfig, preset
+from clozeline.pipeline.common.config_checks import check_field_names
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
@@ -61,33 +62,24 @@ class RunConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as run.json stores them."""
-        return {
-            "model": self.model.to_dict(),
-            "training": self.training.to_dict(),
-            "data": self.data.to_dict(),
-            "dataset_digest": self.dataset_digest,
-            "tokenizer_digest": self.tokenizer_digest,
-            "started_from": self.started_from,
-            "found_micro_batch_size": self.found_micro_batch_size,
-            "averaged": self.averaged,
-            "options": self.options,
+        """The values that run.json stores."""
+        configs: dict[str, Any] = {
+            "model": self.model,
+            "training": self.training,
+            "data": self.data,
         }
+        return vars(self) | {name: config.to_dict() for name, config in configs.items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        return cls(
-            model=BertConfig.from_dict(values["model"]),
-            training=PretrainConfig.from_dict(values["training"]),
-            data=DataConfig.from_dict(values["data"]),
-            dataset_digest=values["dataset_digest"],
-            tokenizer_digest=values["tokenizer_digest"],
-            started_from=values.get("started_from"),
-            found_micro_batch_size=values.get("found_micro_batch_size"),
-            averaged=values.get("averaged"),
-            options=values.get("options", {}),
-        )
+        """The config that was stored; raises ValueError for that of another version."""
+        check_field_names(cls, values)
+        configs = {
+            "model": BertConfig.from_dict(values["model"]),
+            "training": PretrainConfig.from_dict(values["training"]),
+            "data": DataConfig.from_dict(values["data"]),
+        }
+        return cls(**values | configs)
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
         """What differs in the named parts ("model", "training" ...): "name a there, b now"."""
@@ -160,7 +152,7 @@ def read_run(run: Path) -> RunConfig:
     """The config of a run. Raises InputError where the folder is not a run."""
     if not (run / RUN).exists():
         raise wrong_folder(run, "a run of `clozeline pretrain`")
-    with json_values(run / RUN, "restore it", seal=True) as values:
+    with json_values(run / RUN, "restore it, or train a new run", seal=True) as values:
         return RunConfig.from_dict(values)
 
 

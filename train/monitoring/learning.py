@@ -61,7 +61,7 @@ class Learning:
 
     @classmethod
     def of(cls, run: Path) -> Self | None:
-        """None where the run has not been evaluated, or was made by a version without the file.
+        """None where the run has not been evaluated.
 
         A line that a killed process did not finish is left out. Raises InputError for a file that
         cannot be read.
