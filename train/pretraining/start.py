@@ -101,7 +101,7 @@ def find_start(
     """What the run in `out` starts from; rank 0 reads it for all processes.
 
     A process that torchrun restarted resumes: `out` holds the run that just failed. With
-    `overwrite` it may still be the older run, which only the config can tell.
+    `overwrite` it may still be the older run, which only the config can show.
     Raises InputError for folders without a run, and where the other run is `out` itself.
     """
     has_failed = world.any(is_restart())  # torchrun counts only this machine's restarts
