@@ -12,6 +12,7 @@ from clozeline.pipeline.commandline.config_options import (
 )
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.job import JobOptions
 
@@ -170,11 +171,8 @@ def shards(
         for line in dropped_lines(manifest):
             click.echo(line, err=True)
     done = "" if is_new else "already complete: "
-    number = len(manifest.of_split("train"))
-    click.echo(
-        f"{done}{manifest.num_examples('train'):,} training examples in {number} "
-        f"shard{'' if number == 1 else 's'}: {out}"
-    )
+    number = counted(len(manifest.of_split("train")), "shard")
+    click.echo(f"{done}{manifest.num_examples('train'):,} training examples in {number}: {out}")
     print_next_for(out)
 
 
@@ -232,10 +230,9 @@ def verify(shards: AnyPath, sources: tuple[str, ...]) -> None:
     for finding in findings:
         click.echo(finding, err=True)
     if findings:
-        number = f"{len(findings)} problem{'s' if len(findings) > 1 else ''}"
         raise CheckFailedError(
-            f"{number} in {shards}. Delete the damaged files and rerun `clozeline shards`, or "
-            "rerun it with --overwrite."
+            f"{counted(len(findings), 'problem')} in {shards}. Delete the damaged files and rerun "
+            "`clozeline shards`, or rerun it with --overwrite."
         )
     click.echo(summary(read_manifest(shards), sources))
     print_next_for(shards)

@@ -15,7 +15,7 @@ from clozeline.pipeline.common.config_checks import (
     check_types,
 )
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.source_query import byte_size
+from clozeline.pipeline.common.units import byte_size
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
@@ -205,7 +205,7 @@ class PretrainConfig:
             )
         if self.for_ is not None:
             seconds(self.for_, name="for")
-        byte_size("--shard-cache-limit", "it", self.shard_cache_limit)
+        byte_size(self.shard_cache_limit, "shard_cache_limit")
 
     @property
     def budget(self) -> float | None:
@@ -215,7 +215,7 @@ class PretrainConfig:
     @property
     def shard_cache_bytes(self) -> int:
         """Most bytes of the shard cache."""
-        return byte_size("--shard-cache-limit", "it", self.shard_cache_limit)
+        return byte_size(self.shard_cache_limit, "shard_cache_limit")
 
     @property
     def batch_sizes(self) -> list[int]:

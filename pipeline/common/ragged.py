@@ -71,6 +71,11 @@ def slice_indices(starts: ArrayLike, lengths: ArrayLike) -> NDArray[np.int64]:
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
 
 
+def ordinals(lengths: ArrayLike) -> NDArray[np.int64]:
+    """0, 1, 2, ... within each row of these lengths."""
+    return slice_indices(np.zeros_like(lengths, dtype=np.int64), lengths)
+
+
 def concatenate(parts: list[Ragged]) -> Ragged:
     """All rows of the parts (at least one), in order."""
     lengths = np.concatenate([part.lengths for part in parts])

@@ -29,7 +29,7 @@ from clozeline.pipeline.common.counter_rng import (
     uniform_below,
     with_probability,
 )
-from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, ordinals, slice_indices
 from clozeline.pipeline.config import DataConfig, Masking
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -121,7 +121,7 @@ def _mask_slab(ids: Ragged, keys: UInt64Array, rules: MaskRules) -> _MaskedSlab:
     chosen, counts = SCHEMES[rules.masking](ids, keys, rules)
     row_of = np.repeat(np.arange(len(ids)), counts)
     labels = ids.values[chosen]
-    ids.values[chosen] = _replacements(labels, keys[row_of], _ordinals(counts), rules)
+    ids.values[chosen] = _replacements(labels, keys[row_of], ordinals(counts), rules)
     positions = (chosen - ids.offsets[row_of]).astype(np.uint16)
     return _MaskedSlab(ids.values, positions, labels, counts)
 
@@ -177,7 +177,7 @@ def _choose_whole_words(
     word_offsets = np.searchsorted(starts, candidate_offsets)  # words of row r, in starts
     words_in_row = np.diff(word_offsets)
     row_of = np.repeat(np.arange(len(ids)), words_in_row)
-    bits = random_bits_of_rows(keys[row_of], COUNTERS * _ordinals(words_in_row) + PICK)
+    bits = random_bits_of_rows(keys[row_of], COUNTERS * ordinals(words_in_row) + PICK)
     shuffled = np.lexsort((bits, row_of))  # the words of each row, in random order
     is_taken = np.zeros(len(starts), dtype=bool)
     for rank in range(int(words_in_row.max(initial=0))):
@@ -215,11 +215,6 @@ def _word_starts(ids: Ragged, candidates: Offsets, rules: MaskRules) -> Offsets:
     follows = np.zeros(len(candidates), dtype=bool)
     follows[1:] = np.diff(candidates) == 1
     return np.flatnonzero(~(rules.is_continuation[ids.values[candidates]] & follows))
-
-
-def _ordinals(counts: Offsets) -> Offsets:
-    """0, 1, 2, ... within each row."""
-    return slice_indices(np.zeros(len(counts), np.int64), counts)
 
 
 def _joined(parts: list[NDArray[Any]], like: NDArray[Any]) -> NDArray[Any]:

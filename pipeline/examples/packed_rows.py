@@ -17,7 +17,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, ordinals
 from clozeline.pipeline.examples.bucket_documents import BucketDocuments
 
 SPECIAL = 2  # [CLS] and [SEP] of each piece
@@ -57,7 +57,7 @@ def full_spans(documents: BucketDocuments, max_tokens: int) -> tuple[Offsets, Of
     starts = documents.sentence_offsets[documents.document_offsets]
     counts = -(-np.diff(starts) // max_tokens)  # rounded up
     document = np.repeat(np.arange(len(documents)), counts)
-    ordinal = slice_indices(np.zeros(len(counts), np.int64), counts)
+    ordinal = ordinals(counts)
     start = starts[document] + ordinal * max_tokens
     return start, np.minimum(start + max_tokens, starts[document + 1]), document
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.common.units import size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.steps import JobContext, Steps, scratch_context
 from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
@@ -96,7 +97,7 @@ def dry_run(
     found = estimate(blocks, context, tokenizer)
     yield (
         f"blocks     {len(blocks):,} in {files:,} source{'s' * (files != 1)}, {done:,} already "
-        f"tokenized; about {_size(text_bytes)} of text"
+        f"tokenized; about {size_in_words(text_bytes)} of text"
     )
     yield (
         f"shards     {context.buckets.num_train:,} for training and "
@@ -114,12 +115,12 @@ def dry_run(
         )
     yield f"examples   about {_rounded(found.examples):,}"
     yield (
-        f"disk       about {_size(found.shard_bytes)} for the shards and "
-        f"{_size(found.cache_bytes)} for the token cache in {context.cache_dir}"
+        f"disk       about {size_in_words(found.shard_bytes)} for the shards and "
+        f"{size_in_words(found.cache_bytes)} for the token cache in {context.cache_dir}"
         f"{_free(context.out_dir)}"
     )
     yield (
-        f"time       about {_duration(found.cpu_seconds / workers)} with {workers} "
+        f"time       about {time_in_words(max(found.cpu_seconds / workers, 1))} with {workers} "
         f"worker{'s' * (workers != 1)} on this machine"
     )
 
@@ -141,26 +142,10 @@ def _free(folder: AnyPath) -> str:
     if not is_local(folder):
         return ""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    return f"; {_size(shutil.disk_usage(existing).free)} free"
-
-
-def _size(count: int) -> str:
-    """1_234_567 -> 1.2 MB"""
-    for unit, factor in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count / 1000:.1f} kB"
+    return f"; {size_in_words(shutil.disk_usage(existing).free)} free"
 
 
 def _rounded(count: int) -> int:
     """To two digits, as precise as an estimate is."""
     step = int(10 ** max(len(str(count)) - 2, 0))
     return round(count / step) * step
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(max(round(seconds), 1), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

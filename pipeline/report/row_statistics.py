@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.common.ragged import Ragged, offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import Ragged, offsets_of, ordinals
 from clozeline.pipeline.dataset.manifest import ShardEntry
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples, from_record_batch
 from clozeline.pipeline.dataset.shards import read_batches
@@ -108,7 +108,7 @@ def count_rows(examples: Examples, width: int, tokenizer: Tokenizer) -> RowStati
     lengths = examples.input_ids.lengths
     length_a = examples.length_a.astype(np.int64)
     has_b = examples.next_sentence_label != NO_PAIR
-    position = slice_indices(np.zeros(len(examples), np.int64), lengths)
+    position = ordinals(lengths)
     part = PARTS * position // np.repeat(lengths, lengths)
     original = examples.unmasked().input_ids.values
     maskable = ~tokenizer.is_special[original]

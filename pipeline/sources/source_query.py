@@ -16,7 +16,6 @@ COMMON = ("text", "repeat", "limit")
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
 QUERY = re.compile(rf"\?((?:{'|'.join(COMMON)})=[^?]*)$")
 MAX_REPEAT = 1000
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +85,6 @@ def whole_number(source: str, name: str, text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,18}", text):
         raise InputError(f"{source}: {name} is a whole number, as in {name}=5000, not '{text}'")
     return int(text)
-
-
-def byte_size(source: str, name: str, text: str) -> int:
-    """The bytes that an option gives: 2100, 64KB, 1.5MB, 1gb. Raises InputError."""
-    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMGT]?)B?", text.upper())
-    if not match:
-        raise InputError(
-            f"{source}: {name} is bytes, as in {name}=250MB or {name}=64KB, not '{text}'"
-        )
-    return int(float(match[1]) * UNITS[match[2]])
 
 
 def fraction(source: str, name: str, text: str) -> float:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
-from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, ordinals
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.train.data.batch import digest_weights, final_hashes
 
@@ -116,7 +116,7 @@ def collate_unpadded(
         column.take(rows) for column in (examples.masked_lm_positions, examples.masked_lm_labels)
     )
     assert not len(rows) or ids.lengths.max() <= max_seq_length
-    is_b = _ordinals(ids.offsets) >= np.repeat(examples.length_a[rows], ids.lengths)
+    is_b = ordinals(ids.lengths) >= np.repeat(examples.length_a[rows], ids.lengths)
     masked = positions.values + np.repeat(ids.offsets[:-1], positions.lengths)
     labels_of_rows = examples.next_sentence_label[rows].astype(np.int64)
     sequences, row_starts = ids.offsets, None
@@ -128,7 +128,7 @@ def collate_unpadded(
     return UnpaddedBatch(
         input_ids=torch.from_numpy(ids.values.astype(np.int64)),
         token_type_ids=torch.from_numpy(is_b.astype(np.int64)),
-        position_ids=torch.from_numpy(_ordinals(sequences)),
+        position_ids=torch.from_numpy(ordinals(np.diff(sequences))),
         cu_seqlens=torch.from_numpy(sequences.astype(np.int32)),
         row_starts=row_starts,
         max_seqlen=max_seq_length,
@@ -140,12 +140,6 @@ def collate_unpadded(
         sequence_offsets=sequences,
         masked_offsets=positions.offsets,
     )
-
-
-def _ordinals(offsets: Offsets) -> NDArray[np.int64]:
-    """0, 1, 2, ... between consecutive offsets."""
-    lengths = np.diff(offsets)
-    return slice_indices(np.zeros_like(lengths), lengths)
 
 
 def split_unpadded(batch: UnpaddedBatch, parts: int) -> list[UnpaddedBatch]:
@@ -193,12 +187,12 @@ def unpadded_hashes(
     weights_before = np.append(np.uint64(0), np.cumsum(weights))
     padding = np.uint64(pad_id) * (weights_before[-1] - weights_before[np.diff(tokens)])
     most = int(np.diff(masks).max(initial=0))
-    sums = padding + _sums(arrays["input_ids"], weights[_ordinals(tokens)], tokens)
+    sums = padding + _sums(arrays["input_ids"], weights[ordinals(np.diff(tokens))], tokens)
     for name, column in (
         ("masked_lm_positions", in_row),
         ("masked_lm_labels", arrays["masked_lm_labels"]),
     ):
-        sums += _sums(column, digest_weights(name, most)[_ordinals(masks)], masks)
+        sums += _sums(column, digest_weights(name, most)[ordinals(np.diff(masks))], masks)
     lengths_b = _sums(arrays["token_type_ids"], np.ones(1, np.uint64), tokens)
     first = np.searchsorted(batch.sequence_offsets, tokens[:-1])
     labels = arrays["next_sentence_labels"][first].view(np.uint64)

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from clozeline.pipeline.common.errors import JobFailedError, advice
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.monitoring.health import Health, HealthWarning
 from clozeline.train.monitoring.json_lines import finished_lines
@@ -162,7 +163,9 @@ class _Progress:
         each = (time.monotonic() - self._first_step) / MEASURED_STEPS
         left = each * (self._bar.total - self._bar.n)
         if left >= WORTH_AN_ESTIMATE:
-            tqdm.write(f"expected end: {at_time(left)}, {in_words(left)} from now", file=sys.stderr)
+            tqdm.write(
+                f"expected end: {at_time(left)}, {time_in_words(left)} from now", file=sys.stderr
+            )
 
     def show(self, numbers: dict[str, str]) -> None:
         self._shown |= numbers
@@ -177,15 +180,6 @@ def at_time(seconds: float) -> str:
     now = datetime.now()
     then = now + timedelta(seconds=seconds)
     return f"{then:%H:%M}" if then.date() == now.date() else f"{then:%Y-%m-%d %H:%M}"
-
-
-def in_words(seconds: float) -> str:
-    """90 -> "1 min 30 s"; 7260 -> "2 h 1 min"."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes_rest = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes_rest} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:

@@ -12,9 +12,10 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import count_parameters
+from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.engine.distributed import World
-from clozeline.train.monitoring.metrics import METRICS, at_time, in_words
+from clozeline.train.monitoring.metrics import METRICS, at_time
 from clozeline.train.pretraining.trainer import Trainer
 
 
@@ -67,4 +68,4 @@ def _end(config: RunConfig, elapsed: float) -> str:
         last = f"{config.training.max_steps:,}"
         return f"after step {last}; the time is printed when the speed is known"
     left = max(budget - elapsed, 0.0)
-    return f"{at_time(left)}, {in_words(left)} from now"
+    return f"{at_time(left)}, {time_in_words(left)} from now"

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.units import byte_size
 from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.source_query import byte_size, fraction, parse_query, whole_number
+from clozeline.pipeline.sources.source_query import fraction, parse_query, whole_number
 from clozeline.pipeline.sources.text_columns import check_columns
 
 if TYPE_CHECKING:  # importing it reads the prose, which takes time
@@ -51,7 +52,7 @@ def _parse_articles(source: str, query: str) -> Sample:
     from clozeline.pipeline.sources.sample.articles import count_articles
 
     options = parse_query(source, query, {"size": "10MB", "seed": "0"}, others=OTHERS)
-    size = byte_size(source, "size", options["size"])
+    size = byte_size(options["size"], f"{source}: size")
     seed = whole_number(source, "seed", options["seed"])
     return Sample(kind="articles", start=0, stop=count_articles(size), seed=seed, size=size)
 
