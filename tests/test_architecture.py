@@ -25,7 +25,7 @@ ROOMS = {
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
-        "config", "data", "engine", "artifacts", "store", "monitoring", "labelled", "evaluation",
+        "config", "data", "engine", "store", "artifacts", "monitoring", "labelled", "evaluation",
         "finetuning", "pretraining", "benchmark", "inference", "export", "view", "cli",
     ),
     "clozeline": ("__main__",),

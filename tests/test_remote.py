@@ -12,7 +12,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
-from clozeline.pipeline.common.paths import names_in, path_of, whole_file
+from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import JobOptions, build_shards, plan_shards
@@ -154,9 +154,29 @@ def test_a_file_in_a_store_is_whole_or_absent(store: Path) -> None:
     assert names_in(store) == {"file"}
 
 
-def test_a_store_that_nobody_knows_is_an_error_of_one_line() -> None:
-    with pytest.raises(InputError, match=r"^nowhere://a/b cannot be reached: .*nowhere"):
-        path_of("nowhere://a/b")
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nowhere://a/b", "nowhere://a/b cannot be reached: .*nowhere"),
+        ("s3://", "'s3://' names nothing in a store; write it as s3://BUCKET/PATH"),
+        ("s3:///x", "names nothing in a store"),
+        ("s3://B//dbl", "names nothing in a store"),
+        ("gs://B/a//b/", "names nothing in a store"),
+        ("s3://B ucket/x", "names nothing in a store"),
+        (" s3://B/x", "names nothing in a store; write it as s3://BUCKET"),
+        ("memory://", "names nothing in a store"),
+        ("file:///", "names nothing in a store"),
+    ],
+)
+def test_a_url_that_no_store_can_have_is_said_at_once(url: str, message: str) -> None:
+    with pytest.raises(InputError, match=f"^{message}" if url in message else message):
+        path_of(url)
+
+
+def test_other_urls_are_paths() -> None:
+    for url in ("memory://a/b c", "file:///a//b", "hdfs:///a", "memory:///a", "memory://a/"):
+        _check_url(url)
+    assert path_of("memory://a/b c").name == "b c"
 
 
 class RefusedError(Exception):

@@ -32,15 +32,20 @@ else:  # importing upath takes a while, and only URLs need it
 #: The names of files that `whole_file` has not finished.
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
 SECONDS_UNFINISHED: Final = 86_400.0  #: age at which an unfinished file is a leftover
+#: Stores of buckets, where folders need not be made: making one would create a missing bucket.
+OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 
 def path_of(path_or_url: str | AnyPath) -> AnyPath:
-    """The path that a user gave. Raises InputError for a store that cannot be reached."""
+    """The path that a user gave.
+
+    Raises InputError for a URL that is none, and for a store that cannot be reached.
+    """
     if not isinstance(path_or_url, str):
         return path_or_url
     if "://" not in path_or_url:
         return Path(path_or_url)
-
+    _check_url(path_or_url)
     try:
         from upath import UPath
 
@@ -49,6 +54,25 @@ def path_of(path_or_url: str | AnyPath) -> AnyPath:
     except (ImportError, ValueError, OSError) as error:
         raise InputError(f"{path_or_url} cannot be reached: {error}") from error
     return path
+
+
+def _check_url(url: str) -> None:
+    """Raises InputError for what a store's library would call a failure of the store."""
+    protocol, _, rest = url.partition("://")
+    bucket, *others = rest.partition("::")[0].rstrip("/").split("/")
+    is_bad = url != url.strip() or not (bucket or any(others))
+    if protocol in OBJECT_STORES:
+        is_bad |= not all((bucket, *others)) or len(bucket.split()) > 1
+    if is_bad:
+        raise InputError(
+            f"{url!r} names nothing in a store; write it as {protocol.strip()}://BUCKET/PATH, "
+            "without empty parts and spaces around them."
+        )
+
+
+def has_folders(path: AnyPath) -> bool:
+    """Whether a folder must be made before a file is written into it."""
+    return is_local(path) or path.protocol not in OBJECT_STORES
 
 
 def is_local(path: AnyPath) -> "TypeIs[Path]":
@@ -100,7 +124,9 @@ def names_in(folder: AnyPath) -> set[str]:
 
 
 def make_folder(path: AnyPath) -> None:
-    """Create the folder and its parents. Raises InputError if that fails."""
+    """Create the folder and its parents, where there are any. Raises InputError if that fails."""
+    if not has_folders(path):
+        return
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -28,7 +28,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath, names_in, path_of, whole_file
+from clozeline.pipeline.common.paths import AnyPath, make_folder, names_in, path_of, whole_file
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.transformers_files import (
@@ -164,7 +164,7 @@ class Tokenizer:
             _update(folder, files)
 
     def _write(self, folder: AnyPath, files: dict[str, str]) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         texts = {}
         if self.spec is None:
             texts[VOCAB_TXT] = "".join(f"{token}\n" for token in self.tokens)

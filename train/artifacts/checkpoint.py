@@ -27,6 +27,7 @@ from clozeline.pipeline.common.errors import DivergedError, InputError, JobFaile
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.artifacts.snapshot import Snapshot
+from clozeline.train.store.remote_folder import fetched
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -183,14 +184,14 @@ def _load(folder: Path, name: str, *, is_checked: bool) -> dict[str, Tensor]:
     if not is_checked:
         _check(folder, name, _read(folder)[1])
     try:
-        return load_file(folder / name)
+        return load_file(fetched(folder / name))
     except (OSError, SafetensorError) as error:
         raise _damage(folder, name, error) from error
 
 
 def _check(folder: Path, name: str, sums: dict[str, str]) -> None:
     try:
-        if file_sha256(folder / name) == sums[name]:
+        if file_sha256(fetched(folder / name)) == sums[name]:
             return
     except OSError as error:
         raise _damage(folder, name, error) from error

@@ -25,6 +25,7 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
 )
 from clozeline.train.config import PretrainConfig
+from clozeline.train.store.remote_folder import publish
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
 TENSORBOARD = "tensorboard"
@@ -146,6 +147,7 @@ def write_run(run: Path, config: RunConfig, tokenizer: Tokenizer) -> None:
         max_seq_length=config.data.max_seq_length,
         has_segments=config.model.type_vocab_size > 0,
     )
+    publish(run)
 
 
 def read_run(run: Path) -> RunConfig:

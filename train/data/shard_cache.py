@@ -8,14 +8,15 @@ a machine: one of them fetches, the others wait for it. A killed process leaves 
 shard under its final name. A file that is removed stays readable where it is mapped.
 """
 
-import fcntl
 import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+from filelock import FileLock
 
 from clozeline.pipeline.common.errors import advice
 from clozeline.pipeline.common.paths import PARTIAL, AnyPath, make_folder, whole_file
@@ -44,7 +45,7 @@ class ShardCache:
         """
         local = self.folder / f"{sha256}{path.suffix}"
         try:
-            with _locked(self.folder / LOCK.format(sha256)):
+            with FileLock(self.folder / LOCK.format(sha256), fallback_to_soft=False):
                 with suppress(FileNotFoundError):
                     os.utime(local)  # now the most recently read
                     return local
@@ -84,10 +85,3 @@ class ShardCache:
                 f"fetched again each time; {advice(error)}.",
                 file=sys.stderr,
             )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -28,6 +28,7 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.hyperparameters import Selection
 from clozeline.train.labelled.correlations import Correlations
 from clozeline.train.labelled.scores import Scores
+from clozeline.train.store.remote_folder import publish
 
 WEIGHTS = "weights_sha256"  #: key in a result's JSON file: the hash of its stored weights
 ADVICE = "give --overwrite to start again"
@@ -177,6 +178,7 @@ class ResultStore:
             partial.replace(path)
             values[WEIGHTS] = file_sha256(path)
         write_json(self._path(result.key, "json"), values)
+        publish(self._folder)
 
     def read_weights(self, key: ModelKey) -> dict[str, Tensor]:
         """The weights that were stored with a result."""

@@ -43,6 +43,7 @@ from clozeline.train.pretraining.open_loader import RunData
 from clozeline.train.pretraining.start import ResumePoint
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
+from clozeline.train.store.remote_folder import publish
 
 STOP_CHECK_EVERY = 8  # evaluation batches
 
@@ -248,6 +249,7 @@ class Trainer:
         self.heldout = heldout
         values = {f"heldout/{name}": value for name, value in heldout.to_dict().items()}
         self.log.write(self.step, values)
+        publish(self.out)
 
     def _record_guesses(self, validation: ShardSet) -> None:
         """Write the answers for the first held-out rows; every process computes them (FSDP)."""

@@ -1,49 +1,51 @@
 """The files of a folder, here and in its store, without those that are still being written."""
 
-from collections.abc import Collection
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clozeline.pipeline.common.folder_lock import LOCK
 from clozeline.pipeline.common.store import version_of
-from clozeline.train.store.store_lease import LEASE
+from clozeline.pipeline.common.store_lease import LEASE
 
 if TYPE_CHECKING:
     from upath import UPath
 
-#: Uploaded after all other files of their folder.
-LAST = ("state.json", "classifier.json", "config.json", "modules.json", "summary.json")
-#: Local files that belong to this machine alone.
-OWN = (LOCK, LEASE)
+STATE = "state.json"
+#: Uploaded after all other files, and removed before them.
+LAST = (STATE, "classifier.json", "config.json", "modules.json", "summary.json")
+WEIGHTS = "checkpoints/step-*/*.safetensors"
 
-Stamp = tuple[int, int]  # size and modification time of a local file
-Names = dict[str, Stamp]
+Stamp = list[int]  # size and modification time of a local file
 
 
-def local_files(folder: Path) -> Names:
-    """Size and time of every complete file, by its path within the folder."""
+def last_last(name: str) -> tuple[bool, str]:
+    """For sorting: the files that make a folder valid come after the others."""
+    return Path(name).name in LAST, name
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file is of a checkpoint, besides its state."""
+    return Path(name).match(WEIGHTS)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What changes with a local file."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def local_files(folder: Path) -> dict[str, Stamp]:
+    """The stamp of every complete file, by its path within the folder."""
     found = {}
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if is_copied(name) and path.is_file():
-            status = path.stat()
-            found[name] = (status.st_size, status.st_mtime_ns)
+    for parent, _, names in os.walk(folder):
+        for path in (Path(parent, name) for name in names):
+            name = path.relative_to(folder).as_posix()
+            with suppress(FileNotFoundError):  # removed meanwhile
+                if _is_copied(name):
+                    found[name] = stamp_of(path)
     return found
-
-
-def is_copied(name: str) -> bool:
-    """Whether a file is copied: not locks, nor what is still being written."""
-    parts = Path(name).parts
-    return parts[-1] not in OWN and not any(
-        part.endswith((".partial", ".replaced")) for part in parts
-    )
-
-
-def remove_empty_folders(folder: Path) -> None:
-    """Remove empty folders, left by checkpoints that are gone from the store."""
-    for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
 
 
 def remote_files(folder: "UPath") -> dict[str, str]:
@@ -53,12 +55,33 @@ def remote_files(folder: "UPath") -> dict[str, str]:
     """
     fs, root = folder.fs, folder.path.rstrip("/")
     fs.invalidate_cache()
-    found = fs.find(root, detail=True) if fs.exists(root) else {}
-    versions = {path[len(root) + 1 :]: version_of(info) for path, info in found.items()}
-    return {name: version for name, version in versions.items() if _is_whole(name, versions)}
+    try:
+        fs.info(root)  # `find` and `exists` may take a failure for "no"
+    except FileNotFoundError:
+        return {}
+    found = {path[len(root) + 1 :]: info for path, info in fs.find(root, detail=True).items()}
+    return {
+        name: version_of(info)
+        for name, info in found.items()
+        if _is_copied(name) and not (is_weights(name) and state_of(name) not in found)
+    }
 
 
-def _is_whole(name: str, names: Collection[str]) -> bool:
-    folder = Path(name).parent
-    is_checkpoint = folder.name.startswith("step-")
-    return is_copied(name) and (not is_checkpoint or f"{folder.as_posix()}/{LAST[0]}" in names)
+def state_of(weights: str) -> str:
+    """The name of the file that makes a checkpoint of weights."""
+    return Path(weights).with_name(STATE).as_posix()
+
+
+def remove_empty_folders(folder: Path) -> None:
+    """Remove empty folders, left by checkpoints that are gone from the store."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _is_copied(name: str) -> bool:
+    """Whether a file is for both: no lock, nor what is still being written."""
+    parts = Path(name).parts
+    return parts[-1] not in (LOCK, LEASE) and not any(
+        part.endswith((".partial", ".replaced")) for part in parts
+    )

@@ -40,9 +40,9 @@ def local_copies(folders: Sequence[AnyPath]) -> list[Path]:
 
 
 def _copy(url: str, *, writes: bool) -> Path:
-    """A copy that follows the store until the command ends."""
-    from clozeline.train.store.store_copy import store_copy
+    """The local copy, which the command may write until it ends."""
+    from clozeline.train.store.remote_folder import remote_folder
 
-    folder = click.get_current_context().with_resource(store_copy(url, writes=writes))
+    folder = click.get_current_context().with_resource(remote_folder(url, writes=writes))
     note_given(folder, url)
     return folder

@@ -1,0 +1,384 @@
+"""Runs in a store: copy and store agree, one process writes, a lost machine loses nothing.
+
+The store is fsspec's file://, which other processes see.
+"""
+
+import json
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from filelock import FileLock
+
+from clozeline.pipeline.common import store as store_module
+from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.common.store_lease import LEASE
+from clozeline.train.store.remote_folder import copy_path, fetched, publish, remote_folder
+from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+
+TRAIN = ["--preset=bert-tiny", "--batch-size=4", "--log-every=1", "--warmup=0"]
+TRAIN += ["--learning-rate=1e-3"]
+STEP_2 = "checkpoints/step-00000002"
+FILES = {"run.json": b"{}", "checkpoints/step-00000001/state.json": b"1", "tokenizer/a.txt": b"a"}
+NEWER = {"run.json": b"new", f"{STEP_2}/state.json": b"2", f"{STEP_2}/model.safetensors": b"w"}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    """This machine's copies."""
+    monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(store_module, "PAUSES", (0.0,))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def other_machine(monkeypatch):
+    """From now on, copies are elsewhere."""
+    return lambda folder: monkeypatch.setenv("CLOZELINE_CACHE", str(folder))
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The folder of a run in a store, which this machine has written."""
+    with opened(tmp_path / "store" / "run") as folder:
+        write(folder, FILES)
+    return tmp_path / "store" / "run"
+
+
+def opened(store, *, writes=True):
+    return remote_folder(url_of(store), writes=writes)
+
+
+def url_of(folder):
+    return f"file://{folder}"
+
+
+def contents(folder):
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LEASE)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def write(folder, files):
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
+def wait_for(is_done, process=None):
+    until = time.monotonic() + 60
+    while not is_done() and time.monotonic() < until and (not process or process.poll() is None):
+        time.sleep(0.01)
+
+
+def empty(folder):
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_what_is_written_is_in_the_store_at_the_end(tmp_path):
+    store = tmp_path / "store" / "run"
+    with opened(store) as folder:
+        write(folder, FILES | {".x.partial": b"half", ".lock": b"me"})
+    assert contents(store) == FILES
+    assert json.loads((store / LEASE).read_text())["renewed"] == 0
+
+
+def test_what_is_published_is_in_the_store_before_the_end(tmp_path):
+    publish(tmp_path)  # nothing, for a local folder
+    with opened(tmp_path / "store" / "run") as folder:
+        write(folder, FILES)
+        publish(folder / "checkpoints")
+        wait_for(lambda: contents(tmp_path / "store") == {f"run/{n}": FILES[n] for n in FILES})
+        assert contents(tmp_path / "store" / "run") == FILES
+
+
+def test_another_machine_goes_on_from_the_store(store, tmp_path, cache, other_machine):
+    other_machine(tmp_path / "elsewhere")
+    with opened(store) as folder:
+        assert contents(folder) == FILES
+        write(folder, NEWER)
+        (folder / "tokenizer/a.txt").unlink()
+    other_machine(cache)  # the first machine's copy is behind now
+    with opened(store, writes=False) as folder:
+        assert contents(folder)["run.json"] == b"new"
+        assert "tokenizer/a.txt" not in contents(folder)
+
+
+def test_weights_are_downloaded_when_they_are_read(store, tmp_path, other_machine):
+    """Old checkpoints that were not read are removed from the store, too."""
+    weights = [f"checkpoints/step-0000000{step}/model.safetensors" for step in (1, 2)]
+    with opened(store) as folder:
+        write(folder, NEWER | {weights[0]: b"old"})
+    other_machine(tmp_path / "elsewhere")
+    for writes in (False, True):
+        with opened(store, writes=writes) as folder:
+            assert fetched(folder / weights[1]).read_bytes() == b"w"
+            assert not (folder / weights[0]).exists()
+    assert contents(store).keys() == {*FILES, *NEWER, *weights}
+    with opened(store) as folder:
+        shutil.rmtree(folder / "checkpoints/step-00000001")
+    assert contents(store).keys() == {*FILES, *NEWER} - {"checkpoints/step-00000001/state.json"}
+
+
+def test_other_weights_of_the_same_step_are_downloaded_again(
+    store, tmp_path, cache, other_machine, capsys
+):
+    with opened(store) as folder:
+        write(folder, NEWER)
+    other_machine(tmp_path / "elsewhere")
+    with opened(store) as folder:
+        write(folder, {f"{STEP_2}/model.safetensors": b"other"})
+    other_machine(cache)
+    with opened(store, writes=False) as folder:
+        assert fetched(folder / STEP_2 / "model.safetensors").read_bytes() == b"other"
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_what_was_removed_is_removed_in_the_store(store):
+    with opened(store) as folder:
+        (folder / "checkpoints/step-00000001/state.json").unlink()
+    assert contents(store).keys() == FILES.keys() - {"checkpoints/step-00000001/state.json"}
+
+
+def test_a_copy_that_is_ahead_of_its_store_stays(store):
+    """The command before was killed before it had uploaded all."""
+    write(copy_path(url_of(store)), NEWER)
+    with opened(store) as folder:
+        assert contents(folder) == FILES | NEWER
+    assert contents(store) == FILES | NEWER
+
+
+@pytest.mark.parametrize("lost", [["run.json"], [*FILES]])
+def test_a_copy_that_was_deleted_deletes_nothing_in_the_store(store, lost):
+    for name in lost:
+        (copy_path(url_of(store)) / name).unlink()
+    with opened(store) as folder:
+        assert contents(folder) == FILES
+    assert contents(store) == FILES
+
+
+@pytest.mark.parametrize("failing", ["open", "find", "info"])  # while it downloads, and before
+def test_a_copy_that_was_not_downloaded_whole_is_not_the_newer_one(
+    failing, store, tmp_path, cache, other_machine, monkeypatch
+):
+    other_machine(tmp_path / "elsewhere")
+    with opened(store) as folder:
+        write(folder, NEWER)
+    other_machine(cache)
+
+    def fail(*_, **__):
+        raise ConnectionError("cut off")
+
+    with monkeypatch.context() as patch:
+        path = path_of(url_of(store))
+        for kind in (type(path.fs), type(path)):
+            if hasattr(kind, failing):
+                patch.setattr(kind, failing, fail)
+        with pytest.raises(StoreError, match=r"ConnectionError: cut off"):
+            opened(store).__enter__()
+    with opened(store) as folder:
+        fetched(folder / STEP_2 / "model.safetensors")
+        assert contents(folder) == FILES | NEWER
+    assert contents(store) == FILES | NEWER
+
+
+@pytest.mark.parametrize("remove", [shutil.rmtree, empty])
+def test_a_store_that_lost_the_run_gets_it_back_from_the_only_copy(store, capsys, remove):
+    remove(store)
+    with opened(store, writes=False) as folder:  # as of `evaluate`
+        assert contents(folder) == FILES
+    said = capsys.readouterr().err
+    assert f"has lost files that {folder} still has ({', '.join(sorted(FILES))});" in said
+    assert f"To start without them, remove {folder}." in said
+    with opened(store) as folder:
+        write(folder, NEWER)
+    assert contents(store) == contents(folder) == FILES | NEWER
+
+
+def test_a_checkpoint_that_was_removed_from_the_store_comes_back(store, capsys):
+    """The lease is still there, and is ours."""
+    shutil.rmtree(store / "checkpoints")
+    with opened(store):
+        pass
+    assert contents(store) == FILES
+    assert "still has (checkpoints/step-00000001/state.json);" in capsys.readouterr().err
+
+
+def test_what_only_a_copy_has_is_moved_beside_it_when_another_run_is_in_the_store(store, capsys):
+    """Somebody deleted the run and put another one there, without a lease."""
+    write(copy_path(url_of(store)), {"run.json": b"changed, and never uploaded"})
+    shutil.rmtree(store)
+    write(store, {"run.json": b"of another run"})
+    for _ in range(2):
+        with opened(store) as folder:
+            assert contents(folder) == {"run.json": b"of another run"}
+    aside = folder.with_name("run.aside-1")
+    assert contents(aside) == FILES | {"run.json": b"changed, and never uploaded"}
+    assert not folder.with_name("run.aside-2").exists()
+    assert f"moved to {aside}, which you may remove" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("uploads", range(6))
+def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_metrics(
+    uploads, tmp_path, other_machine, monkeypatch
+):
+    """Every upload fails after the first few, as if the machine, its keys or the bucket were gone.
+
+    The copy has everything: on the same machine, the command continues as if nothing had been.
+    """
+    store, left = tmp_path / "store" / "run", iter(range(uploads))
+    kind = type(path_of(url_of(store)).fs)
+    put_file = kind.put_file
+
+    def put_or_fail(*args, **options):
+        if next(left, None) is None:
+            raise PermissionError("403")
+        return put_file(*args, **options)
+
+    def train():
+        with opened(store) as folder:
+            for step in (1, 2):
+                write(folder, {"metrics.jsonl": b"line\n" * step})
+                write(folder / f"checkpoints/step-{step}", {"z.safetensors": b"w"})
+                write(folder / f"checkpoints/step-{step}", {"state.json": b"%d" % step})
+                if step == 1:
+                    publish(folder)
+                    first = store / "checkpoints/step-1/state.json"
+                    wait_for(lambda: uploads < 3 or first.exists())  # noqa: B023
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "put_file", put_or_fail)
+        with pytest.raises(JobFailedError, match=r"403.*What is missing there is in .*/run; rerun"):
+            train()
+    other_machine(tmp_path / "elsewhere")
+    with opened(store, writes=False) as folder:
+        for state in folder.glob("checkpoints/*/state.json"):
+            assert fetched(state.with_name("z.safetensors")).read_bytes() == b"w"
+            metrics = (folder / "metrics.jsonl").read_text().splitlines()
+            assert len(metrics) >= int(state.read_text())
+    other_machine(tmp_path / "cache")
+    with opened(store) as folder:
+        there = contents(folder)
+        assert len(there) == 5
+    assert contents(store) == there
+
+
+def test_completion_and_print_config_open_no_store(tmp_path, cache):
+    run = url_of(tmp_path / "store" / "run")
+    done = clozeline("pretrain", "shards", "--out", run, "--print-config")
+    assert f'out = "{run}"' in done.stdout.splitlines()
+    assert not cache.exists()
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_checkpoint_without_its_last_file_is_not_downloaded(store, tmp_path, other_machine):
+    write(store, {f"{STEP_2}/model.safetensors": b"half"})
+    other_machine(tmp_path / "elsewhere")
+    with opened(store, writes=False) as folder:
+        assert contents(folder) == FILES
+        assert not fetched(folder / STEP_2 / "model.safetensors").exists()
+
+
+def test_machines_that_share_a_cache_folder_have_their_own_copies(monkeypatch):
+    names = iter(["host-a", "host-b"])
+    monkeypatch.setattr(platform, "node", lambda: next(names))
+    assert copy_path("s3://bucket/run") != copy_path("s3://bucket/run")
+
+
+def test_a_second_writer_of_a_machine_is_refused_and_a_reader_is_welcome(store):
+    with opened(store) as folder:
+        write(folder, NEWER)
+        with pytest.raises(InputError, match="by another process of this machine"):
+            opened(store).__enter__()
+        with opened(store, writes=False) as read:
+            assert contents(read) == FILES | NEWER
+
+
+def test_a_writer_waits_for_a_download_on_its_machine(store):
+    """As of `clozeline report`, or of the second of two launchers on one machine."""
+
+    def write_nothing():
+        with opened(store):
+            pass
+
+    with ThreadPoolExecutor() as threads:
+        with FileLock(copy_path(url_of(store)).with_name(".run.sync.lock")):
+            writer = threads.submit(write_nothing)
+            with pytest.raises(TimeoutError):
+                writer.result(0.1)
+        writer.result(30)
+
+
+def test_under_torchrun_rank_0_alone_opens_a_folder_that_is_written(store, cache, monkeypatch):
+    """The others read what they need elsewhere, each for itself; on each machine it comes once."""
+    shutil.rmtree(cache)
+    monkeypatch.setenv("RANK", "1")
+    with opened(store) as folder:
+        assert folder == copy_path(url_of(store))
+        assert not contents(folder)
+        write(folder, NEWER)
+        publish(folder)
+    assert contents(store) == FILES
+    shutil.rmtree(folder)
+    with opened(store, writes=False) as folder:
+        assert contents(folder) == FILES
+
+
+def test_a_store_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "store").write_text("a file")
+    with pytest.raises(StoreError, match=r"cannot be used in its store, .*\(NotADirectoryError"):
+        opened(tmp_path / "store" / "run").__enter__()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("remote-folder")
+    write_tokenizer(folder / "tokenizer", articles(20))
+    write_parquet(folder / "text.parquet", articles(20))
+    line = f"shards {folder}/text.parquet --tokenizer {folder}/tokenizer --out {folder}/shards"
+    done = clozeline(*line.split(), "--max-seq-length", 32, "--validation", 0.2, "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    return folder / "shards"
+
+
+def test_commands_write_and_read_runs_in_a_store(shards, tmp_path):
+    run = url_of(tmp_path / "store" / "run")
+    done = clozeline("pretrain", shards, "--out", run, *TRAIN, "--max-steps", 2)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "store" / "run" / "summary.json").exists()
+    with remote_folder(run, writes=True):  # it is in use; a report only reads it
+        reported = clozeline("report", run)
+    assert reported.returncode == 0, reported.stderr
+    assert reported.stdout == f"{run}/report.html\n"
+    assert (tmp_path / "store" / "run" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_run_in_a_store_goes_on_elsewhere_after_a_kill(shards, tmp_path, other_machine):
+    """The same losses as of an undisturbed local run."""
+    whole, store = tmp_path / "whole", tmp_path / "store" / "run"
+    options = [*TRAIN, "--save-every", 4, "--resume", "--max-steps", 60]
+    assert clozeline("pretrain", shards, "--out", whole, *options).returncode == 0
+    command = ["pretrain", shards, "--out", url_of(store), *options]
+    line = [sys.executable, "-m", "clozeline", *map(str, command)]
+    with subprocess.Popen(line, cwd=ROOT, stderr=subprocess.DEVNULL) as training:
+        wait_for(lambda: list(store.glob("checkpoints/step-*/state.json")), training)
+        training.send_signal(signal.SIGKILL)
+    lease = json.loads((store / LEASE).read_text())
+    (store / LEASE).write_text(json.dumps(lease | {"renewed": 0}))  # or it waits for a minute
+    other_machine(tmp_path / "elsewhere")
+    done = clozeline(*command)
+    assert done.returncode == 0, done.stderr
+    assert (store / "summary.json").exists()
+    logs = [(folder / "metrics.jsonl").read_text().splitlines() for folder in (whole, store)]
+    losses = [[json.loads(x).get("mlm_loss") for x in log] for log in logs]
+    assert losses[0] == losses[1]
+    assert len(list((tmp_path / "elsewhere").glob("*/run/checkpoints/*/optimizer.*"))) <= 5
+    assert clozeline("evaluate", url_of(store), shards).returncode == 0

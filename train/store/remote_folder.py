@@ -1,0 +1,325 @@
+"""A folder in a store, through a local copy: runs and classifiers under any URL.
+
+    with remote_folder("s3://bucket/run", writes=True) as folder:   # ~/.cache/clozeline/5f0c.../run
+        ...               # local files, which appear under their names once they are complete
+        publish(folder)   # a checkpoint, an evaluation, a result: to the store, in the background
+                          # at the end, also after an error: everything to the store
+
+All training code reads and writes local files. `publish` uploads what is new or changed and removes
+from the store what was removed here; training never waits for it. The files that make a folder
+valid (`LAST`) are uploaded last, so that whoever reads the store, or resumes from it after this
+machine is lost, finds complete checkpoints, and the metrics up to them.
+
+At the start the copy is synced from the store. The weights of checkpoints come when they are first
+read (`fetched`): a run is resumed from one of them. A copy that was the last to write to the store
+may be ahead of it, if a command was killed before everything was uploaded: then it stays as it is.
+A file that exists only on this machine is never removed: see `RemoteFolder.download`.
+
+Only one process writes, the one that holds the lease (`store_lease.py`). Under torchrun it is that
+of rank 0; the others get the path of the folder, and read nothing there.
+"""
+
+import json
+import os
+import platform
+import shutil
+import sys
+import threading
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
+from clozeline.pipeline.common.folder_owner import first_names
+from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whole_file
+from clozeline.pipeline.common.store import patiently, reason_of
+from clozeline.pipeline.common.store_lease import Lease
+from clozeline.train.store.folder_files import (
+    Stamp,
+    is_weights,
+    last_last,
+    local_files,
+    remote_files,
+    remove_empty_folders,
+    stamp_of,
+    state_of,
+)
+
+_OPEN: list["RemoteFolder"] = []  #: of this process
+
+
+def publish(folder: Path) -> None:
+    """Upload what is finished in a folder, in the background; nothing for a local folder."""
+    for copy in _OPEN:
+        if folder.is_relative_to(copy.local):
+            copy.wakes.set()
+
+
+def fetched(path: Path) -> Path:
+    """The path of a checkpoint's file, which is downloaded now if only its store has it."""
+    for copy in _OPEN:
+        if path.is_relative_to(copy.local):
+            copy.fetch(path.relative_to(copy.local).as_posix())
+    return path
+
+
+def cache_folder() -> Path:
+    """Where copies are: $CLOZELINE_CACHE, or ~/.cache/clozeline."""
+    default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "clozeline"
+    return Path(os.environ.get("CLOZELINE_CACHE", default)).resolve()
+
+
+def copy_path(url: str) -> Path:
+    """This machine's copy of a URL; the last part of its path is that of the URL.
+
+    Machines may share the cache folder, as in a home on NFS.
+    """
+    url = url.rstrip("/")
+    key = sha256(f"{platform.node()} {url}".encode()).hexdigest()[:16]
+    return cache_folder() / key / (url.rpartition("/")[2] or "_")
+
+
+@contextmanager
+def remote_folder(url: str, *, writes: bool) -> Iterator[Path]:
+    """The local copy of a store's folder; with `writes`, changes go to the store until the end.
+
+    Raises StoreError where the store cannot be read, InputError where another process writes, and
+    JobFailedError where changes cannot be uploaded.
+    """
+    copy = RemoteFolder(url)
+    if writes and os.environ.get("RANK", "0") != "0":
+        yield copy.local
+        return
+    with copy.written() if writes else copy.read():
+        _OPEN.append(copy)
+        try:
+            yield copy.local
+        finally:
+            _OPEN.remove(copy)
+
+
+class RemoteFolder:
+    """A store's folder and this machine's copy of it.
+
+    `_known` has the files that both had when they last agreed, each with its version in the store
+    and its stamp here; the stamp is None for weights that were not fetched. It is kept on disk.
+    """
+
+    def __init__(self, url: str) -> None:
+        remote = path_of(url)
+        assert not is_local(remote), "it is a URL"
+        self.remote, self.local = remote, copy_path(url)
+        folder, name = self.local.parent, self.local.name
+        folder.mkdir(parents=True, exist_ok=True)
+        self._memory = folder / f".{name}.known.json"
+        self._syncing, self._writing = (
+            FileLock(folder / f".{name}.{kind}.lock", fallback_to_soft=False)
+            for kind in ("sync", "write")
+        )
+        self._owner, self._known = self._read_memory()
+        self.wakes, self._is_over = threading.Event(), False  #: asked to upload; asked to end
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Sync the copy, unless a writer of this machine keeps it newer than the store."""
+        with self._syncing, ExitStack() as stack:
+            if self._hold(stack):
+                self.download(is_newer=self._is_newer())
+        yield
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Sync the copy and hold the lease; upload when asked to, and at the end.
+
+        Raises StoreError, and InputError where another process writes.
+        """
+        with ExitStack() as stack:
+            with self._syncing:
+                if not self._hold(stack):
+                    raise InputError(
+                        f"{self.remote} is in use by another process of this machine; wait for "
+                        "its end, or give another folder."
+                    )
+                is_newer = self._is_newer()
+                if not is_newer:
+                    # Under the old name, this copy would count as newer after a failed download.
+                    self._owner = uuid.uuid4().hex
+                lease = stack.enter_context(Lease(self.remote, self._owner, is_kept=True))
+                self.download(is_newer=is_newer)
+            thread = threading.Thread(target=self._follow, args=[lease], name="upload", daemon=True)
+            thread.start()
+            try:
+                yield
+            finally:
+                self._is_over = True
+                self.wakes.set()
+                thread.join()
+                self._upload_all(lease)
+
+    def download(self, *, is_newer: bool) -> None:
+        """Sync the copy from the store, unless the copy is newer. Raises StoreError.
+
+        Files that only the copy has are never removed: those of a newer copy are uploaded again,
+        others are moved beside the copy. Both are reported on standard error.
+        """
+        here, remote = local_files(self.local), self._remote_files()
+        agreed = {name for name, (_, stamp) in self._known.items() if here.get(name) == stamp}
+        if is_newer:
+            if lost := (self._known.keys() & here.keys()) - remote.keys():
+                _warn(
+                    f"{self.remote} has lost files that {self.local} still has",
+                    lost,
+                    "a command that writes there uploads them again. To start without them, "
+                    f"remove {self.local}",
+                )
+            kept = here.keys() & remote.keys()
+        else:
+            if only_here := here.keys() - (remote.keys() & agreed):
+                self._move_beside(only_here)
+            self._memory.unlink(missing_ok=True)  # an incomplete copy counts as new next time
+            kept = {name for name in agreed if self._known[name][0] == remote.get(name)}
+            for name in agreed - kept:
+                (self.local / name).unlink(missing_ok=True)
+        self._known = {name: self._known.get(name, ["", None]) for name in kept}
+        for name in remote.keys() - kept:
+            self._known[name] = [remote[name], None]
+            if not is_weights(name):
+                self._download_file(name)
+        remove_empty_folders(self.local)
+        self._write_memory(self._known)
+
+    def fetch(self, name: str) -> None:
+        """Download weights that were left in the store. Raises StoreError."""
+        if name not in self._known or (self.local / name).exists():
+            return
+        with self._syncing:  # another process of this machine may have begun
+            if not (self.local / name).exists():
+                self._download_file(name)
+            self._known[name][1] = stamp_of(self.local / name)
+            written_since = self._read_memory()[1]
+            self._write_memory(written_since | {name: self._known[name]})
+
+    def upload(self) -> None:
+        """Upload or remove what changed here since the last time. Raises what the store raises."""
+        here = local_files(self.local)
+        changed = [name for name in here if self._known.get(name, ["", None])[1] != here[name]]
+        for name in sorted(changed, key=last_last):
+            if (self.local / name).exists():  # or else an old checkpoint, removed meanwhile
+                self._upload_file(name, here[name])
+        gone = [name for name in self._known if self._is_gone(name)]
+        for name in sorted(gone, key=last_last, reverse=True):
+            (self.remote / name).unlink(missing_ok=True)
+            del self._known[name]
+        if changed or gone:
+            for name, version in remote_files(self.remote).items():
+                if name in self._known:
+                    self._known[name][0] = version
+            self._write_memory(self._known)
+
+    def _hold(self, stack: ExitStack) -> bool:
+        """Be the only one of this machine to change the copy; False if another process writes."""
+        try:
+            stack.enter_context(self._writing.acquire(blocking=False))
+        except Timeout:
+            return False
+        return True
+
+    def _is_newer(self) -> bool:
+        """Whether this copy was the last to write to the store, by what the store has.
+
+        A store that has lost its lease is one whose files were removed: the copy has them still,
+        unless what is left there was written by somebody else.
+        """
+        if holder := Lease(self.remote, self._owner, is_kept=True).holder():
+            return bool(holder.get("owner") == self._owner)
+        return self._memory.exists() and all(
+            name in self._known and self._known[name][0] == version
+            for name, version in self._remote_files().items()
+        )
+
+    def _follow(self, lease: Lease) -> None:
+        """Upload whenever asked to; what fails is uploaded with what is published next."""
+        while self.wakes.wait() and not self._is_over:
+            self.wakes.clear()
+            try:
+                lease.confirm()  # another process may write there by now
+                self.upload()
+            except Exception as error:  # each store's library has its own errors
+                print(
+                    f"warning: {self.remote}: {reason_of(error)}; retrying later.", file=sys.stderr
+                )
+
+    def _upload_all(self, lease: Lease) -> None:
+        try:
+            lease.confirm()
+            patiently(self.upload, self.remote)
+        except StoreError as error:
+            raise JobFailedError(
+                f"{error} What is missing there is in {self.local}; rerun the command with "
+                "--resume on this machine."
+            ) from error
+
+    def _is_gone(self, name: str) -> bool:
+        """Whether a file was removed here; weights that were not fetched are where their state is.
+
+        There is no folder for a moment while another one takes its place.
+        """
+        is_left_there = self._known[name][1] is None and is_weights(name)
+        path = self.local / (state_of(name) if is_left_there else name)
+        return not path.exists() and self.local.exists()
+
+    def _upload_file(self, name: str, stamp: Stamp) -> None:
+        target = self.remote / name
+        if has_folders(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+        self.remote.fs.put_file(str(self.local / name), target.path)
+        self._known[name] = ["", stamp]
+
+    def _download_file(self, name: str) -> None:
+        target = self.local / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+
+        def download() -> None:
+            with whole_file(target) as file, (self.remote / name).open("rb") as source:
+                shutil.copyfileobj(source, file)
+
+        patiently(download, self.remote / name)
+        self._known[name][1] = stamp_of(target)
+
+    def _move_beside(self, names: Collection[str]) -> None:
+        """Move files out of the copy, since the store's version of the folder is without them."""
+        number = 1
+        while (aside := self.local.with_name(f"{self.local.name}.aside-{number}")).exists():
+            number += 1
+        for name in names:
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.local / name).rename(aside / name)
+        _warn(
+            f"this machine's copy of {self.remote} has files that are not there any more",
+            names,
+            f"moved to {aside}, which you may remove",
+        )
+
+    def _remote_files(self) -> dict[str, str]:
+        return patiently(lambda: remote_files(self.remote), self.remote)
+
+    def _read_memory(self) -> tuple[str, dict[str, Any]]:
+        """The name of this copy, and `_known` as of its last command."""
+        try:
+            memory = json.loads(self._memory.read_bytes())
+            return memory["owner"], memory["files"]
+        except (OSError, ValueError, LookupError, TypeError):
+            return uuid.uuid4().hex, {}
+
+    def _write_memory(self, known: dict[str, Any]) -> None:
+        with whole_file(self._memory) as file:
+            file.write(json.dumps({"owner": self._owner, "files": known}).encode())
+
+
+def _warn(what: str, names: Collection[str], then: str) -> None:
+    print(f"warning: {what} ({first_names(sorted(names))}); {then}.", file=sys.stderr)
