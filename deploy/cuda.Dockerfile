@@ -12,7 +12,7 @@ WORKDIR /src
 COPY . .
 # shellcheck disable=SC2086
 RUN --mount=type=cache,target=/root/.cache/pip \
-    /opt/clozeline/bin/pip install -c requirements.lock ".[baseline,onnx]" ${STORES} \
+    /opt/clozeline/bin/pip install -c requirements.lock ".[baseline,onnx,serve]" ${STORES} \
     && mv deploy /opt/clozeline/deploy
 
 FROM python:3.11.14-slim-bookworm

@@ -15,7 +15,7 @@ SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py
 ONLY_INSIDE_FUNCTIONS = (
     "apache_beam", "nltk", "datasets", "webdataset", "mwparserfromhell", "sklearn", "transformers",
     "dask", "distributed", "jinja2", "matplotlib", "psutil", "upath", "onnx", "onnxruntime",
-    "onnxscript", "wandb", "mlflow",
+    "onnxscript", "wandb", "mlflow", "starlette", "uvicorn", "h11", "prometheus_client",
 )  # fmt: skip
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {
@@ -32,6 +32,11 @@ ROOMS = {
 }  # fmt: skip
 #: The graph, and what runs it on this machine.
 BEAM = ("clozeline.pipeline.job.beam_graph", "clozeline.pipeline.job.beam_workers")
+#: The servers, which their commands import.
+SERVERS = (
+    "clozeline.pipeline.common.http_server", "clozeline.pipeline.view.server",
+    "clozeline.train.inference.serve",
+)  # fmt: skip
 #: What training needs of the pipeline: no Beam, no job.
 TRAIN_MAY_IMPORT = {
     "pipeline": {
@@ -143,6 +148,8 @@ def test_only_the_graph_imports_beam():
 def test_what_only_some_need_is_imported_where_it_is_needed(path):
     at_the_top = roots(imported(tree(path).body))
     allowed = {"apache_beam"} if module(path) in BEAM else set()
+    if module(path) in SERVERS:
+        allowed = {"starlette", "uvicorn", "h11", "prometheus_client"}
     assert not at_the_top & set(ONLY_INSIDE_FUNCTIONS) - allowed
 
 

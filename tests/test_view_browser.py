@@ -66,7 +66,7 @@ def test_rows_are_paged_and_searched(browser, server):
 
 
 def test_the_first_tab_key_skips_to_the_content(browser, server):
-    browser.open(server.url + "curves")
+    browser.open(server.url + "/curves")
     browser.type("body", TAB)
     assert browser.run("return document.activeElement.className") == "skip"
     browser.type(".skip", "\n")
@@ -76,7 +76,7 @@ def test_the_first_tab_key_skips_to_the_content(browser, server):
 def test_the_slider_shows_each_evaluation(browser, server, run):
     _, *lines = [json.loads(line) for line in (run / LEARNING).read_text().splitlines()]
     expected = {line["step"]: [row[0] for row in line["of_answers"]] for line in lines}
-    browser.open(server.url + "learning")
+    browser.open(server.url + "/learning")
     first_percents = (
         "return [...document.querySelectorAll('[data-row]')]"
         ".map(row => parseInt(row.querySelector('.guess').textContent))"
@@ -94,7 +94,7 @@ def test_the_slider_shows_each_evaluation(browser, server, run):
 
 
 def test_right_and_wrong_are_marked_in_words_and_colour(browser, server):
-    browser.open(server.url + "learning")
+    browser.open(server.url + "/learning")
     marks = browser.run(
         "return [...document.querySelectorAll('[data-row] .right, [data-row] .wrong')]"
         ".map(chip => [chip.classList.contains('right'), chip.innerText])"
@@ -108,7 +108,7 @@ def test_a_growing_run_is_drawn_without_a_reload(browser, run, tmp_path):
     copy = shutil.copytree(run, tmp_path / "run")
     (copy / "summary.json").unlink()
     with running(make_site([copy]).server()) as server:
-        browser.open(server.url + "curves")
+        browser.open(server.url + "/curves")
         state = "return document.querySelector('[data-state]').textContent"
         assert browser.run(state) == "step 12, not complete"
         browser.run("window.same = true")
@@ -123,7 +123,7 @@ def test_a_growing_run_is_drawn_without_a_reload(browser, run, tmp_path):
         assert browser.run(
             "return document.querySelectorAll('[data-chart=mlm_loss] .warning').length"
         )
-        browser.open(server.url + "learning")
+        browser.open(server.url + "/learning")
         learned = (copy / LEARNING).read_text().splitlines()
         with (copy / LEARNING).open("a") as file:
             file.write(json.dumps({**json.loads(learned[-1]), "step": 99}) + "\n")
@@ -133,7 +133,7 @@ def test_a_growing_run_is_drawn_without_a_reload(browser, run, tmp_path):
 
 
 def test_curves_are_read_with_the_keyboard_and_smoothed(browser, server, run):
-    browser.open(server.url + "curves")
+    browser.open(server.url + "/curves")
     chart = "[data-chart=mlm_loss] svg[tabindex]"
     reading = "[data-chart=mlm_loss] .reading"
     for key, step in ((HOME, 1), (RIGHT, 2), (END, 12), (LEFT, 11)):
@@ -147,7 +147,7 @@ def test_curves_are_read_with_the_keyboard_and_smoothed(browser, server, run):
 
 
 def test_masks_are_filled_and_texts_classified(browser, server):
-    browser.open(server.url + "try")
+    browser.open(server.url + "/try")
     browser.clear("[data-fill] textarea")
     browser.type("[data-fill] textarea", "the [MASK] sat on the [MASK]")
     browser.click("[data-fill] button")
@@ -188,7 +188,7 @@ def test_a_page_of_another_site_can_read_nothing(browser, server, tmp_path):
     """Not even by the address: the browser says where a request comes from."""
     (tmp_path / "evil.html").write_text("<title>evil</title>")
     browser.open((tmp_path / "evil.html").as_uri())
-    address = f"{server.url}examples.json"
+    address = f"{server.url}/examples.json"
     read = f"return fetch('{address}').then(reply => reply.text(), () => 'refused')"
     assert browser.run(read) == "refused"
     browser.log()

@@ -11,7 +11,13 @@ from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
-from clozeline.pipeline.common.errors import ClozelineError, InputError, escaped, one_line
+from clozeline.pipeline.common.errors import (
+    ClozelineError,
+    InputError,
+    check_packages,
+    escaped,
+    one_line,
+)
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.evaluation.cli import evaluate
@@ -173,6 +179,15 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
     help="Port; 0 takes a free one.",
     group="Server",
 )
+@grouped_option(
+    "--allowed-host",
+    "allowed_hosts",
+    metavar="NAME",
+    multiple=True,
+    help="Further value of the Host header that is answered, besides the address and localhost; "
+    "repeatable.",
+    group="Server",
+)
 @grouped_option("--text-pair", help="Given: a model in HF_DIR reads pairs of texts.", group="Model")
 @grouped_option(
     "--engine",
@@ -184,7 +199,13 @@ def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
 )
 @options_of(Limits)
 def serve(
-    classifier: Path, host: str, port: int, text_pair: str | None, engine: Any, **options: Any
+    classifier: Path,
+    host: str,
+    port: int,
+    allowed_hosts: tuple[str, ...],
+    text_pair: str | None,
+    engine: Any,
+    **options: Any,
 ) -> None:
     """Answer requests for a classifier over HTTP.
 
@@ -193,13 +214,18 @@ def serve(
     SIGTERM or SIGINT, requests that have begun are answered first.
     """
     limits = config_or_usage_error(Limits, options)
+    check_packages("serve", "serve", "starlette", "uvicorn", "prometheus_client")
     from clozeline.train.inference.predict import load_any_classifier
-    from clozeline.train.inference.serve import serve_until_stopped
+    from clozeline.train.inference.serve import classifier_server
 
-    loaded = load_any_classifier(classifier, text_pair=text_pair, engine=engine)
-    serve_until_stopped(
-        loaded, host=host, port=port, limits=limits, started=lambda url: click.echo(url)
+    server = classifier_server(
+        load_any_classifier(classifier, text_pair=text_pair, engine=engine),
+        host=host,
+        port=port,
+        limits=limits,
+        allowed_hosts=allowed_hosts,
     )
+    server.run_until_signal(click.echo)
 
 
 @main.command(cls=Command, example='clozeline fill work/run "The capital of France is [MASK]."')

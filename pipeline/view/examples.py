@@ -18,8 +18,8 @@ from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.view.replies import Values, number_of
 from clozeline.pipeline.view.row_search import ALL, RANDOM, SHORT_ROWS, UNKNOWN, WRONG, RowSearch
-from clozeline.pipeline.view.server import Values, number_of
 from clozeline.pipeline.view.site import Tab
 
 PAGE = 10  # rows

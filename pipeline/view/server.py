@@ -8,26 +8,25 @@
 Text reaches the browser escaped, and the policy of every answer allows only this server's scripts.
 """
 
-import json
-import re
-import sys
-import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Path
+
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.http_server import HttpServer, json_of
+from clozeline.pipeline.view.replies import Reply, Route, json_reply
 
 ADDRESS: Final = "127.0.0.1"
 MOST_BYTES = 100_000  # of a request's body
-TIMEOUT = 30  # seconds until an idle connection is closed
-HTML, JSON, CSS, JAVASCRIPT = (
-    f"{kind}; charset=utf-8"
-    for kind in ("text/html", "application/json", "text/css", "text/javascript")
-)
+MOST_CONNECTIONS = 256
+TIMEOUT = 300  # seconds until an idle connection is closed; a page may take twice as long
 #: Charts have style attributes, so styles may be inline; scripts may not.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
@@ -42,153 +41,60 @@ HEADERS = {
 }
 
 
-@dataclass(frozen=True)
-class Reply:
-    """The answer to a request."""
-
-    body: str
-    kind: str = HTML
-    status: int = 200
-    location: str | None = None  # where to go instead
-
-
-Values = Mapping[str, Any]  # of the query, or of the JSON that was posted
-Route = Callable[[Values], Reply]
-
-
-def number_of(values: Values, name: str) -> int:
-    """A number from the address, 0 by default; it may have separators.
-
-    Raises InputError for other text, and for a number of more than 18 digits.
-    """
-    text = str(values.get(name, 0)).replace(",", "").strip()
-    if not re.fullmatch("[0-9]{1,18}", text):
-        raise InputError(
-            f"{name} is {text[:20]!r}; it must be a number from 0, of 18 digits at most."
-        )
-    return int(text)
-
-
-class LocalServer(ThreadingHTTPServer):
-    """Answers the routes, by method and path ("GET /examples"), until it is shut down.
+def local_server(
+    routes: Mapping[str, Route], on_error: Callable[[int, str], Reply], *, port: int = 0
+) -> HttpServer:
+    """Answers the routes, by method and path ("GET /examples").
 
     `port` 0 takes a free one. `on_error` makes the page for an InputError or an unknown path.
     Raises InputError if the port cannot be used.
     """
 
-    daemon_threads = True
+    async def refuse(request: Request, error: Exception) -> Response:
+        status, reason = 400, str(error)
+        if isinstance(error, HTTPException):
+            status, reason = error.status_code, error.detail
+        if request.method != "GET":
+            return _response(json_reply({"error": reason}, status))
+        return _response(on_error(status, "There is no such page." if status == 404 else reason))
 
-    def __init__(
-        self, routes: Mapping[str, Route], on_error: Callable[[int, str], Reply], *, port: int = 0
-    ) -> None:
-        self.routes, self.on_error = routes, on_error
-        try:
-            super().__init__((ADDRESS, port), _Handler)
-        except OSError as error:
-            raise InputError(
-                f"port {port} cannot be used ({error.strerror}); give another --port."
-            ) from error
-
-    @property
-    def url(self) -> str:
-        """The address to open in a browser."""
-        return f"http://{ADDRESS}:{self.server_port}/"
-
-    @property
-    def hosts(self) -> tuple[str, str]:
-        """The values of the Host header that are answered."""
-        return f"{ADDRESS}:{self.server_port}", f"localhost:{self.server_port}"
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that left is not an error."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
+    paths = []
+    for name, route in routes.items():
+        method, path = name.split(" ")
+        paths.append(Path(path, _endpoint(route), methods=[method]))
+    handlers: Any = {InputError: refuse, HTTPException: refuse, Exception: _fail}
+    return HttpServer(
+        Starlette(routes=paths, exception_handlers=handlers),
+        host=ADDRESS,
+        port=port,
+        allowed_hosts=["localhost"],
+        is_behind_proxy=False,
+        max_connections=MOST_CONNECTIONS,
+        max_seconds=TIMEOUT,
+        headers=HEADERS,
+    )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: LocalServer
-    timeout = TIMEOUT
+def _endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
+    """A route that runs in a thread."""
 
-    def do_GET(self) -> None:
-        self._answer(dict(parse_qsl(self.path.partition("?")[2])))
-
-    def do_POST(self) -> None:
-        if refusal := self._refusal() or self._body_refusal():
-            self._send(refusal)
-            return
-        try:
-            values = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        except (ValueError, RecursionError):
-            values = None
+    async def answer(request: Request) -> Response:
+        if request.method == "POST":
+            values = await json_of(request, max_bytes=MOST_BYTES)
+        else:
+            values = dict(parse_qsl(request.url.query))
         if not isinstance(values, dict):
-            self._send(_refused(HTTPStatus.BAD_REQUEST, "the body is not a JSON object"))
-            return
-        self._answer(values)
+            raise HTTPException(400, "the body is not a JSON object")
+        return _response(await run_in_threadpool(route, values))
 
-    def _answer(self, values: Values) -> None:
-        if refusal := self._refusal():
-            self._send(refusal)
-            return
-        route = self.server.routes.get(f"{self.command} {self.path.partition('?')[0]}")
-        try:
-            if route is None:
-                reply = self.server.on_error(HTTPStatus.NOT_FOUND, "There is no such page.")
-            else:
-                reply = route(values)
-        except InputError as error:
-            reply = self.server.on_error(HTTPStatus.BAD_REQUEST, str(error))
-            if self.command == "POST":
-                reply = _refused(HTTPStatus.BAD_REQUEST, str(error))
-        except Exception:  # the terminal has the traceback, and the server stays up
-            traceback.print_exc()
-            reply = _refused(HTTPStatus.INTERNAL_SERVER_ERROR, "an error; see the terminal")
-        self._send(reply)
-
-    def _refusal(self) -> Reply | None:
-        """The answer to a request that this server's own pages would not send."""
-        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
-        if host not in self.server.hosts:
-            return _refused(HTTPStatus.FORBIDDEN, "the Host header is not this server's address")
-        if origin is not None and origin != f"http://{host}":
-            return _refused(HTTPStatus.FORBIDDEN, "the request comes from a page of another site")
-        if self.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-            return _refused(HTTPStatus.FORBIDDEN, "the request comes from a page of another site")
-        return None
-
-    def _body_refusal(self) -> Reply | None:
-        kind = self.headers.get("Content-Type", "").partition(";")[0].strip()
-        length = self.headers.get("Content-Length", "")
-        if kind != "application/json":
-            return _refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "the body is not application/json")
-        if not length.isdecimal():
-            return _refused(HTTPStatus.LENGTH_REQUIRED, "there is no Content-Length")
-        if int(length) > MOST_BYTES:
-            return _refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"over {MOST_BYTES:,} bytes")
-        return None
-
-    def _send(self, reply: Reply) -> None:
-        body = reply.body.encode()
-        self.send_response(reply.status)
-        self.send_header("Content-Type", reply.kind)
-        self.send_header("Content-Length", str(len(body)))
-        if reply.location:
-            self.send_header("Location", reply.location)
-        for name, value in HEADERS.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-    def version_string(self) -> str:
-        return "clozeline"
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing: not a line for each request."""
+    return answer
 
 
-def json_reply(values: Any) -> Reply:
-    """Plain values as JSON."""
-    return Reply(json.dumps(values), JSON)
+def _response(reply: Reply) -> Response:
+    location = {"Location": reply.location} if reply.location else None
+    return Response(reply.body, reply.status, location, reply.kind)
 
 
-def _refused(status: int, message: str) -> Reply:
-    return Reply(json.dumps({"error": message}), JSON, status)
+async def _fail(request: Request, error: Exception) -> Response:
+    """The terminal gets the traceback, and the server stays up."""
+    return _response(json_reply({"error": "an error; see the terminal"}, 500))

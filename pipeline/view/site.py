@@ -9,20 +9,15 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, check_packages
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
 from clozeline.pipeline.report.html import asset, check_libraries, fill_template
-from clozeline.pipeline.view.server import (
-    CSS,
-    JAVASCRIPT,
-    LocalServer,
-    Reply,
-    Route,
-    Values,
-    json_reply,
-)
+from clozeline.pipeline.view.replies import CSS, JAVASCRIPT, Reply, Route, Values, json_reply
+
+if TYPE_CHECKING:
+    from clozeline.pipeline.common.http_server import HttpServer
 
 REPORT = "report.html"  # the file that `clozeline report` writes
 TEMPLATE = "clozeline.pipeline.view/page.html.jinja"
@@ -81,9 +76,12 @@ class Site:
             routes[f"POST {path}"] = partial(_as_json, action)
         return routes
 
-    def server(self, *, port: int = 0) -> LocalServer:
+    def server(self, *, port: int = 0) -> "HttpServer":
         """A server of the pages. Raises InputError if the port cannot be used."""
-        return LocalServer(self.routes(), self._error_page, port=port)
+        check_packages("view", "serve", "starlette", "uvicorn")
+        from clozeline.pipeline.view.server import local_server
+
+        return local_server(self.routes(), self._error_page, port=port)
 
     def export(self, path: AnyPath) -> None:
         """Write all tabs as one page that needs no server: a report.

@@ -27,7 +27,7 @@ from clozeline.model.heads import BertForClassification
 from clozeline.train.export.export import export
 from clozeline.train.finetuning.classifier import Classifier, load_classifier, save_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.inference.serve import ClassifierServer
+from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.labelled.rows import Texts
 from tests.support.small_jobs import articles
@@ -102,7 +102,7 @@ def row(name: str, seconds: float, latencies: list[float], cpu_seconds: float) -
 
 def of_server(name: str, classifier: Any, texts: Path, requests: int) -> None:
     """A row for each number of clients."""
-    server = ClassifierServer(classifier, host="127.0.0.1", port=0, limits=Limits())
+    server = classifier_server(classifier, host="127.0.0.1", port=0, limits=Limits())
     thread = threading.Thread(target=server.run)
     thread.start()
     for clients in CLIENTS:

@@ -1,11 +1,14 @@
 """Clients of `clozeline serve`: requests over connections that stay open."""
 
 import json
+import socket
 import time
 from contextlib import closing
 from http.client import HTTPConnection
 from threading import Thread
 from typing import Any, NamedTuple
+
+from clozeline.pipeline.common.http_server import HttpServer
 
 
 class Answer(NamedTuple):
@@ -19,9 +22,15 @@ class Answer(NamedTuple):
         return json.loads(self.text)
 
 
+def raw(server: HttpServer, sent: bytes) -> bytes:
+    """All that the server answers to these bytes until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
+        client.sendall(sent)
+        return b"".join(iter(lambda: client.recv(65536), b""))
+
+
 def connect(url: str) -> HTTPConnection:
-    host, _, port = url.removeprefix("http://").partition(":")
-    return HTTPConnection(host, int(port), timeout=60)
+    return HTTPConnection(url.removeprefix("http://"), timeout=60)
 
 
 def ask(connection: HTTPConnection, path: str, values: Any = None, **headers: str) -> Answer:

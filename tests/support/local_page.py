@@ -1,4 +1,4 @@
-"""Requests to a server of `clozeline view` that runs in this process."""
+"""A server that runs in this process, and requests to the pages of `clozeline view`."""
 
 import http.client
 import json
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from clozeline.pipeline.view.server import LocalServer
+from clozeline.pipeline.common.http_server import HttpServer
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Received:
 
     status: int
     text: str
-    headers: dict[str, str]
+    headers: http.client.HTTPMessage  # by name in any case
 
     @property
     def json(self) -> Any:
@@ -26,20 +26,19 @@ class Received:
 
 
 @contextmanager
-def running(server: LocalServer) -> Iterator[LocalServer]:
+def running(server: HttpServer) -> Iterator[HttpServer]:
     """The server answers from a thread."""
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread = threading.Thread(target=server.run)
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
+        server.stop()
         thread.join()
-        server.server_close()
 
 
 def request(
-    server: LocalServer,
+    server: HttpServer,
     path: str,
     *,
     method: str = "GET",
@@ -47,16 +46,16 @@ def request(
     headers: dict[str, str] | None = None,
 ) -> Received:
     """One request, with these headers besides those that every client sends."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     try:
         connection.request(method, path, body, headers or {})
         reply = connection.getresponse()
-        return Received(reply.status, reply.read().decode(), dict(reply.getheaders()))
+        return Received(reply.status, reply.read().decode(), reply.headers)
     finally:
         connection.close()
 
 
-def post(server: LocalServer, path: str, values: Any) -> Received:
+def post(server: HttpServer, path: str, values: Any) -> Received:
     """Values as the pages' own scripts send them."""
     headers = {"Content-Type": "application/json"}
     return request(server, path, method="POST", body=json.dumps(values), headers=headers)

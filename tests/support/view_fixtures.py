@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.pipeline.view.server import LocalServer
+from clozeline.pipeline.common.http_server import HttpServer
 from clozeline.train.view.view import make_site
 from tests.support.local_page import running
 from tests.support.small_classifier import write_small_classifier
@@ -27,7 +27,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(small_folder: Path, run: Path, classifier: Path) -> Iterator[LocalServer]:
+def server(small_folder: Path, run: Path, classifier: Path) -> Iterator[HttpServer]:
     """A server of all pages."""
     with running(make_site([small_folder, run, classifier]).server()) as server:
         yield server

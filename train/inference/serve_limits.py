@@ -16,6 +16,12 @@ class Limits:
     max_waiting: int = option(
         1024, "Maximum texts that wait; further requests get status 503.", group="Limits"
     )
+    max_connections: int = option(
+        1024,
+        "Maximum open connections, and no more than half of `ulimit -n`; one more closes the one "
+        "that has waited longest for a request.",
+        group="Limits",
+    )
     max_seconds: float = option(
         30.0, "Maximum seconds to send a request, and to answer it (status 504).", group="Limits"
     )
@@ -25,4 +31,5 @@ class Limits:
         check_between("max_texts", self.max_texts, 1, 1 << 20)
         check_between("max_body_bytes", self.max_body_bytes, 100, 1 << 30)
         check_between("max_waiting", self.max_waiting, self.max_texts, 1 << 20)
+        check_between("max_connections", self.max_connections, 1, 1 << 20)
         check_between("max_seconds", self.max_seconds, 0.01, 3600)

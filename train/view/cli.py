@@ -45,12 +45,7 @@ def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
         site.export(file)
         click.echo(file)
         return
-    with site.server(port=port) as server:
-        click.echo(f"{server.url}  (Ctrl-C ends it)")
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:
-            click.echo("", err=True)
+    site.server(port=port).run_until_signal(lambda url: click.echo(f"{url}/  (Ctrl-C ends it)"))
 
 
 @click.command(cls=Command, example="clozeline report work/run")

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from clozeline.pipeline.report.html import make_sections
-from clozeline.pipeline.view.server import Values
+from clozeline.pipeline.view.replies import Values
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.artifacts.run import SUMMARY
 from clozeline.train.monitoring.metrics import METRICS

@@ -12,7 +12,7 @@ from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.view.server import Values, number_of
+from clozeline.pipeline.view.replies import Values, number_of
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.artifacts.run import TOKENIZER, read_run
 from clozeline.train.monitoring.learning import Guesses, HeldOutRow, Learning

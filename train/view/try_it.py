@@ -11,7 +11,7 @@ from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.report.html import check_libraries, make_sections
 from clozeline.pipeline.sources.documents import fix_unicode
-from clozeline.pipeline.view.server import Values
+from clozeline.pipeline.view.replies import Values
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
