@@ -22,6 +22,7 @@ from clozeline.pipeline.common.paths import (
     old_partials,
     remove_named,
 )
+from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.dataset.manifest import (
     JOB,
     MANIFEST,
@@ -151,6 +152,8 @@ def _as_list(value: Any) -> list[Any]:
 def _read_json(context: JobContext, name: str) -> dict[str, Any]:
     """A manifest.json or job.json that `clozeline shards` wrote, else nothing."""
     mark = {MANIFEST: "dataset_digest", JOB: "clozeline"}[name]
+    if not is_file(context.out_dir / name):
+        return {}
     try:
         with json_values(context.out_dir / name, "delete it") as values:
             return values if mark in values else {}
