@@ -173,7 +173,6 @@ def test_print_config_of_a_real_command(tmp_path):
     result = CliRunner().invoke(main, line)
     assert result.output == (
         '[evaluate]\nrun = "run"\nshards = "shards"\nsplit = "validation"\nbatch_size = 64\n'
-        "ngrams = false\nngram_tokens = 100000000\n"
     )
 
 

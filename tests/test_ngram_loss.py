@@ -1,31 +1,22 @@
-"""The n-gram yardsticks of a data set: what they read, and what they reach on text."""
+"""The n-gram yardstick of the manual: against slow references, and as distributions."""
 
-import json
-import os
+from collections import Counter, defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.examples.masks import MaskRules
-from clozeline.train.cli import main
-from clozeline.train.evaluation.ngram_loss import ngram_losses
-from clozeline.train.evaluation.ngrams import TrigramModel
+from tests.benchmarks.ngram_loss import SMALL_CORPUS_DISCOUNT, TrigramModel, ngram_losses
 from tests.support.small import small_tokenizer
 from tests.support.small_data import random_examples, write_data_set
-from tests.support.small_jobs import clozeline_ok, write_parquet, write_tokenizer
-from tests.support.small_runs import write_small_run
-from tests.support.small_training import TINY
 
-DATA = os.environ.get("CLOZELINE_DATA")
 TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=16, num_shards=1, max_predictions_per_seq=3)
 CHAIN = TOKENIZER.replacement_ids[:6].astype(np.int64)
@@ -47,21 +38,6 @@ def chain(tmp_path_factory) -> Path:
     return write_data_set(
         folder, train=(400,), validation=(60, 40), config=CONFIG, make=chain_examples
     )
-
-
-def unigram_loss(folder):
-    counts = np.array(read_manifest(folder).token_counts) + 1
-    shards = [read_shard(path) for path in sorted(folder.glob("validation-*"))]
-    labels = np.concatenate([shard.masked_lm_labels.values for shard in shards])
-    return -np.log(counts / counts.sum())[labels].mean()
-
-
-def test_neighbours_predict_what_words_alone_do_not(chain):
-    found = ngram_losses(chain, limit=None, max_tokens=10**6)
-    assert unigram_loss(chain) == pytest.approx(np.log(6), abs=0.1)
-    assert found.trigram_with_input_loss < found.trigram_loss < 0.8
-    assert found.trigram_loss < unigram_loss(chain) - 0.9
-    assert found.bigram_loss < unigram_loss(chain) - 0.9
 
 
 def test_each_loss_equals_one_position_after_the_other(chain):
@@ -100,39 +76,83 @@ def test_each_loss_equals_one_position_after_the_other(chain):
     assert [found.trigram_loss, found.trigram_with_input_loss] == pytest.approx(expected, rel=1e-4)
 
 
-def test_fewer_tokens_are_counted_if_asked(chain):
-    few = ngram_losses(chain, limit=None, max_tokens=100)
-    assert few.ngram_tokens == 100
-    assert few.trigram_loss > ngram_losses(chain, limit=None, max_tokens=10**6).trigram_loss
+def queries(*pairs):
+    """(far, near) pairs as the two arrays that the model takes."""
+    far, near = np.array(pairs, dtype=np.int64).T
+    return near, far
 
 
-@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real text")
-def test_on_real_text_each_order_is_better_than_the_one_below(tmp_path):
-    file = pq.ParquetFile(min(Path(DATA or "").glob("wikipedia/train-*.parquet")))
-    texts = file.read_row_group(0, columns=["text"])["text"].to_pylist()[:600]
-    source = write_parquet(tmp_path / "wikipedia.parquet", texts)
-    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
-    out = tmp_path / "shards"
-    options = ("--pairs=none", "--max-seq-length=64", "--validation=0.1", "--num-shards=1")
-    clozeline_ok("shards", source, "--tokenizer", tokenizer, "--out", out, *options, "--workers=1")
-    found = ngram_losses(out, limit=300, max_tokens=10**7)
-    assert found.trigram_loss < found.bigram_loss - 0.1
-    assert found.bigram_loss < unigram_loss(out) - 1
-
-
-def test_evaluate_prints_and_writes_the_yardsticks(chain, tmp_path):
-    run = write_small_run(
-        tmp_path / "run", BertForPretraining(TINY, seed=1), TOKENIZER, max_seq_length=16
+def model_of(tokens, near, far, *, vocab_size=4, **options):
+    return TrigramModel(
+        np.array(tokens, dtype=np.uint16), near, far, vocab_size=vocab_size, **options
     )
-    line = ["evaluate", str(run), str(chain), "--limit=20", "--json", str(tmp_path / "out.json")]
-    done = CliRunner().invoke(main, [*line, "--ngrams", "--ngram-tokens=5000"])
-    assert done.exit_code == 0, done.output
-    values = json.loads((tmp_path / "out.json").read_bytes())
-    expected = ngram_losses(chain, limit=20, max_tokens=5000)
-    assert values == values | expected.to_dict()
-    assert values["examples"] == 20
-    assert f"n-grams of {expected.ngram_tokens:,} tokens" in done.output
-    assert f"trigram           {expected.trigram_loss:6.3f}\n" in done.output
-    done = CliRunner().invoke(main, [*line, "--ngrams", "--split=train"])
-    assert done.exit_code == 2
-    assert "--ngrams counts the training examples; use --split validation." in done.output
+
+
+TOKENS = st.lists(st.integers(0, 4), min_size=4, max_size=80)
+
+
+@settings(max_examples=50)
+@given(tokens=TOKENS, slice_tokens=st.integers(3, 100))
+def test_probabilities_sum_to_one_and_none_is_zero(tokens, slice_tokens):
+    near, far = queries(*[(a, b) for b in range(-1, 5) for a in range(-1, 5)])
+    model = model_of(tokens, near, far, vocab_size=5, slice_tokens=slice_tokens)
+    for order in (2, 3):
+        found = model.probabilities(near, far, order=order)
+        assert found.min() > 0
+        np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+
+
+def reference(tokens, vocab_size):
+    """p(w | a b) and p(w | b) of interpolated modified Kneser-Ney, one n-gram at a time."""
+    trigrams = Counter(zip(tokens, tokens[1:], tokens[2:], strict=False))
+    bigrams, continuations, predecessors = Counter(), Counter(), Counter()
+    for (_, b, w), count in trigrams.items():
+        bigrams[b, w] += count
+        continuations[b, w] += 1
+    for _, w in bigrams:
+        predecessors[w] += 1
+
+    def smoothed(counts, lower):
+        n = Counter(counts.values())
+        if all(n[k] for k in (1, 2, 3, 4)):
+            y = n[1] / (n[1] + 2 * n[2])
+            by_count = [k - (k + 1) * y * n[k + 1] / n[k] for k in (1, 2, 3)]
+            by_count = [min(max(d, y), k) for k, d in enumerate(by_count, start=1)]
+        else:
+            by_count = [SMALL_CORPUS_DISCOUNT] * 3
+        followers = defaultdict(dict)
+        for (*context, w), count in counts.items():
+            followers[tuple(context)][w] = count
+
+        def probability(*query):
+            *context, w = query
+            after = followers[tuple(context)]
+            if not after:
+                return lower(*context[1:], w)
+            cut = {w: by_count[min(count, 3) - 1] for w, count in after.items()}
+            left_over = sum(cut.values()) * lower(*context[1:], w)
+            return (after.get(w, 0) - cut.get(w, 0) + left_over) / sum(after.values())
+
+        return probability
+
+    lowest = smoothed({(w,): c for w, c in predecessors.items()}, lambda _: 1 / vocab_size)
+    pair = smoothed(bigrams, lowest)
+    triple = smoothed(trigrams, smoothed(continuations, lowest))
+    return triple, pair
+
+
+@pytest.mark.parametrize("slice_tokens", [1000, 7000])
+def test_it_equals_a_slow_reference(slice_tokens):
+    """5,000 tokens of a skewed distribution: discounts are estimated, contexts are shared."""
+    random = np.random.default_rng(3)
+    tokens = np.minimum(random.geometric(0.3, 5000) - 1, 11)
+    near, far = queries((0, 0), (3, 1), (1, 7), (9, 9), (2, 11))
+    model = model_of(tokens, near, far, vocab_size=12, slice_tokens=slice_tokens)
+    triple, pair = reference(tokens.tolist(), 12)
+    for order in (2, 3):
+        found = model.probabilities(near, far, order=order)
+        expected = [
+            [triple(a, b, w) if order == 3 else pair(b, w) for w in range(12)]
+            for a, b in zip(far.tolist(), near.tolist(), strict=True)
+        ]
+        np.testing.assert_allclose(found, expected, rtol=1e-4)

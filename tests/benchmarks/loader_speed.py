@@ -88,18 +88,18 @@ def rank_costs(folder: Path, examples: int) -> None:
     shards = write_data_set(folder / "many", train=rows, config=CONFIG)
     print(f"a rank's CPU seconds per million global examples; {MANY} shards, redrawn masks")
     alone = 0.0
-    for version, world_size in ((1, 1), (2, 1), (2, 2), (2, 8), (2, 64), (1, 8)):
+    for world_size in (1, 2, 8, 64):
         ranks = {0, world_size - 1}
-        costs = [rank_cost(shards, rank, world_size, version=version) for rank in sorted(ranks)]
+        costs = [rank_cost(shards, rank, world_size) for rank in sorted(ranks)]
         seconds, fetched = (max(column) for column in zip(*costs, strict=True))
         alone = alone or seconds
         print(
-            f"order {version}, rank of {world_size:2}  {seconds:7.3f} {seconds / alone:7.3f} x   "
+            f"rank of {world_size:2}  {seconds:7.3f} {seconds / alone:7.3f} x   "
             f"fetches {fetched:.3f} of its part"
         )
 
 
-def rank_cost(folder: Path, rank: int, world_size: int, *, version: int) -> tuple[float, float]:
+def rank_cost(folder: Path, rank: int, world_size: int) -> tuple[float, float]:
     """CPU seconds per million global examples of a rank's epoch 1, and its bytes over its part."""
     shards = ShardSet(folder, "train")
     fetched: list[int] = []
@@ -110,14 +110,12 @@ def rank_cost(folder: Path, rank: int, world_size: int, *, version: int) -> tupl
         return read(shard)
 
     shards.read = counted  # type: ignore[method-assign]
-    streams = streams_for(len(shards.entries)) if version > 1 else 1
     order = Order(
         shards.shard_rows,
         dataset_digest=shards.manifest.dataset_digest,
         seed=0,
-        streams=streams,
-        pool_rows=pool_rows_for(CONFIG.max_seq_length) if version > 1 else 65_536,
-        version=version,
+        streams=streams_for(len(shards.entries)),
+        pool_rows=pool_rows_for(CONFIG.max_seq_length),
     )
     part = RankSlice(LARGE_BATCH, rank, world_size)
     reader = BatchReader(shards, order, part, BatchLayout(), opened={}, fetches=0)

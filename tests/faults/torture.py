@@ -64,7 +64,6 @@ WARM = [
     "clozeline.train.pretraining.pretrain",
     "clozeline.train.pretraining.plan",
     "clozeline.train.evaluation.evaluate",
-    "clozeline.train.evaluation.ngram_loss",
     "clozeline.train.export.sentence_transformers",
     "clozeline.train.export.model_card",
     "clozeline.pipeline.verify.verify",

@@ -12,7 +12,7 @@ from clozeline.train.data.unpadded import UnpaddedBatch
 
 
 def batch_digest(batch: Batch, start: int) -> int:
-    """The digest of rows at positions start, start + 1, ...; a signed 64-bit number."""
+    """That of the content of rows at positions start, start + 1, ...; a signed 64-bit number."""
     hashes = example_hashes(batch, start + np.arange(len(batch)))
     return int(hashes.sum().view(np.int64))
 

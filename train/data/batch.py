@@ -116,7 +116,7 @@ class LoadedBatch(Generic[AnyBatch]):
     num_tokens: int
     num_predictions: int
     num_pairs: int
-    #: This part's term of the data digest; see `digest_text`.
+    #: The sum of `Order.hashes` of this part, a term of the data digest; see `digest_text`.
     digest: int
 
     def to(
@@ -196,14 +196,11 @@ def split(batch: Batch, parts: int) -> list[Batch]:
     return [Batch(**{name: views[i] for name, views in columns.items()}) for i in range(parts)]
 
 
-def example_hashes(
-    batch: Batch, positions: NDArray[np.int64], *, width: int = 0, pad_id: int = 0
-) -> UInt64Array:
+def example_hashes(batch: Batch, positions: NDArray[np.int64]) -> UInt64Array:
     """A 64-bit hash of each row and its position in the endless sequence, [B]; 0 for padding rows.
 
     It covers the whole row: masked ids, masked positions and labels, where B begins and ends, the
-    next-sentence label. A sum modulo 2**64 with random weights takes one pass. A batch narrower
-    than `width` has the hashes of one padded to it.
+    next-sentence label. A sum modulo 2**64 with random weights takes one pass.
     """
     arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
     lengths_b = arrays["token_type_ids"].sum(axis=1)  # row lengths follow from the padding
@@ -211,21 +208,14 @@ def example_hashes(
     for name in ("input_ids", "masked_lm_positions", "masked_lm_labels"):
         column = arrays[name].view(np.uint64)
         sums += np.einsum("bs,s->b", column, digest_weights(name, column.shape[1]))
-    beyond = digest_weights("input_ids", width)[batch.input_ids.shape[1] :]
-    sums += (beyond * np.uint64(pad_id)).sum(dtype=np.uint64)
     rest = np.stack([lengths_b, arrays["next_sentence_labels"]], axis=1).view(np.uint64)
-    hashes = final_hashes(sums, rest, positions)
+    sums += np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
+    hashes = mix64(mix64(positions) + sums + GOLDEN)
     return np.where(arrays["example_weights"] > 0, hashes, np.uint64(0))
 
 
-def final_hashes(sums: UInt64Array, rest: UInt64Array, positions: NDArray[np.int64]) -> UInt64Array:
-    """Hashes [B] from the sums over long columns [B], the short columns [B, 2] and positions."""
-    short = np.einsum("bs,s->b", rest, digest_weights("rest", rest.shape[1]))
-    return mix64(mix64(positions) + sums + short + GOLDEN)
-
-
 def digest_text(*terms: int) -> str:
-    """The data digest of a global batch: the sum of its parts' digests modulo 2**64, in hex.
+    """The data digest of a global batch: the sum of its rows' hashes modulo 2**64, in hex.
 
     A sum does not depend on how the rows were split, so any number of ranks gives the same 16 hex
     digits; an int64 `all_reduce` of the terms wraps around in the same way.

@@ -25,7 +25,7 @@ from clozeline.pipeline.dataset.schema import (
     concatenate_examples,
     take_from_each,
 )
-from clozeline.train.data.batch import Batch, LoadedBatch, collate, example_hashes, split
+from clozeline.train.data.batch import Batch, LoadedBatch, collate, split
 from clozeline.train.data.length_bins import assign_bins
 from clozeline.train.data.open_shards import OpenShards
 from clozeline.train.data.order import Located, Order
@@ -34,7 +34,6 @@ from clozeline.train.data.unpadded import (
     UnpaddedBatch,
     collate_unpadded,
     split_unpadded,
-    unpadded_hashes,
 )
 
 NO_END = 2**63 - 1
@@ -163,12 +162,15 @@ class BatchReader:
         else:
             positions = slots
             self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
-        examples, rows = self._gather(self._order.locate(positions[positions < end]))
+        located = self._order.locate(positions[positions < end])
+        examples, rows = self._gather(located)
+        hashes = self._order.hashes(located, slots[positions < end])
+        hashes *= examples.length_a[rows] > 0  # 0 for a lost row
         at_once = self.batches_at_once
         for first in range(0, len(starts), at_once):
             here = slice(first, first + at_once)
-            of_slab = rows[first * self._slice.rows : (first + at_once) * self._slice.rows]
-            yield self._slab(examples, of_slab, starts[here], slots[here], end)
+            of_slab = slice(first * self._slice.rows, (first + at_once) * self._slice.rows)
+            yield self._slab(examples, rows[of_slab], hashes[of_slab], starts[here], end)
 
     def _binned(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """The positions whose rows the length bins put into the slots [K, R] of one window."""
@@ -257,16 +259,14 @@ class BatchReader:
         self,
         examples: Examples,
         rows: NDArray[np.int64],
+        hashes: UInt64Array,
         starts: NDArray[np.int64],
-        slots: NDArray[np.int64],
         end: int,
     ) -> list[LoadedBatch[Any]]:
         """The batches that begin at `starts` [K], of the given rows; missing rows are padding."""
-        counts = np.zeros((3, slots.size), dtype=np.int64)
-        counts[:, : len(rows)] = _counts(examples, rows)
-        of_batches = counts.reshape(3, *slots.shape).sum(axis=2)  # [3, K]
-        batches, hashes = self._collate(examples, rows, slots.ravel(), number=len(starts))
-        digests = hashes.reshape(slots.shape).sum(axis=1).view(np.int64).tolist()
+        sums = np.zeros((4, len(starts) * self._slice.rows), dtype=np.int64)
+        sums[:, : len(rows)] = [*_counts(examples, rows), hashes.view(np.int64)]
+        of_batches = sums.reshape(4, len(starts), -1).sum(axis=2)  # [4, K]
         stops = (starts + self._slice.batch_size).tolist()
         return [
             LoadedBatch(
@@ -277,22 +277,22 @@ class BatchReader:
                 num_pairs=num_pairs,
                 digest=digest,
             )
-            for batch, stop, (num_tokens, num_predictions, num_pairs), digest in zip(
-                batches, stops, of_batches.T.tolist(), digests, strict=True
+            for batch, stop, (num_tokens, num_predictions, num_pairs, digest) in zip(
+                self._collate(examples, rows, number=len(starts)),
+                stops,
+                of_batches.T.tolist(),
+                strict=True,
             )
         ]
 
     def _collate(
-        self, examples: Examples, rows: NDArray[np.int64], slots: NDArray[np.int64], *, number: int
-    ) -> tuple[Sequence[Batch | UnpaddedBatch], UInt64Array]:
-        """A slab's rows in `number` batches, as views, and the hashes of its rows, [slots]."""
+        self, examples: Examples, rows: NDArray[np.int64], *, number: int
+    ) -> Sequence[Batch | UnpaddedBatch]:
+        """A slab's rows in `number` batches, as views."""
         widest, pad_id = self._shards.max_seq_length, self._shards.pad_id
         if self._layout.unpadded:
             unpadded = collate_unpadded(examples, rows, max_seq_length=widest)
-            return (
-                split_unpadded(unpadded, number),
-                unpadded_hashes(unpadded, slots, pad_id=pad_id),
-            )
+            return split_unpadded(unpadded, number)
         width = widest
         if self._layout.length_bins:
             longest = int(examples.input_ids.lengths[rows].max())
@@ -303,8 +303,8 @@ class BatchReader:
             max_seq_length=width,
             max_predictions=self._shards.max_predictions,
             pad_id=pad_id,
-        ).padded(len(slots), pad_id=pad_id)
-        return split(slab, number), example_hashes(slab, slots, width=widest, pad_id=pad_id)
+        ).padded(number * self._slice.rows, pad_id=pad_id)
+        return split(slab, number)
 
 
 def _counts(examples: Examples, rows: NDArray[np.int64]) -> list[NDArray[Any]]:

@@ -38,18 +38,13 @@ from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader, RankSlice
 from clozeline.train.data.device_copy import DeviceCopy, mark_in_use
 from clozeline.train.data.open_shards import fetches_for
-from clozeline.train.data.order import (
-    ORDER_VERSION,
-    WHOLE_SHARDS,
-    Order,
-    pool_rows_for,
-    streams_for,
-)
+from clozeline.train.data.order import ORDER_VERSION, Order, pool_rows_for, streams_for
 from clozeline.train.data.prefetch import prefetched
 from clozeline.train.data.shard_cache import ShardCache
 from clozeline.train.data.shard_set import ShardSet
 
-STATE_VERSION = 1  # of the values in `Loader.state_dict`
+#: The versions of the values in `Loader.state_dict`, and of the order.
+VERSIONS = {"version": 1, "order_version": ORDER_VERSION}
 
 
 class Loader(IterableDataset[LoadedBatch[Any]]):
@@ -108,7 +103,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         with_rows = int(np.count_nonzero(self.shards.shard_rows))
         binned_batch = batch_size if length_bins else None
         self._order_state = {
-            "order_version": ORDER_VERSION,
             "streams": streams or streams_for(with_rows, binned_batch=binned_batch),
             "pool_rows": pool_rows or pool_rows_for(self.shards.max_seq_length),
         }
@@ -156,7 +150,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         a `DataLoader` with workers does.
         """
         return {
-            "version": STATE_VERSION,
+            **VERSIONS,
             **self._order_state,
             "next_position": self.next_position if next_position is None else next_position,
             **self._identity(),
@@ -165,13 +159,17 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with the very next example; batch size, ranks and workers may have changed.
 
-        The version of the order, its streams and its pool size come from the state, so a new
-        default does not reorder a run. Raises InputError, naming every difference, where the next
+        The streams and the pool size come from the state, so a new default does not reorder a
+        run. Raises InputError, naming every difference, where the next
         example would be a different one: other data, tokenizer, seed, skipped shards or length bins
         (with bins also the batch size).
         """
-        _check_version("state", state.get("version"), (STATE_VERSION,))
-        _check_version("order", state.get("order_version"), (WHOLE_SHARDS, ORDER_VERSION))
+        for name, known in VERSIONS.items():
+            if (found := state.get(name)) != known:
+                raise InputError(
+                    f"the saved loader state has {name} {found}, this code reads {known}; continue "
+                    "with the version of Clozeline that wrote it."
+                )
         identity = self._identity()
         if self.shards.skips_bad_shards:  # shards missing by now are blank, as if damaged
             del identity["skipped_shards"]
@@ -183,8 +181,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             )
         self.next_position = self._batch_start(state["next_position"])
         self.shards.leave_out(state["skipped_shards"])
-        names = ("order_version", "streams", "pool_rows")  # order 1 has no streams
-        self._order_state = {name: state[name] for name in names if name in state}
+        self._order_state = {name: state[name] for name in self._order_state}
 
     def _identity(self) -> dict[str, Any]:
         """What decides which example is at a position, besides the numbers of the order."""
@@ -209,13 +206,11 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
         """Every `step`-th global batch from the `first` on, a slab at a time."""
-        numbers = dict(self._order_state)
         order = Order(
             self.shards.shard_rows,
             dataset_digest=self.shards.manifest.dataset_digest,
             seed=self._seed,
-            version=numbers.pop("order_version"),
-            **numbers,
+            **self._order_state,
         )
         reader = BatchReader(
             self.shards,
@@ -231,15 +226,6 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         with closing(reader.slabs(starts)) as slabs:
             for slab in slabs:
                 yield list(map(to_device.copy, slab)) if to_device else slab
-
-
-def _check_version(what: str, found: object, known: tuple[int, ...]) -> None:
-    if found not in known:
-        readable = " and ".join(map(str, known))
-        raise InputError(
-            f"the saved loader state has {what} version {found}, this code reads {readable}; "
-            "continue with the version of Clozeline that wrote it."
-        )
 
 
 def evaluation_batches(

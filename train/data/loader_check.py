@@ -73,7 +73,7 @@ def _check_splits(folder: Path, position: int) -> None:
             _read(_loader(folder, position, rank=rank, world_size=world_size))
             for rank in range(world_size)
         ]
-        wanted = wanted or [digest_text(loaded.digest) for loaded in parts[0]]
+        wanted = wanted or [_digest([loaded], 1) for loaded in parts[0]]
         for passes in ACCUMULATIONS:
             found = [_digest(of_ranks, passes) for of_ranks in zip(*parts, strict=True)]
             if found != wanted:
@@ -84,7 +84,7 @@ def _check_splits(folder: Path, position: int) -> None:
 
 
 def _digest(of_ranks: Sequence[LoadedBatch[Batch]], passes: int) -> str:
-    """The data digest of a global batch, from every forward pass of every rank."""
+    """The digest of the content of a global batch, from every forward pass of every rank."""
     terms = []
     for rank, loaded in enumerate(of_ranks):
         start = np.array([loaded.next_position - BATCH])

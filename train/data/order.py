@@ -19,7 +19,7 @@ whatever the batch size. Documents are assigned to shards by hash, so that a str
 random sample of the corpus.
 
 Two streams share the shard at their border, which is read twice: C is so small that a stream has
-8 shards. Order 1 of older runs is C = 1 with pools of whole shards.
+8 shards.
 """
 
 from bisect import bisect_right
@@ -30,11 +30,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counter_rng import UInt64Array, permutation, stream_key
+from clozeline.pipeline.common.counter_rng import (
+    GOLDEN,
+    UInt64Array,
+    mix64,
+    permutation,
+    stream_key,
+)
 from clozeline.pipeline.common.ragged import Offsets, offsets_of
 
-ORDER_VERSION = 2  # of a new run
-WHOLE_SHARDS = 1  # the order whose pools are whole shards; its runs continue in it
+ORDER_VERSION = 2
 STREAMS = 64  # streams of an epoch, at most
 SHARDS_PER_STREAM = 8  # at least: of 8 shards, 1 more is read at the border
 ROWS_PER_BIN = 32  # of a stream, at least: bins of fewer rows have unequal lengths
@@ -102,17 +107,15 @@ class Order:
         seed: int | None,
         streams: int = 1,
         pool_rows: int = POOL_ROWS,
-        version: int = ORDER_VERSION,
     ) -> None:
         assert sum(shard_rows) > 0, "a sequence needs an example"
-        assert streams == 1 or (version > WHOLE_SHARDS and seed is not None)
+        assert streams == 1 or seed is not None
         self.shard_rows = np.array(shard_rows)
         self.epoch_rows = sum(shard_rows)  # N
         self.streams = streams  # C
         self._dataset = int(dataset_digest[:16], 16)
         self._seed = seed
         self.pool_rows = pool_rows if seed is not None else 1  # at least, if there are that many
-        self._has_whole_shards = version == WHOLE_SHARDS or seed is None
         self._epochs: dict[int, _Epoch] = {}  # the last ones
         self._windows: dict[tuple[int, ...], NDArray[np.int64]] = {}
 
@@ -151,6 +154,14 @@ class Order:
         found: list[int] = epoch.shards[np.cumsum(is_read)[:-1] > 0].tolist()
         return found
 
+    @np.errstate(over="ignore")  # arithmetic modulo 2**64
+    def hashes(self, located: Located, positions: NDArray[np.int64]) -> UInt64Array:
+        """A 64-bit hash of which example is read at each position, and of its epoch, [n]."""
+        found = mix64(stream_key(0, "data digest", self._dataset) + positions.astype(np.uint64))
+        for column in located:
+            found = mix64(found + column.astype(np.uint64) + GOLDEN)
+        return found
+
     def key(self, what: str, *scope: int) -> UInt64Array:
         """The random key for one purpose; stored order (`seed` None) has none."""
         assert self._seed is not None
@@ -179,8 +190,9 @@ class Order:
             while len(self._windows) >= 3 * self.streams:  # of three pools: drop the oldest
                 del self._windows[next(iter(self._windows))]
             begin, end = self._window_bounds(epoch, pool, np.array([stream]))
-            key = self.key("rows", *(place[:2] if self._has_whole_shards else place))
-            self._windows[place] = begin + permutation(key, int(end[0] - begin[0]))
+            self._windows[place] = begin + permutation(
+                self.key("rows", *place), int(end[0] - begin[0])
+            )
         return self._windows[place]
 
     def _window_bounds(
@@ -210,20 +222,10 @@ class Order:
         # A stream has a row for each of the epoch's positions that are its number mod C.
         least, more = divmod(self.epoch_rows, self.streams)
         sizes = least + ((np.arange(self.streams) - start) % self.streams < more)
-        edges = self._whole_shards(offsets) if self._has_whole_shards else self._equal_pools()
+        edges = offsets.tolist() if self._seed is None else self._equal_pools()
         return _Epoch(number, start, shards, offsets, offsets_of(sizes), edges)
 
     def _equal_pools(self) -> list[int]:
         turns = -(-self.epoch_rows // self.streams)
         pools = max(turns // -(-self.pool_rows // self.streams), 1)
         return [turns * index // pools for index in range(pools + 1)]
-
-    def _whole_shards(self, offsets: Offsets) -> list[int]:
-        edges = [0]
-        *borders, end = offsets[1:].tolist()
-        for border in borders:
-            if border - edges[-1] >= self.pool_rows:
-                edges.append(border)
-        if len(edges) > 1 and 2 * (end - edges[-1]) < self.pool_rows:
-            edges.pop()  # too few rows for a pool
-        return [*edges, end]

@@ -23,10 +23,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.ragged import Offsets, offsets_of, ordinals
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
-from clozeline.train.data.batch import digest_weights, final_hashes
 
 #: T and M are rounded up to multiples of these before a forward pass: products of whole tiles, and
 #: few different shapes for a compiler, for an allocator and for a cache of kernels.
@@ -174,35 +172,3 @@ def with_dummy_row(batch: UnpaddedBatch) -> UnpaddedBatch:
         sequence_offsets=np.append(batch.sequence_offsets, total),
         masked_offsets=np.append(batch.masked_offsets, len(batch.masked_lm_labels) + slots),
     )
-
-
-def unpadded_hashes(
-    batch: UnpaddedBatch, positions: NDArray[np.int64], *, pad_id: int
-) -> UInt64Array:
-    """The hashes that `example_hashes` gives for the same rows with padding, [B]."""
-    arrays = {name: tensor.numpy() for name, tensor in batch.tensors().items()}
-    tokens, masks = batch.token_offsets, batch.masked_offsets
-    in_row = arrays["masked_lm_positions"] - np.repeat(tokens[:-1], np.diff(masks))
-    weights = digest_weights("input_ids", batch.max_seqlen)
-    weights_before = np.append(np.uint64(0), np.cumsum(weights))
-    padding = np.uint64(pad_id) * (weights_before[-1] - weights_before[np.diff(tokens)])
-    most = int(np.diff(masks).max(initial=0))
-    sums = padding + _sums(arrays["input_ids"], weights[ordinals(np.diff(tokens))], tokens)
-    for name, column in (
-        ("masked_lm_positions", in_row),
-        ("masked_lm_labels", arrays["masked_lm_labels"]),
-    ):
-        sums += _sums(column, digest_weights(name, most)[ordinals(np.diff(masks))], masks)
-    lengths_b = _sums(arrays["token_type_ids"], np.ones(1, np.uint64), tokens)
-    first = np.searchsorted(batch.sequence_offsets, tokens[:-1])
-    labels = arrays["next_sentence_labels"][first].view(np.uint64)
-    rest = np.stack([lengths_b, labels], axis=1)
-    hashes = final_hashes(sums, rest, positions)
-    return np.where(np.diff(tokens) > 1, hashes, np.uint64(0))  # a blank row has a single token
-
-
-def _sums(column: NDArray[np.int64], weights: UInt64Array, offsets: Offsets) -> UInt64Array:
-    """Weighted sums of the spans between the offsets, modulo 2**64."""
-    before = np.zeros(len(column) + 1, np.uint64)
-    np.cumsum(column.view(np.uint64) * weights, out=before[1:])
-    return before[offsets[1:]] - before[offsets[:-1]]

@@ -1,6 +1,5 @@
 """The command `evaluate`."""
 
-import json
 from pathlib import Path
 
 import click
@@ -8,6 +7,7 @@ import click
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.train.store.folder_option import Folder
 
 
@@ -34,20 +34,6 @@ from clozeline.train.store.folder_option import Folder
     "--limit", type=click.IntRange(min=1), help="Maximum number of examples.", group="Data"
 )
 @grouped_option(
-    "--ngrams",
-    is_flag=True,
-    help="Also measure bigrams and trigrams; takes minutes.",
-    group="N-grams",
-)
-@grouped_option(
-    "--ngram-tokens",
-    default=100_000_000,
-    show_default=True,
-    type=click.IntRange(min=3),
-    help="Maximum number of training tokens to count n-grams in.",
-    group="N-grams",
-)
-@grouped_option(
     "--json",
     "json_file",
     type=click.Path(path_type=Path),
@@ -60,32 +46,17 @@ def evaluate(
     split: str,
     batch_size: int,
     limit: int | None,
-    ngrams: bool,
-    ngram_tokens: int,
     json_file: Path | None,
 ) -> None:
-    """Measure the loss and accuracy of a run on a data set.
-
-    With --ngrams, the masked-LM loss is compared with Kneser-Ney bigrams and trigrams, counted in
-    the training shards.
-    """
-    if ngrams and split == "train":
-        raise click.UsageError("--ngrams counts the training examples; use --split validation.")
+    """Measure the loss and accuracy of a run on a data set."""
     from clozeline.train.engine.distributed import is_main_process
     from clozeline.train.evaluation.evaluate import as_table, evaluate_run
-    from clozeline.train.evaluation.ngram_loss import ngram_losses
 
     result = evaluate_run(run, shards, split=split, batch_size=batch_size, limit=limit)
     if not is_main_process():
         return
-    values = result.to_dict()
     for line in as_table(result, split=split):
         click.echo(line)
-    if ngrams:
-        losses = ngram_losses(shards, limit=limit, max_tokens=ngram_tokens)
-        values |= losses.to_dict()
-        for line in losses.lines():
-            click.echo(line)
     if json_file:
-        json_file.write_text(json.dumps(values, indent=2) + "\n", "utf-8")
+        write_json(json_file, result.to_dict())
     print_next_for(run)
