@@ -1,8 +1,8 @@
 """The data config: together with the text and the tokenizer, it decides every example."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, Self
 
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common.config_checks import (
@@ -15,6 +15,7 @@ from clozeline.pipeline.common.config_checks import (
 PairScheme = Literal["segments", "order", "sentences", "none", "packed"]
 Masking = Literal["tokens", "whole-words"]
 Format = Literal["arrow", "webdataset"]
+Deduplicate = Literal["exact", "near", "none"]
 Compression = Literal["none", "lz4", "zstd"]
 
 
@@ -85,6 +86,18 @@ class DataConfig:
         "early do not count.",
         group="Text",
     )
+    deduplicate: Deduplicate = option(
+        "exact",
+        "What is dropped: `exact` copies of a text, `near` ones too (which keeps them out of the "
+        "validation shards), or `none`.",
+        group="Curation",
+    )
+    similarity: float = option(
+        0.8,
+        "Jaccard similarity of the word 5-grams of two documents from which they are near "
+        "duplicates (`--deduplicate near`).",
+        group="Curation",
+    )
     format: Format = option("arrow", "File format of the shards.", group="Shards")
     compression: Compression = option(
         "none", "Compression inside a shard; `none` lets the loader memory-map it.", group="Shards"
@@ -108,6 +121,7 @@ class DataConfig:
         check_between("dupe_factor", self.dupe_factor, 1, 1000)
         check_between("min_characters", self.min_characters, 0, 1 << 30)
         check_between("max_document_bytes", self.max_document_bytes, 1, 1 << 31)
+        check_between("similarity", self.similarity, 0.3, 1.0)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         if self.num_shards is not None:
             check_between("num_shards", self.num_shards, 1, 100_000)
@@ -144,13 +158,26 @@ class DataConfig:
         return 1.0 - (self.mask_token_prob + self.random_token_prob)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as the manifest stores them."""
-        return {**asdict(self), "text_columns": list(self.text_columns)}
+        """Plain values, as the manifest stores them; of curation, what is not the default."""
+        found = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(self).items()}
+        return {n: v for n, v in found.items() if n not in CURATION or v != _stored(n)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The config of `to_dict`'s values. Raises ValueError for a dict with other fields."""
+        values = {name: _stored(name) for name in CURATION} | values
         check_field_names(cls, values)
-        config = cls(**{**values, "text_columns": tuple(values["text_columns"])})
+        tuples = {name: tuple(v) for name, v in values.items() if isinstance(v, list)}
+        config = cls(**values | tuples)
         check_types(config)
         return config
+
+
+#: Fields that the manifest only has where they differ from the default.
+CURATION: Final = tuple(f.name for f in fields(DataConfig) if f.metadata["group"] == "Curation")
+
+
+def _stored(name: str) -> Any:
+    """The default of a field, as the manifest stores it."""
+    default = getattr(DataConfig, name)
+    return list(default) if isinstance(default, tuple) else default

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.pipeline.config import DataConfig, PairScheme
+from clozeline.pipeline.config import CURATION, DataConfig, PairScheme
 
 CONFIGS = st.builds(
     DataConfig,
@@ -34,7 +34,12 @@ def test_a_config_survives_json(config):
 
 
 def test_every_field_reaches_the_manifest():
-    assert list(DataConfig().to_dict()) == [field.name for field in fields(DataConfig)]
+    names = [field.name for field in fields(DataConfig)]
+    assert list(DataConfig().to_dict()) == [name for name in names if name not in CURATION]
+    curated = DataConfig(deduplicate="near", similarity=0.7)
+    stored = curated.to_dict()
+    assert (stored["deduplicate"], stored["similarity"]) == ("near", 0.7)
+    assert DataConfig.from_dict(stored) == curated
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,12 @@ DOCUMENT = st.lists(st.lists(SENTENCE, min_size=1, max_size=4), min_size=1, max_
 
 
 def tokenize(texts, min_characters=0):
-    return tokenize_documents(
+    documents, kept, counts = tokenize_documents(
         texts, splitter=SPLITTER, tokenizer=COLUMNS, min_characters=min_characters
     )
+    hashes = hash_documents(kept)  # of exactly these texts
+    assert [part.tolist() for part in hashes] == [documents.high.tolist(), documents.low.tolist()]
+    return documents, counts
 
 
 def text_of(document):

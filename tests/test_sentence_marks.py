@@ -213,7 +213,7 @@ def test_the_script_of_a_document_is_that_of_a_third_of_its_characters() -> None
 
 def test_a_document_in_latin_letters_keeps_punkts_sentences() -> None:
     def counted(text: str) -> int:
-        _, counts = tokenize_documents(
+        _, _, counts = tokenize_documents(
             [text],
             splitter=SPLITTER,
             tokenizer=ColumnTokenizer(small_tokenizer()),

@@ -3,6 +3,9 @@
 import json
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any, Final
+
+SAMPLES: Final = 20  #: documents shown for a reason
 
 
 @dataclass
@@ -13,6 +16,8 @@ class Counts:
     dropped: Counter[str] = field(default_factory=Counter)
     #: {"where": ..., "reason": ...}; also "kind" for a source that ends early
     rejected: list[dict[str, str]] = field(default_factory=list)
+    #: some of the dropped documents for each reason: those of the lowest hashes
+    samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     #: CPU seconds by stage; not compared, since they differ from run to run.
     seconds: Counter[str] = field(default_factory=Counter, compare=False)
 
@@ -21,7 +26,17 @@ class Counts:
         self.read.update(other.read)
         self.dropped.update(other.dropped)
         self.rejected.extend(other.rejected)
+        for reason, samples in other.samples.items():
+            self._show(reason, samples)
         self.seconds.update(other.seconds)
+
+    def show(self, reason: str, **sample: Any) -> None:
+        """Add a sample of a reason: {"document": hash, "text": .., "value": ..}."""
+        self._show(reason, [sample])
+
+    def _show(self, reason: str, samples: list[dict[str, Any]]) -> None:
+        known = {sample["document"]: sample for sample in [*self.samples.get(reason, []), *samples]}
+        self.samples[reason] = [known[document] for document in sorted(known)[:SAMPLES]]
 
     def to_json(self) -> str:
         """One line."""
@@ -35,5 +50,6 @@ class Counts:
             read=Counter(values["read"]),
             dropped=Counter(values["dropped"]),
             rejected=values["rejected"],
+            samples=values["samples"],
             seconds=Counter(values["seconds"]),
         )

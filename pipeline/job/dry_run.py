@@ -13,6 +13,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.units import size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.job.phases import near_phases
 from clozeline.pipeline.job.steps import JobContext, Steps, scratch_context
 from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
 from clozeline.pipeline.sources.block import Block
@@ -57,8 +58,11 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         started = time.process_time()
         name = cache_file_name("sample")
         path = scratch.cache_dir / name
-        steps = Steps(replace(scratch, inputs=(CacheInput(name),)))
+        steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
         steps.cache_tokens(path, measured())
+        for phase in near_phases(steps.context):
+            for item in phase.items:
+                phase.work(steps, item)
         if not read_bytes:
             raise InputError(_no_text(rejected))
         shard = steps.build_shard(0).entry

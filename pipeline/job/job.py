@@ -8,6 +8,7 @@ OUT/manifest.json                    last of all
 """
 
 import json
+import math
 import os
 import platform
 import re
@@ -34,6 +35,7 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.job.job_log import LOG, log_file, logging_to
+from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
     check_folder,
@@ -168,6 +170,7 @@ def job_context(
             "--masking whole-words: the tokens of this tokenizer do not say where a word begins; "
             "use --masking tokens."
         )
+    text_bytes = sum(block.text_bytes for block in blocks)
     return JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=(options.token_cache or out_dir / CACHE).absolute(),
@@ -177,6 +180,7 @@ def job_context(
         vocab_size=tokenizer.vocab_size,
         sources_digest=sources_digest(blocks),
         allow_truncated=options.allow_truncated,
+        partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
     ).reading(blocks)
 
 

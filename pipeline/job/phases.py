@@ -3,6 +3,7 @@
     phase          items                   files of an item
     TokenizeBlock  blocks                  0f3a....tokens
     MergeBlocks    groups of over 1 block  77c1....merged
+    PairDocuments, CompareDocuments, ConnectDocuments: with --deduplicate near (near_steps.py)
     BuildShard     buckets                 train-00003-of-00064.arrow, 90ab....shard.json
     WriteManifest  the data set            manifest.json
 
@@ -17,6 +18,13 @@ from typing import Any
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.finish import finish_dataset
+from clozeline.pipeline.job.near_steps import (
+    compare_documents,
+    connect_documents,
+    edges_path,
+    pair_documents,
+    pairs_path,
+)
 from clozeline.pipeline.job.steps import JobContext, Steps
 from clozeline.pipeline.job.token_cache import merge_cache_files, merged_name
 from clozeline.pipeline.sources.block import Block
@@ -45,7 +53,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             done="blocks tokenized",
             items=list(unique.values()),
             work=Steps.tokenize_block,
-            files=lambda steps, block: [steps.context.cache_path(block)],
+            files=Steps.files_of,
         ),
         Phase(
             label="MergeBlocks",
@@ -54,6 +62,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             work=_merge,
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
+        *near_phases(context),
         Phase(
             label="BuildShard",
             done="shards built",
@@ -73,6 +82,34 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
         ),
     ]
     return [phase for phase in every if phase.items]
+
+
+def near_phases(context: JobContext) -> list[Phase]:
+    """The search for near-duplicates."""
+    partitions = range(context.partitions if context.drops_near else 0)
+    return [
+        Phase(
+            label="PairDocuments",
+            done="partitions paired",
+            items=partitions,
+            work=lambda steps, partition: pair_documents(steps.context, partition),
+            files=lambda steps, partition: [pairs_path(steps.context, partition)],
+        ),
+        Phase(
+            label="CompareDocuments",
+            done="partitions compared",
+            items=partitions,
+            work=lambda steps, partition: compare_documents(steps.context, partition),
+            files=lambda steps, partition: [edges_path(steps.context, partition)],
+        ),
+        Phase(
+            label="ConnectDocuments",
+            done="graphs of near-duplicates connected",
+            items=partitions[:1],
+            work=lambda steps, _: connect_documents(steps.context),
+            files=lambda steps, _: [steps.context.drops_path],
+        ),
+    ]
 
 
 def _merge(steps: Steps, names: Sequence[str]) -> None:

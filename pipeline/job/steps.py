@@ -12,10 +12,10 @@ and not repeated by any process. `phases.py` says what waits for what.
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +29,7 @@ from clozeline.pipeline.common.json_files import sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.signatures import Bands
 from clozeline.pipeline.dataset.buckets import TRAIN, Buckets
 from clozeline.pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
 from clozeline.pipeline.dataset.schema import Examples, example_schema
@@ -36,12 +37,22 @@ from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.memory import process_peak, release_memory
+from clozeline.pipeline.job.near_files import (
+    HASH,
+    NEAR_SUFFIX,
+    WORDS_SUFFIX,
+    NearWriter,
+    Rows,
+    read_rows,
+    write_near_files,
+)
 from clozeline.pipeline.job.token_cache import (
     RECORD_SUFFIX,
     CacheInput,
     FileGroup,
     TokenCache,
     cache_file_name,
+    digest_of,
     group_files,
     write_cache_file,
 )
@@ -57,6 +68,9 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.
 EXAMPLES_VERSION = 2
+
+# Increase it when the same documents would give other near files: words, signatures, layout.
+NEAR_VERSION = 1
 
 #: What reading a damaged record raises.
 DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -78,10 +92,16 @@ class JobContext:
     sources_digest: str
     allow_truncated: bool = False
     inputs: tuple[CacheInput, ...] = ()  #: the files of the token cache that shards read
+    tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
+    partitions: int = 1  #: of the search for near-duplicates
 
-    def reading(self, blocks: Iterable[Block]) -> Self:
+    def reading(self, blocks: Sequence[Block]) -> Self:
         """The context of a job over these blocks."""
-        return replace(self, inputs=tuple(group.result for group in self.file_groups(blocks)))
+        return replace(
+            self,
+            inputs=tuple(group.result for group in self.file_groups(blocks)),
+            tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
+        )
 
     def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""
@@ -102,6 +122,31 @@ class JobContext:
     def file_groups(self, blocks: Iterable[Block]) -> list[FileGroup]:
         """The blocks' token cache files in groups, each of which becomes one file."""
         return group_files(map(self.cache_input, blocks))
+
+    @property
+    def drops_near(self) -> bool:
+        """Whether near-duplicates are dropped."""
+        return self.config.deduplicate == "near"
+
+    @property
+    def bands(self) -> Bands:
+        """The bands of the search for near-duplicates."""
+        return Bands.for_similarity(self.config.similarity)
+
+    def near_paths(self, tokenized: str) -> tuple[AnyPath, AnyPath]:
+        """What the search keeps of a block, once it is tokenized: band keys and words."""
+        name = digest_of([NEAR_VERSION, tokenized, self.bands, self.partitions])
+        return self.cache_dir / (name + NEAR_SUFFIX), self.cache_dir / (name + WORDS_SUFFIX)
+
+    def near_step_path(self, kind: str, *parts: object) -> AnyPath:
+        """A file of pairs, edges or drops, which depends on all blocks."""
+        names = [self.near_paths(name)[0].name for name in self.tokenized]
+        return self.cache_dir / f"{digest_of([names, *parts])}.{kind}"
+
+    @property
+    def drops_path(self) -> AnyPath:
+        """The near-duplicates of all buckets, once they are found."""
+        return self.near_step_path("drops", self.config.similarity, self.buckets)
 
     def shard_path(self, bucket: int) -> AnyPath:
         """The bucket's shard, once it is built."""
@@ -174,21 +219,31 @@ class Steps:
         Raises JobFailedError if the source is truncated, unless that is allowed.
         """
         path = self.context.cache_path(block)
-        if not path.exists():
+        if not all(file.exists() for file in self.files_of(block)):
             _check_whole(block, self.cache_tokens(path, read_block(block)), self.context)
         elif not self.context.allow_truncated:
             [counts] = read_counts([path])
             _check_whole(block, counts, self.context)
         return self.context.cache_input(block)
 
+    def files_of(self, block: Block) -> list[AnyPath]:
+        """The files of a tokenized block."""
+        path = self.context.cache_path(block)
+        near = self.context.near_paths(path.name) if self.context.drops_near else ()
+        return [path, *near]
+
     def cache_tokens(self, path: AnyPath, chunks: Iterable[Documents]) -> Counts:
-        """Tokenize chunks of text into a token cache file; return what was counted."""
-        return write_cache_file(
-            path,
-            self._tokenized(chunks),
-            buckets=self.context.buckets,
-            vocab_size=self.tokenizer.vocab_size,
-        )
+        """Tokenize chunks of text into a token cache file; return what was counted.
+
+        If near-duplicates are dropped, what their search needs is written, too.
+        """
+        with near_writer(self.context, path.name) as near:
+            return write_cache_file(
+                path,
+                self._tokenized(chunks, near),
+                buckets=self.context.buckets,
+                vocab_size=self.tokenizer.vocab_size,
+            )
 
     def build_shard(self, bucket: int) -> ShardRecord:
         """Write the bucket's shard, and then its record, unless both exist and are whole.
@@ -205,11 +260,11 @@ class Steps:
         return record
 
     def _tokenized(
-        self, chunks: Iterable[Documents]
+        self, chunks: Iterable[Documents], near: NearWriter | None
     ) -> Iterator[tuple[TokenizedDocuments, Counts]]:
         timer = StageTimer()
         for chunk in timer.each("read", chunks):
-            documents, counts = tokenize_documents(
+            documents, texts, counts = tokenize_documents(
                 chunk.texts,
                 splitter=self._splitter,
                 tokenizer=self._columns,
@@ -220,6 +275,9 @@ class Steps:
             counts.rejected += map(_entry, chunk.rejected)
             counts.seconds.update(timer.seconds)
             timer.seconds.clear()
+            if near:
+                with timer.stage("near-duplicates"):
+                    near.add(documents.high, documents.low, texts)
             yield documents, counts
 
     def record_path(self, bucket: int) -> AnyPath:
@@ -231,21 +289,33 @@ class Steps:
         del config["max_rejected"]  # raising it after a failed job rebuilds no shard
         buckets = asdict(context.buckets)
         parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, inputs]
+        if context.drops_near:
+            # Bucket 0 also counts what was found in all others.
+            parts += [self.drops(bucket).tolist(), bucket == 0 and context.drops_path.name]
         text = json.dumps(parts)
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
         return context.cache_dir / name
 
+    def drops(self, bucket: int) -> Rows:
+        """The hashes of the bucket's near-duplicates, sorted."""
+        [rows] = read_rows([self.context.drops_path], bucket, HASH)
+        return rows
+
     def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
         split, index = self.context.buckets.split_of(bucket)
+        drops = self.drops(bucket) if self.context.drops_near else None
         timer = StageTimer()
         with timer.stage("token cache"):
-            documents, duplicates = self.cache.documents(bucket)
+            every = partial(
+                self.cache.documents, bucket, copies=config.deduplicate == "none", drops=drops
+            )
+            documents, duplicates = every()
         repeats = [part.repeat for part in self.cache.inputs_of(bucket)] if split == TRAIN else []
         repeat = max(repeats, default=1)
         examples, dropped = make_examples(
             documents,
-            repeated=(self.cache.documents(bucket, above_repeat=n)[0] for n in range(1, repeat)),
+            repeated=(every(above_repeat=n)[0] for n in range(1, repeat)),
             split=split,
             shard=index,
             config=config,
@@ -267,9 +337,12 @@ class Steps:
         with timer.stage("counting"):
             tokens = self._count_tokens(examples) if split == TRAIN else np.zeros(0, np.int64)
         dropped["duplicate_document"] += duplicates
+        dropped["near_duplicate"] += 0 if drops is None else len(drops)
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if bucket == 0:
             counts.add(self.cache.counts())
+            if drops is not None:
+                counts.add(*read_counts([self.context.drops_path]))
         return ShardRecord(bucket, entry, counts, tokens, process_peak(), repeat)
 
     def _count_tokens(self, examples: Examples) -> NDArray[np.int64]:
@@ -281,6 +354,19 @@ class Steps:
             counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
         counts[self.tokenizer.is_special] = 0
         return counts
+
+
+@contextmanager
+def near_writer(context: JobContext, tokenized: str) -> Iterator[NearWriter | None]:
+    """What writes the near files of a token cache file; None if near-duplicates stay."""
+    if not context.drops_near:
+        yield None
+        return
+    near, words = context.near_paths(tokenized)
+    with write_near_files(
+        near, words, bands=context.bands, partitions=context.partitions
+    ) as writer:
+        yield writer
 
 
 def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.paths import (
     PARTIAL,
@@ -54,10 +55,11 @@ from clozeline.pipeline.job.cache_file import (
     read_runs,
     read_slices,
 )
+from clozeline.pipeline.job.near_files import NEAR_SUFFIX, STEP_SUFFIXES, WORDS_SUFFIX, Rows
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 8
+CACHE_VERSION = 9
 
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
@@ -92,12 +94,12 @@ class FileGroup(NamedTuple):
 
 def cache_file_name(*parts: object) -> str:
     """The name of a cache file, from everything its content depends on."""
-    return _digest(parts) + SUFFIX
+    return digest_of(parts) + SUFFIX
 
 
 def merged_name(names: Sequence[str]) -> str:
     """The name of the file that the files of these names are merged into."""
-    return _digest(sorted(names)) + MERGED_SUFFIX
+    return digest_of(sorted(names)) + MERGED_SUFFIX
 
 
 def group_files(files: Iterable[CacheInput]) -> list[FileGroup]:
@@ -157,7 +159,10 @@ def merge_cache_files(folder: AnyPath, names: Sequence[str], *, num_buckets: int
 
 def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
-    endings = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX)
+    endings = (
+        *(SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX),
+        *(NEAR_SUFFIX, WORDS_SUFFIX, *STEP_SUFFIXES),
+    )
     ours = [name for name in names_in(folder) if name.endswith(endings) or PARTIAL.fullmatch(name)]
     remove_named(folder, ours)
     if not names_in(folder) and not (is_local(folder) and folder.is_symlink()):
@@ -187,11 +192,19 @@ class TokenCache:
             total.add(counts)
         return total
 
-    def documents(self, bucket: int, *, above_repeat: int = 0) -> tuple[BucketDocuments, int]:
+    def documents(
+        self,
+        bucket: int,
+        *,
+        above_repeat: int = 0,
+        copies: bool = False,
+        drops: Rows | None = None,
+    ) -> tuple[BucketDocuments, int]:
         """The bucket's documents in the order of their hashes, and the number of duplicates.
 
-        Only from inputs whose `repeat` is above `above_repeat`. Raises CorruptDataError for a file
-        that is missing or damaged.
+        Only from inputs whose `repeat` is above `above_repeat`; with all `copies`, and without the
+        `drops`, which have sorted HASHes. Raises CorruptDataError for a file that is missing or
+        damaged.
         """
         chosen = [
             (path, entries)
@@ -202,8 +215,11 @@ class TokenCache:
         order = np.lexsort((rows.low, rows.high))
         high, low = rows.high[order], rows.low[order]
         is_first = np.ones(len(order), dtype=bool)
-        is_first[1:] = (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        return _documents(rows.take(order[is_first])), int((~is_first).sum())
+        is_first[1:] = copies | (high[1:] != high[:-1]) | (low[1:] != low[:-1])
+        duplicates, keep = int((~is_first).sum()), is_first
+        if drops is not None:
+            keep = is_first & ~_among(high, low, drops)
+        return _documents(rows.take(order[keep])), duplicates
 
     @cached_property
     def _ends(self) -> list[CacheFileEnd]:
@@ -223,7 +239,18 @@ class TokenCache:
         return zip(self.inputs, self._paths, rows, strict=True)
 
 
-def _digest(parts: Iterable[object]) -> str:
+def _among(high: UInt64Array, low: UInt64Array, drops: Rows) -> NDArray[np.bool_]:
+    """Whether each hash, [D], is one of the drops."""
+    found = np.isin(high, drops["high"])
+    rows = np.flatnonzero(found)
+    pairs = set(drops.tolist())
+    found[rows] = [
+        pair in pairs for pair in zip(high[rows].tolist(), low[rows].tolist(), strict=True)
+    ]
+    return found
+
+
+def digest_of(parts: Iterable[object]) -> str:
     text = json.dumps([CACHE_VERSION, *map(str, parts)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

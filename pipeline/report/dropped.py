@@ -18,6 +18,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "short_document": ("documents", "every paragraph is shorter than --min-characters"),
     "no_tokens": ("documents", "nothing but control characters"),
     "duplicate_document": ("documents", "the same text as another document"),
+    "near_duplicate": ("documents", "near copies of another document; see --similarity"),
     "short_paragraph": ("paragraphs", "shorter than --min-characters"),
     "single_sentence_paragraph": ("paragraphs", "a single sentence, so no pair"),
     "surplus_random_pair": ("pairs", "more random pairs than following ones; see --pairs"),
@@ -42,7 +43,9 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
     dropped, copies = manifest.dropped, manifest.config.dupe_factor
     kept = {
         # A duplicate was counted as read before it was found.
-        "documents": manifest.counts.get("documents", 0) - dropped.get("duplicate_document", 0),
+        "documents": manifest.counts.get("documents", 0)
+        - dropped.get("duplicate_document", 0)
+        - dropped.get("near_duplicate", 0),
         "paragraphs": manifest.counts.get("paragraphs", 0) * copies,
         "pairs": manifest.num_examples("train") + manifest.num_examples("validation"),
         "tokens": (manifest.counts.get("tokens", 0)) * copies - dropped.get("cut_tokens", 0),

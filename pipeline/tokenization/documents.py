@@ -49,8 +49,8 @@ def tokenize_documents(
     splitter: SentenceSplitter,
     tokenizer: ColumnTokenizer,
     min_characters: int,
-) -> tuple[TokenizedDocuments, Counts]:
-    """Documents as columns, and the counts of what was read and dropped.
+) -> tuple[TokenizedDocuments, list[str], Counts]:
+    """Documents as columns, their texts, and the counts of what was read and dropped.
 
     A line is a paragraph. Paragraphs and documents with fewer than `min_characters` are dropped, as
     are sentences and documents without tokens.
@@ -87,7 +87,7 @@ def tokenize_documents(
     counts.read.update(
         documents=len(keep), paragraphs=len(paragraphs), sentences=len(tokens_in), tokens=len(ids)
     )
-    return documents.take(keep), counts
+    return documents.take(keep), [joined[row] for row in keep.tolist()], counts
 
 
 def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:

@@ -21,6 +21,8 @@ from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
 from clozeline.pipeline.job.finish import Totals
+from clozeline.pipeline.job.held_out import held_out_copies
+from clozeline.pipeline.job.phases import near_phases
 from clozeline.pipeline.job.steps import Steps, scratch_context
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -57,6 +59,15 @@ class Rebuild:
                     continue  # earlier versions did not count them
                 if one != two:
                     yield f"{field_name} {name} is {one:,}, the sources give {two:,}"
+
+    def held_out_copies(self) -> Iterator[str]:
+        """Documents of training that are like held-out ones, each pair compared exactly."""
+        if self.steps.context.drops_near:
+            for held_out, training, similarity in held_out_copies(self.steps):
+                yield (
+                    f"held-out document {held_out:016x} has a near copy in training, "
+                    f"{training:016x}: similarity {similarity:.3f}"
+                )
 
     def _explain(
         self, bucket: int, examples: Examples, rebuilt: Examples, findings: Findings
@@ -136,11 +147,15 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
         validation=config.validation,
     )
     with scratch_context(tokenizer, config, buckets) as context:
-        inputs = {context.cache_input(block) for block in blocks}
-        steps = Steps(replace(context, inputs=tuple(inputs)))
+        inputs = tuple({context.cache_input(block) for block in blocks})
+        context = replace(context.reading(blocks), inputs=inputs)
+        steps = Steps(context)
         size = sum(block.text_bytes for block in blocks)
         with ProgressBar(desc="tokenizing", total=size, unit="B", unit_scale=True) as bar:
             for block in blocks:
                 steps.tokenize_block(block)
                 bar.update(block.text_bytes)
+        for phase in near_phases(context):
+            for item in phase.items:
+                phase.work(steps, item)
         yield Rebuild(manifest, steps, Totals(steps.context))

@@ -1,0 +1,158 @@
+"""What the search for near-duplicates keeps of a block: its band keys, its words, its beginnings.
+
+    0f3a....near    entries (key, id, place) by partition of the key, in a cache file
+    0f3a....words   documents, one after the other: header, words, the first 500 characters
+
+A partition holds all entries of its share of the keys, so it can be paired without the others. An
+entry says where the document is, which only exact comparison and samples read.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.pipeline.common.counter_rng import UInt64Array, uniform_below
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import CorruptDataError
+from clozeline.pipeline.common.paths import AnyPath, whole_file
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.store import read_ranges
+from clozeline.pipeline.curation.near import document_ids
+from clozeline.pipeline.curation.signatures import SHINGLE_WORDS, Bands, band_keys, signatures
+from clozeline.pipeline.curation.words import hash_ngrams, hash_words
+from clozeline.pipeline.job.cache_file import CacheFileWriter, read_ends, read_index, read_slices
+
+NEAR_SUFFIX: Final = ".near"
+WORDS_SUFFIX: Final = ".words"
+STEP_SUFFIXES: Final = (".pairs", ".edges", ".drops")
+BYTES_PER_PARTITION: Final = 256 << 20  #: of text, which give about 40 MB of entries
+HEAD_CHARACTERS: Final = 500  #: of a document, to show
+HEADER: Final = struct.Struct("<QQIII")  # hash, words, bytes of the beginning, crc32 of both
+PLACE: Final = np.dtype([("file", "<u4"), ("start", "<u8"), ("length", "<u4")])
+HASH: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
+ENTRY: Final = np.dtype([("key", "<u8"), ("id", "<u8"), ("at", PLACE)])
+
+Rows = NDArray[Any]  # of a structured dtype
+
+
+class NearDocument(NamedTuple):
+    """A document of a words file."""
+
+    high: int
+    low: int
+    words: NDArray[np.uint32]
+    head: str
+
+
+class NearWriter:
+    """Writes the two files of a block, chunk by chunk."""
+
+    def __init__(self, near: CacheFileWriter, words: BinaryIO, bands: Bands) -> None:
+        self.near, self.words, self.bands = near, words, bands
+        self._offset = 0
+
+    def add(self, high: UInt64Array, low: UInt64Array, texts: Sequence[str]) -> None:
+        """Add documents; those without a word are like no other."""
+        words = hash_words(texts)
+        rows = np.flatnonzero(words.lengths)
+        shingles = hash_ngrams(words.take(rows), SHINGLE_WORDS, pad=True)
+        entries = np.zeros((len(rows), self.bands.bands), ENTRY)
+        if len(rows):
+            minima = signatures(shingles, self.bands.bands * self.bands.rows)
+            entries["key"] = band_keys(minima, self.bands)
+        entries["id"] = document_ids(high, low)[rows, None]
+        entries["at"] = self._write_words(high, low, texts, words)[rows, None]
+        for partition, part in partitioned(entries.ravel(), "key", self.near.num_buckets):
+            self.near.add(partition, part.tobytes())
+
+    def _write_words(
+        self, high: UInt64Array, low: UInt64Array, texts: Sequence[str], words: Ragged
+    ) -> Rows:
+        """Write the documents; return their places, [D], in file 0."""
+        view, bounds = words.values.astype("<u4"), words.offsets.tolist()
+        lengths = []
+        for number, document in enumerate(zip(high.tolist(), low.tolist(), texts, strict=True)):
+            own = view[bounds[number] : bounds[number + 1]]
+            head = document[2][:HEAD_CHARACTERS].encode()
+            content = own.tobytes() + head
+            self.words.write(HEADER.pack(*document[:2], len(own), len(head), zlib.crc32(content)))
+            self.words.write(content)
+            lengths.append(HEADER.size + len(content))
+        places = np.zeros(len(lengths), PLACE)
+        places["start"], places["length"] = self._offset + offsets_of(lengths)[:-1], lengths
+        self._offset += sum(lengths)
+        return places
+
+
+@contextmanager
+def write_near_files(
+    near: AnyPath, words: AnyPath, *, bands: Bands, partitions: int
+) -> Iterator[NearWriter]:
+    """A NearWriter of these files, which appear when the block ends."""
+    with whole_file(words) as words_file, whole_file(near) as near_file:
+        entries = CacheFileWriter(near_file, partitions)
+        yield NearWriter(entries, words_file, bands)
+        entries.finish(Counts())
+
+
+def partitioned(rows: Rows, by: str, partitions: int) -> Iterator[tuple[int, Rows]]:
+    """The rows of each partition of a column of 64-bit hashes."""
+    number = uniform_below(rows[by], partitions)
+    rows = rows[np.argsort(number, kind="stable")]
+    found, counts = np.unique(number, return_counts=True)
+    for partition, start, count in zip(
+        found.tolist(), offsets_of(counts).tolist(), counts.tolist(), strict=False
+    ):
+        yield partition, rows[start : start + count]
+
+
+def read_rows(paths: Sequence[AnyPath], partition: int, dtype: np.dtype[Any]) -> Iterator[Rows]:
+    """The rows of a partition in each of the cache files."""
+    index = read_index(paths, read_ends(paths), range(partition, partition + 1))
+    for path, entries in zip(paths, index, strict=True):
+        data = b"".join(read_slices([(path, entries[0])], partition))
+        yield np.frombuffer(data, dtype)
+
+
+def write_rows(
+    path: AnyPath,
+    parts: Iterator[tuple[int, Rows]],
+    *,
+    partitions: int,
+    counts: Counts | None = None,
+) -> None:
+    """Write rows by partition into a cache file."""
+    with whole_file(path) as file:
+        writer = CacheFileWriter(file, partitions)
+        for partition, rows in parts:
+            writer.add(partition, rows.tobytes())
+        writer.finish(counts or Counts())
+
+
+def read_documents(files: Sequence[AnyPath], places: Rows) -> list[NearDocument]:
+    """The documents at these places. Raises CorruptDataError for a damaged file."""
+    ranges = [(files[place["file"]], int(place["start"]), int(place["length"])) for place in places]
+    found = []
+    for (path, _, _), data in zip(ranges, read_ranges(ranges), strict=True):
+        content = memoryview(data)[HEADER.size :]
+        header = HEADER.unpack(memoryview(data)[: HEADER.size])
+        high, low, count, head_bytes, crc32 = header
+        if len(content) != 4 * count + head_bytes or zlib.crc32(content) != crc32:
+            raise CorruptDataError(f"{path} is damaged; delete it and rerun the command.")
+        words = np.frombuffer(content[: 4 * count], "<u4").astype(np.uint32)
+        found.append(NearDocument(high, low, words, bytes(content[4 * count :]).decode()))
+    return found
+
+
+def all_documents(path: AnyPath) -> Iterator[NearDocument]:
+    """All documents of a words file, in their order."""
+    with path.open("rb") as file:
+        while header := file.read(HEADER.size):
+            high, low, count, head_bytes, _ = HEADER.unpack(header)
+            words = np.frombuffer(file.read(4 * count), "<u4").astype(np.uint32)
+            yield NearDocument(high, low, words, file.read(head_bytes).decode())

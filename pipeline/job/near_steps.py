@@ -1,0 +1,202 @@
+"""The search for near-duplicates, in three steps after all blocks are tokenized.
+
+    pair_documents     partition of keys   ->  pairs that share a band, by partition of the lower id
+    compare_documents  partition of ids    ->  edges: pairs at least as similar as --similarity
+    connect_documents  all edges           ->  for each bucket the documents to drop
+
+Which documents are dropped follows from the texts alone, not from blocks or partitions. A pair is
+compared once, however many bands it shares. Components take about 150 bytes for each edge; there
+are far fewer edges than documents.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.counts import SAMPLES, Counts
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.curation.near import (
+    candidate_pairs,
+    components,
+    jaccard,
+    shingle_sets,
+)
+from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
+from clozeline.pipeline.curation.words import hash_ngrams
+from clozeline.pipeline.job.near_files import (
+    ENTRY,
+    HASH,
+    PLACE,
+    NearDocument,
+    Rows,
+    partitioned,
+    read_documents,
+    read_rows,
+    write_rows,
+)
+from clozeline.pipeline.job.steps import JobContext
+
+PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", PLACE), ("right_at", PLACE)])
+EDGE: Final = np.dtype(
+    [*PAIR.descr, ("similarity", "<f8"), ("left_hash", HASH), ("right_hash", HASH)]
+)
+BATCH_BYTES: Final = 64 << 20  #: of documents compared at once
+CHECKED: Final = (
+    10_000  #: dropped documents without an edge to the kept one that are compared with it
+)
+CHAIN: Final = 0.6  #: below this similarity to the kept document, a chain has led too far
+
+
+def pair_documents(context: JobContext, partition: int) -> None:
+    """Write the pairs of a partition, unless they are there."""
+    path = pairs_path(context, partition)
+    if path.exists():
+        return
+    near = [context.near_paths(name)[0] for name in context.tokenized]
+    parts = []
+    for number, part in enumerate(read_rows(near, partition, ENTRY)):
+        part = part.copy()
+        part["at"]["file"] = number
+        parts.append(part)
+    entries = np.concatenate(parts)
+    left, right = candidate_pairs(entries["key"], entries["id"])
+    pairs = np.zeros(len(left), PAIR)
+    for side, rows in (("left", left), ("right", right)):
+        pairs[side], pairs[f"{side}_at"] = entries["id"][rows], entries["at"][rows]
+    write_rows(path, partitioned(pairs, "left", context.partitions), partitions=context.partitions)
+
+
+def compare_documents(context: JobContext, partition: int) -> None:
+    """Write the edges of a partition, unless they are there."""
+    path = edges_path(context, partition)
+    if path.exists():
+        return
+    paths = [pairs_path(context, number) for number in range(context.partitions)]
+    pairs = np.concatenate(list(read_rows(paths, partition, PAIR)))
+    order = np.lexsort((pairs["right"], pairs["left"]))
+    pairs = pairs[order]
+    is_new = np.ones(len(pairs), np.bool_)
+    is_new[1:] = (pairs["left"][1:] != pairs["left"][:-1]) | (
+        pairs["right"][1:] != pairs["right"][:-1]
+    )
+    edges = (_compared(batch, context) for batch in _batches(pairs[is_new]))
+    write_rows(path, ((0, part) for part in edges), partitions=1)
+
+
+def connect_documents(context: JobContext) -> None:
+    """Write which documents of each bucket are dropped, unless that is there."""
+    path = context.drops_path
+    if path.exists():
+        return
+    paths = [edges_path(context, number) for number in range(context.partitions)]
+    edges = np.concatenate(list(read_rows(paths, 0, EDGE)))
+    ids, kept = components(edges["left"], edges["right"])
+    is_dropped = ids != kept
+    twins = _twins(edges, ids[is_dropped], kept[is_dropped])
+    counts = Counts()
+    counts.read.update(
+        near_duplicate_pairs=len(edges), near_duplicate_components=int((~is_dropped).sum())
+    )
+    _check_chains(twins, context, counts)
+    hashes = np.sort(twins["right_hash"], order=("high", "low"))
+    buckets = context.buckets.of(hashes["high"], hashes["low"])
+    parts = ((int(bucket), hashes[buckets == bucket]) for bucket in np.unique(buckets))
+    write_rows(path, parts, partitions=len(context.buckets), counts=counts)
+
+
+def _twins(edges: Rows, dropped: UInt64Array, kept: UInt64Array) -> Rows:
+    """An edge from the kept document to each dropped one; its similarity is nan if not compared."""
+    ends = np.concatenate([edges["left"], edges["right"]])
+    ids, first = np.unique(ends, return_index=True)
+    twins = np.zeros(len(dropped), EDGE)
+    for side, chosen in (("left", kept), ("right", dropped)):
+        rows = first[np.searchsorted(ids, chosen)]
+        is_left, number = rows < len(edges), rows % max(len(edges), 1)
+        twins[side] = chosen
+        for part in ("hash", "at"):
+            one, other = (edges[f"{which}_{part}"][number] for which in ("left", "right"))
+            twins[f"{side}_{part}"] = np.where(is_left, one, other)
+    # The higher end of an edge is never the lowest of its component.
+    direct = edges[kept[np.searchsorted(dropped, edges["right"])] == edges["left"]]
+    twins["similarity"] = np.nan
+    twins["similarity"][np.searchsorted(dropped, direct["right"])] = direct["similarity"]
+    return twins
+
+
+def _check_chains(twins: Rows, context: JobContext, counts: Counts) -> None:
+    """Compare dropped documents with the kept ones, and show some: those of the lowest ids.
+
+    A document may be like its neighbour in a chain, and unlike the kept one at the other end.
+    """
+    chained = np.flatnonzero(np.isnan(twins["similarity"]))
+    for batch in _batches(twins[chained[:CHECKED]]):
+        rows = np.searchsorted(twins["right"], batch["right"])
+        twins["similarity"][rows] = _similarities(batch, context)[0]
+    compared = twins["similarity"][~np.isnan(twins["similarity"])]
+    counts.read["near_duplicate_compared"] += len(compared)
+    counts.read["near_duplicate_below_0.6"] += int((compared < CHAIN).sum())
+    for twin in twins[:SAMPLES]:
+        places = np.array([twin["left_at"], twin["right_at"]], PLACE)
+        left, right = read_documents(_words_paths(context), places)
+        counts.show(
+            "near_duplicate",
+            document=_hex(right),
+            text=right.head,
+            value=round(float(twin["similarity"]), 4),
+            kept=_hex(left),
+            kept_text=left.head,
+        )
+
+
+def _hex(document: NearDocument) -> str:
+    return f"{document.high:016x}{document.low:016x}"
+
+
+def _compared(pairs: Rows, context: JobContext) -> Rows:
+    similarity, documents, numbers = _similarities(pairs, context)
+    edges = np.zeros(len(pairs), EDGE)
+    for name in PAIR.names or ():
+        edges[name] = pairs[name]
+    edges["similarity"] = similarity
+    hashes = np.array([(document.high, document.low) for document in documents], HASH)
+    edges["left_hash"], edges["right_hash"] = hashes[numbers]
+    return edges[similarity >= context.config.similarity]
+
+
+def _similarities(pairs: Rows, context: JobContext) -> tuple[Rows, list[NearDocument], Rows]:
+    """The similarity of each pair, the documents, and the numbers of the pairs' in them, [2, P]."""
+    ids = np.concatenate([pairs["left"], pairs["right"]])
+    places = np.concatenate([pairs["left_at"], pairs["right_at"]])
+    _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
+    documents = read_documents(_words_paths(context), places[first])
+    values = np.concatenate([document.words for document in documents])
+    words = Ragged(values, offsets_of([len(document.words) for document in documents]))
+    sets = shingle_sets(hash_ngrams(words, SHINGLE_WORDS, pad=True))
+    numbers = numbers.reshape(2, -1)
+    found = [jaccard(sets[a], sets[b]) for a, b in numbers.T.tolist()]
+    return np.array(found), documents, numbers
+
+
+def _batches(pairs: Rows) -> Iterator[Rows]:
+    """Pairs of about BATCH_BYTES of documents; documents of several pairs count each time."""
+    sizes = pairs["left_at"]["length"].astype(np.int64) + pairs["right_at"]["length"]
+    number = np.cumsum(sizes) // BATCH_BYTES
+    for batch in np.unique(number):
+        yield pairs[number == batch]
+
+
+def _words_paths(context: JobContext) -> list[AnyPath]:
+    return [context.near_paths(name)[1] for name in context.tokenized]
+
+
+def pairs_path(context: JobContext, partition: int) -> AnyPath:
+    """The pairs of a partition of keys."""
+    return context.near_step_path("pairs", partition)
+
+
+def edges_path(context: JobContext, partition: int) -> AnyPath:
+    """The edges of a partition of ids."""
+    return context.near_step_path("edges", partition, context.config.similarity)

@@ -1,0 +1,224 @@
+"""Curation in a job: what is dropped follows from the texts and the config alone."""
+
+import json
+import random
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
+from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.job.held_out import held_out_copies
+from clozeline.pipeline.job.near_files import write_rows
+from clozeline.pipeline.job.phases import phases
+from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.verify.verify import verify
+from tests.support.small_jobs import (
+    articles,
+    clozeline_ok,
+    shard_digests,
+    without_sources,
+    write_tokenizer,
+)
+from tests.test_curation_near import plain_words
+
+DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=64)
+NEAR = replace(CONFIG, deduplicate="near")
+#: dataset_digest, and SHA-256 of the manifest without what depends on the source's file, before
+#: there was any curation.
+DEFAULT = (
+    "6944216e528b9b19971a40ebb65f3c369ef24230c0983f102973c08a2a649976",
+    "44c36561e1584ced1b24b1960612ffe6218eb6e3602f339a77cf2643d18713e7",
+)
+
+
+def edited(text: str, every: int) -> str:
+    """The text with each `every`th word replaced."""
+    words = text.split(" ")
+    words[every // 2 :: every] = ["edited"] * len(words[every // 2 :: every])
+    return " ".join(words)
+
+
+def planted() -> list[str]:
+    """100 articles; of 30 of them a copy, an edited one and one that is too far away."""
+    texts = articles(100)
+    near = [edited(text, 60) for text in texts[:30]]
+    far = [edited(text, 8) for text in texts[:30]]
+    return [*texts, *texts[:30:3], *near, *far]
+
+
+def clean(text: str) -> str:
+    """The text as a data set takes it: without short paragraphs."""
+    lines = [line.strip() for line in text.split("\n")]
+    return "\n".join(line for line in lines if len(line) >= CONFIG.min_characters)
+
+
+def make(folder: Path, config: DataConfig, texts: list[str], **context: object) -> JobContext:
+    """The context of a job over these texts, and its folder."""
+    folder.mkdir(parents=True)
+    source = folder / "corpus.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    write_tokenizer(folder / "out" / TOKENIZER, articles(100))
+    tokenizer = load_tokenizer(folder / "out" / TOKENIZER)
+    (folder / "cache").mkdir()
+    made = JobContext(
+        out_dir=folder / "out",
+        cache_dir=folder / "cache",
+        config=config,
+        buckets=Buckets.plan(config, 1),
+        tokenizer_digest=tokenizer.digest,
+        vocab_size=tokenizer.vocab_size,
+        sources_digest="",
+    )
+    return replace(made, **context)
+
+
+def build(context: JobContext, *, block_bytes: int = 1 << 20) -> Manifest:
+    """All phases, one item after the other."""
+    source = context.out_dir.parent / "corpus.jsonl"
+    blocks = list_blocks([str(source)], block_bytes=block_bytes)
+    context = context.reading(blocks)
+    steps = Steps(context)
+    for phase in phases(blocks, context):
+        for item in phase.items:
+            phase.work(steps, item)
+            assert all(file.exists() for file in phase.files(steps, item))
+    return read_manifest(context.out_dir)
+
+
+def similarity(one: str, other: str) -> float:
+    """By definition."""
+    sets = []
+    for text in (one, other):
+        words = plain_words(text)
+        sets.append({tuple(words[i : i + 5]) for i in range(max(len(words) - 4, 1))})
+    return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
+
+
+@pytest.fixture(scope="module")
+def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a data set without near-duplicates."""
+    folder = tmp_path_factory.mktemp("near") / "work"
+    build(make(folder, NEAR, planted()))
+    return folder / "out"
+
+
+def test_the_kept_documents_are_pairwise_different(near: Path):
+    """Of 30 articles and their edited copies one each is left; what is too far away stays."""
+    manifest = read_manifest(near)
+    assert manifest.dropped["duplicate_document"] == 10
+    assert manifest.dropped["near_duplicate"] == 30
+    assert manifest.counts["near_duplicate_components"] == 30
+    texts = planted()
+    assert all(similarity(texts[i], texts[110 + i]) > 0.82 for i in range(30))
+    assert all(similarity(texts[i], texts[140 + i]) < 0.7 for i in range(30))
+
+
+@pytest.mark.parametrize(
+    ("partitions", "block_bytes", "seed"), [(1, 20_000, 1), (3, 50_000, 2), (7, 1 << 20, 3)]
+)
+def test_neither_partitions_nor_blocks_nor_order_change_a_byte(
+    near: Path, tmp_path: Path, partitions: int, block_bytes: int, seed: int
+):
+    texts = planted()
+    random.Random(seed).shuffle(texts)
+    context = make(tmp_path / "work", NEAR, texts, partitions=partitions)
+    build(context, block_bytes=block_bytes)
+    assert shard_digests(context.out_dir) == shard_digests(near)
+    assert (context.out_dir / MANIFEST).read_bytes() == (near / MANIFEST).read_bytes()
+
+
+def command(folder: Path, texts: list[str], *options: object) -> list[object]:
+    """The arguments that build `texts` in `folder`."""
+    folder.mkdir()
+    source = folder / "corpus.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = write_tokenizer(folder / "tokenizer", articles(100))
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
+    return ["shards", source, "--tokenizer", tokenizer, "--out", folder / "out", *fixed, *options]
+
+
+def test_two_workers_write_the_same_bytes(near: Path, tmp_path: Path):
+    options = ("--deduplicate=near", "--workers=2", "--block-bytes=50000")
+    clozeline_ok(*command(tmp_path / "work", planted(), *options))
+    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
+    assert not (tmp_path / "work" / "out" / ".cache").exists()
+
+
+@pytest.mark.slow
+def test_dask_writes_the_same_bytes(near: Path, tmp_path: Path):
+    distributed = pytest.importorskip("distributed", reason="needs clozeline[dask]")
+    two = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+    with distributed.LocalCluster(**two, dashboard_address=None, silence_logs=False) as cluster:
+        address = f"--dask_client_address={cluster.scheduler_address}"
+        runner = (DASK, address, "--dask_partition_size=1")
+        options = ("--deduplicate=near", "--block-bytes=50000", "--", *runner)
+        clozeline_ok(*command(tmp_path / "work", planted(), *options))
+    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_files_are_lost_are_made_again(near: Path, tmp_path: Path, seed: int):
+    """A killed job leaves any of its files, each of them whole."""
+    context = make(tmp_path / "work", NEAR, planted(), partitions=2)
+    build(context, block_bytes=50_000)
+    files = [*sorted(context.cache_dir.iterdir()), *sorted(context.out_dir.glob("*-of-*"))]
+    for file in random.Random(seed).sample(files, len(files) // 2):
+        file.unlink()
+    (context.out_dir / MANIFEST).unlink()
+    build(context, block_bytes=50_000)
+    assert shard_digests(context.out_dir) == shard_digests(near)
+    assert (context.out_dir / MANIFEST).read_bytes() == (near / MANIFEST).read_bytes()
+
+
+def test_default_options_give_the_bytes_of_before(tmp_path: Path):
+    texts = articles(165)
+    text = "\n\n".join(text.replace("\n\n", "\n") for text in texts + texts[::11])
+    (tmp_path / "corpus.txt").write_text(text)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", texts + texts[::11])
+    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=1")
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
+    clozeline_ok("shards", tmp_path / "corpus.txt", *folders, *fixed)
+    manifest = without_sources(tmp_path / "out" / MANIFEST)
+    found = (read_manifest(tmp_path / "out").dataset_digest, sha256(manifest).hexdigest())
+    assert found == DEFAULT
+
+
+def test_without_deduplication_every_copy_stays(tmp_path: Path):
+    texts = planted()
+    manifest = build(make(tmp_path / "none", replace(CONFIG, deduplicate="none"), texts))
+    exact = build(make(tmp_path / "exact", CONFIG, texts))
+    assert "duplicate_document" not in manifest.dropped
+    assert exact.dropped["duplicate_document"] == 10
+    assert "near_duplicate" not in exact.dropped
+    assert manifest.num_examples("train") > exact.num_examples("train")
+
+
+def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Path):
+    """Where the promise is not kept, it names every pair with its exact similarity."""
+    source = str(near.parent / "corpus.jsonl")
+    assert list(verify(near, [source])) == []
+    context = make(tmp_path / "work", NEAR, planted()).reading(list_blocks([source]))
+    steps = Steps(context)
+    for phase in phases(list_blocks([source]), context)[:-2]:
+        for item in phase.items:
+            phase.work(steps, item)
+    assert list(held_out_copies(steps)) == []
+    write_rows(context.drops_path, iter(()), partitions=len(context.buckets))
+    found = {(held, train): round(s, 9) for held, train, s in held_out_copies(steps)}
+    high, low = hash_documents([clean(text) for text in planted()])
+    held = context.buckets.of(high, low) == 3
+    expected = {}
+    for i in range(30):
+        for a, b in ((i, 110 + i), (110 + i, i)):
+            if held[a] and not held[b]:
+                key = (int(high[a]), int(high[b]))
+                expected[key] = round(similarity(clean(planted()[a]), clean(planted()[b])), 9)
+    assert found == expected
+    assert len(found) > 3
