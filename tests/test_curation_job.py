@@ -11,10 +11,11 @@ import pytest
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.held_out import held_out_copies
 from clozeline.pipeline.job.near_files import write_rows
 from clozeline.pipeline.job.phases import phases
-from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.verify import verify

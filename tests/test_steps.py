@@ -16,8 +16,9 @@ from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, REJECTED, TOKENIZ
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import _check_rejected, finish_dataset
-from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
 from tests.support.small import PUNKT, WORDS, small_tokenizer

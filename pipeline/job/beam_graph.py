@@ -19,8 +19,9 @@ from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.job.beam_workers import loopback_only
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.phases import Phase
-from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.job.steps import Steps
 
 SECONDS_TO_CONNECT: Final = 5.0
 

@@ -13,8 +13,9 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.units import size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.job.context import JobContext, scratch_context
 from clozeline.pipeline.job.phases import near_phases
-from clozeline.pipeline.job.steps import JobContext, Steps, scratch_context
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected

@@ -23,7 +23,8 @@ from clozeline.pipeline.dataset.manifest import (
     write_manifest,
 )
 from clozeline.pipeline.dataset.schema import schema_version
-from clozeline.pipeline.job.steps import DAMAGED, JobContext, ShardRecord, Steps
+from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.steps import DAMAGED, ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
 
 

@@ -34,6 +34,7 @@ from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.job_log import LOG, log_file, logging_to
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
@@ -45,7 +46,7 @@ from clozeline.pipeline.job.out_folder import (
 )
 from clozeline.pipeline.job.phases import Phase, phases
 from clozeline.pipeline.job.progress import Progress, show_progress
-from clozeline.pipeline.job.steps import JobContext, make_splitter
+from clozeline.pipeline.job.steps import make_splitter
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer

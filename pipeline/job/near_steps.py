@@ -26,6 +26,7 @@ from clozeline.pipeline.curation.near import (
 )
 from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
 from clozeline.pipeline.curation.words import hash_ngrams
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import (
     ENTRY,
     HASH,
@@ -37,7 +38,6 @@ from clozeline.pipeline.job.near_files import (
     read_rows,
     write_rows,
 )
-from clozeline.pipeline.job.steps import JobContext
 
 PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", PLACE), ("right_at", PLACE)])
 EDGE: Final = np.dtype(

@@ -32,8 +32,8 @@ from clozeline.pipeline.dataset.manifest import (
     Manifest,
     read_manifest,
 )
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.job_log import LOG
-from clozeline.pipeline.job.steps import JobContext
 from clozeline.pipeline.job.token_cache import clear_cache
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 

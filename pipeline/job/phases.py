@@ -17,6 +17,7 @@ from typing import Any
 
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import finish_dataset
 from clozeline.pipeline.job.near_steps import (
     compare_documents,
@@ -25,7 +26,7 @@ from clozeline.pipeline.job.near_steps import (
     pair_documents,
     pairs_path,
 )
-from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import merge_cache_files, merged_name
 from clozeline.pipeline.sources.block import Block
 

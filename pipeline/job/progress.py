@@ -19,8 +19,8 @@ from clozeline.pipeline.common.paths import names_in
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.common.store import naming_store
 from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.memory import tree_memory
-from clozeline.pipeline.job.steps import JobContext
 from clozeline.pipeline.sources.block import Block
 
 POLL_SECONDS = 1.0

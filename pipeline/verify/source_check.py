@@ -20,10 +20,11 @@ from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION, Buckets
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
+from clozeline.pipeline.job.context import scratch_context
 from clozeline.pipeline.job.finish import Totals
 from clozeline.pipeline.job.held_out import held_out_copies
 from clozeline.pipeline.job.phases import near_phases
-from clozeline.pipeline.job.steps import Steps, scratch_context
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, differing_rows

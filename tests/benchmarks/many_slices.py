@@ -24,10 +24,10 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
 from clozeline.pipeline.job.beam_graph import make_pipeline, run_graph
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.job import local_runner
 from clozeline.pipeline.job.memory import process_peak
 from clozeline.pipeline.job.phases import phases
-from clozeline.pipeline.job.steps import JobContext
 from clozeline.pipeline.job.token_cache import write_cache_file
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments

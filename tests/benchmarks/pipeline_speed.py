@@ -29,8 +29,9 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import finish_dataset
-from clozeline.pipeline.job.steps import JobContext, Steps
+from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles

@@ -1,0 +1,121 @@
+"""What every worker of a job knows: folders, config, and the name of every file."""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.signatures import Bands
+from clozeline.pipeline.dataset.buckets import Buckets
+from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.job.near_files import NEAR_SUFFIX, WORDS_SUFFIX
+from clozeline.pipeline.job.token_cache import (
+    CacheInput,
+    FileGroup,
+    cache_file_name,
+    digest_of,
+    group_files,
+)
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+
+# Increase it when the same documents would give other near files: words, signatures, layout.
+NEAR_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """What every worker needs to know; plain values, so that it can be sent to any worker."""
+
+    out_dir: AnyPath
+    cache_dir: AnyPath
+    config: DataConfig
+    buckets: Buckets
+    tokenizer_digest: str
+    vocab_size: int
+    sources_digest: str
+    allow_truncated: bool = False
+    inputs: tuple[CacheInput, ...] = ()  #: the files of the token cache that shards read
+    tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
+    partitions: int = 1  #: of the search for near-duplicates
+
+    def reading(self, blocks: Sequence[Block]) -> Self:
+        """The context of a job over these blocks."""
+        return replace(
+            self,
+            inputs=tuple(group.result for group in self.file_groups(blocks)),
+            tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
+        )
+
+    def cache_path(self, block: Block) -> AnyPath:
+        """The block's token cache file, once it is tokenized."""
+        name = cache_file_name(
+            block.identity,
+            self.tokenizer_digest,
+            self.buckets,
+            self.config.min_characters,
+            self.config.max_document_bytes,
+            block.text_columns,
+        )
+        return self.cache_dir / name
+
+    def cache_input(self, block: Block) -> CacheInput:
+        """The block's token cache file, as an input of shards."""
+        return CacheInput(self.cache_path(block).name, block.repeat)
+
+    def file_groups(self, blocks: Iterable[Block]) -> list[FileGroup]:
+        """The blocks' token cache files in groups, each of which becomes one file."""
+        return group_files(map(self.cache_input, blocks))
+
+    @property
+    def drops_near(self) -> bool:
+        """Whether near-duplicates are dropped."""
+        return self.config.deduplicate == "near"
+
+    @property
+    def bands(self) -> Bands:
+        """The bands of the search for near-duplicates."""
+        return Bands.for_similarity(self.config.similarity)
+
+    def near_paths(self, tokenized: str) -> tuple[AnyPath, AnyPath]:
+        """What the search keeps of a block, once it is tokenized: band keys and words."""
+        name = digest_of([NEAR_VERSION, tokenized, self.bands, self.partitions])
+        return self.cache_dir / (name + NEAR_SUFFIX), self.cache_dir / (name + WORDS_SUFFIX)
+
+    def near_step_path(self, kind: str, *parts: object) -> AnyPath:
+        """A file of pairs, edges or drops, which depends on all blocks."""
+        names = [self.near_paths(name)[0].name for name in self.tokenized]
+        return self.cache_dir / f"{digest_of([names, *parts])}.{kind}"
+
+    @property
+    def drops_path(self) -> AnyPath:
+        """The near-duplicates of all buckets, once they are found."""
+        return self.near_step_path("drops", self.config.similarity, self.buckets)
+
+    def shard_path(self, bucket: int) -> AnyPath:
+        """The bucket's shard, once it is built."""
+        return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
+
+
+@contextmanager
+def scratch_context(
+    tokenizer: Tokenizer, config: DataConfig, buckets: Buckets
+) -> Iterator[JobContext]:
+    """The context of a job in a temporary folder (TMPDIR), which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="clozeline-") as scratch:
+        folder = Path(scratch)
+        tokenizer.save(folder / TOKENIZER)
+        yield JobContext(
+            out_dir=folder,
+            cache_dir=folder,
+            config=config,
+            buckets=buckets,
+            tokenizer_digest=tokenizer.digest,
+            vocab_size=tokenizer.vocab_size,
+            sources_digest="",
+            allow_truncated=True,
+        )
