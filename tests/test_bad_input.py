@@ -102,7 +102,10 @@ def dump(texts: list[str]) -> bytes:
 BAD_SOURCES = {
     "missing.txt": (None, "no such file"),
     "*.nothing": (None, "matches no file"),
-    "table.csv": (b"a,b\n1,2\n", "unknown format"),
+    "table.csv": (
+        b"a,b\n1,2\n",
+        "no column 'text'; its columns are a, b; choose with --text",
+    ),
     "picture": (b"\x89PNG\r\n\x1a\n\0\0", "unknown format"),
     "cut.parquet": (b"PAR1 and no more", "is not a readable Parquet file"),
     "empty.txt": (b"", "nothing to read"),

@@ -8,7 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.train.labelled.calibration import Calibration, fit_temperature, log_loss, softmax
+from clozeline.train.labelled.calibration import (
+    Calibration,
+    fit_temperature,
+    helpful_temperature,
+    log_loss,
+    softmax,
+)
 
 
 def drawn(seed: int, scale: float, rows: int = 4000) -> tuple[np.ndarray, np.ndarray]:
@@ -70,3 +76,22 @@ def test_the_right_temperature_lowers_the_error() -> None:
     found = Calibration.of(logits, labels, temperature=3.0)
     assert found.error < 0.03 < 0.1 < found.error_before
     assert sum(found.counts) == len(labels)
+
+
+def test_a_temperature_is_left_out_where_it_is_not_sure_to_help() -> None:
+    logits, labels = drawn(3, 1.0, rows=500)  # calibrated as they are
+    assert helpful_temperature(logits, labels) == 1
+    assert helpful_temperature(logits[:1], labels[:1]) == 1
+    logits, labels = drawn(3, 3.0, rows=500)
+    assert helpful_temperature(logits, labels) == fit_temperature(logits, labels) > 2
+
+
+def test_a_few_confident_mistakes_do_not_make_all_answers_modest() -> None:
+    """Held out: 6 of 200 rows are wrong, all as sure as the right ones; test: 1 in 100."""
+    margins = np.full(200, 6.0)
+    margins[:6] = -6.0
+    logits, labels = np.stack([-margins, margins], 1), np.ones(200, np.int64)
+    assert fit_temperature(logits, labels) > 3
+    assert helpful_temperature(logits, labels) == 1
+    new = Calibration.of(logits[5:105], labels[5:105], temperature=fit_temperature(logits, labels))
+    assert new.error_before < 0.011 < new.error

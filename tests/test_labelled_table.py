@@ -125,6 +125,13 @@ def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
         ("a.csv", "label,text\n", "a.csv has no rows"),
         ("a.csv", "", "a.csv has no rows"),
         ("a.csv", "text,label,text\na,1,b\n", "has more than one column 'text'"),
+        (
+            "a.csv",
+            'label;text\n1;"a", b\n',
+            "separated by semicolons, not by commas as in .csv",
+        ),
+        ("a.tsv", "label,text\n1,a\n", "separated by commas, not by tabs as in .tsv; convert it"),
+        ("a.csv", "label,body\n1,a\n", "label, body; name one of them with --text, --text-pair"),
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": 0}', "a.jsonl: row 2 has no 'text'"),
         ("a.jsonl", '{"label": 1, "text": "a"}\n\n{"label"', "a.jsonl:3: not JSON: "),
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": "x", "text": "a"}', "more than one type"),

@@ -12,10 +12,12 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import fsspec
@@ -34,6 +36,7 @@ COMPRESSIONS = tuple(MAGIC.values())
 #: Bytes of text per 100 bytes of file: an estimate, and a constant.
 UNPACKED_PERCENT = {None: 100, "gz": 280, "zst": 290, "xz": 370, "bz2": 370}
 
+GLOB = re.compile(r"[*?\[]")
 DAMAGE = (EOFError, OSError, lzma.LZMAError, zlib.error)  # what the unpackers raise
 
 
@@ -57,13 +60,15 @@ def find_files(sources: Iterable[str]) -> list[File]:
 def _find(source: str) -> list[File]:
     try:
         store, path = _store_of(source)
+        if isinstance(store, LocalFileSystem) and (closed := _closed_folder(path)):
+            raise InputError(f"{source}: the folder {closed} cannot be read: permission denied")
         if store.isfile(path):
             return [_describe(store, path)]
         if store.isdir(path):
             raise InputError(
                 f"{source} is a folder; name its files, as in '{source.rstrip('/')}/*'"
             )
-        if not re.search(r"[*?\[]", path):
+        if not GLOB.search(path):
             raise InputError(f"{source}: no such file; check the path")
         found = [name for name in sorted(store.glob(path)) if store.isfile(name)]
         files = [_describe(store, name) for name in found]
@@ -79,6 +84,17 @@ def _find(source: str) -> list[File]:
         options = ", or the option: text, repeat or limit" if re.search(r"\?\w+=", source) else ""
         raise InputError(f"{source} matches no file; check the path{options}")
     return files
+
+
+def _closed_folder(path: str) -> Path | None:
+    """The nearest existing folder above a path, if its names may not be listed or its files read.
+
+    A glob would find nothing in it, without an error.
+    """
+    above = (folder for folder in Path(path).parents if os.path.lexists(folder))
+    folder = next((folder for folder in above if folder.is_dir()), None)
+    needed = os.X_OK | (os.R_OK if GLOB.search(path) else 0)
+    return folder if folder and not os.access(folder, needed) else None
 
 
 def _store_of(source: str) -> tuple[Any, str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
-from clozeline.pipeline.sources import hub, parquet, text_files
+from clozeline.pipeline.sources import delimited, hub, parquet, text_files
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import Documents, fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
@@ -87,6 +87,15 @@ FORMATS = (
         encodings=("UTF-8",),
         file_name=text_files.JSON_LINES_NAME,
         matches=text_files.is_json_lines,
+    ),
+    Format(
+        name="csv",
+        list_blocks=delimited.list_row_ranges,
+        read_block=delimited.read_rows,
+        read_table=delimited.read_delimited_table,
+        has_columns=True,
+        encodings=("UTF-8",),
+        file_name=delimited.FILE_NAME,
     ),
     Format(
         name="text",
@@ -279,8 +288,8 @@ def recognize(file: File) -> tuple[Format, str | None]:
             check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
         return format, compression
     raise InputError(
-        f"{file.path}: unknown format; give Parquet, .jsonl, .txt, WikiExtractor's wiki_00 or "
-        f"MediaWiki's .xml, also as .{' .'.join(COMPRESSIONS)}"
+        f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "
+        f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(COMPRESSIONS)}"
     )
 
 

@@ -19,7 +19,7 @@ def check_columns(
     found: Sequence[str],
     columns: Sequence[str],
     *,
-    advice: str = "; name one of them",
+    advice: str = "; name one of them with --text, --text-pair or --label",
 ) -> None:
     """Raises InputError where a column is missing or its name occurs more than once."""
     for name in columns:

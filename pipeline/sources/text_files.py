@@ -76,8 +76,6 @@ def is_plain_text(name: str, head: bytes) -> bool:
     """Whether the first bytes are UTF-8, and not of a format known not to be plain text."""
     if b"\0" in head or _begin(head).startswith((b"<", b"%PDF", b"[")):
         return False
-    if name.lower().endswith((".csv", ".tsv")):
-        return False
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -34,7 +34,7 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
-from clozeline.train.labelled.calibration import fit_temperature, log_loss
+from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
 from clozeline.train.labelled.correlations import pearson
 from clozeline.train.labelled.rows import Rows
 
@@ -59,8 +59,8 @@ class HeldOut:
 
     rows: int
     accuracy: float  # for a regression: Pearson's correlation
-    loss: float  # cross-entropy in nats, at the temperature; for a regression: squared error
-    temperature: float  # fitted on these rows
+    loss: float  # cross-entropy in nats, at the best temperature; for a regression: squared error
+    temperature: float  # fitted on these rows, or 1 where it may not help
 
     @classmethod
     def of(cls, logits: Logits, labels: Labels) -> Self:
@@ -72,12 +72,11 @@ class HeldOut:
             squared = float(((predicted - labels) ** 2).mean())
             correlation = pearson(labels, predicted)
             return cls(rows=len(labels), accuracy=correlation, loss=squared, temperature=1.0)
-        temperature = fit_temperature(logits, labels)
         return cls(
             rows=len(labels),
             accuracy=float((logits.argmax(1) == labels).mean()),
-            loss=log_loss(logits, labels, temperature),
-            temperature=temperature,
+            loss=log_loss(logits, labels, fit_temperature(logits, labels)),
+            temperature=helpful_temperature(logits, labels),
         )
 
 

@@ -127,8 +127,12 @@ class FinetuneReport:
             *label_efficiency_table(points),
             "",
             f"{'chosen on training rows' if selection.tried else 'as given'}: {selection.line()}",
-            f"calibration error {calibration.error_before:.4f}, {calibration.error:.4f} at "
-            f"temperature {calibration.temperature:.2f}",
+            f"calibration error {calibration.error_before:.4f}"
+            + (
+                f", {calibration.error:.4f} at temperature {calibration.temperature:.2f}"
+                if calibration.temperature != 1
+                else "; no temperature was fitted that is sure to lower it"
+            ),
             f"{self.near_copies:,} of {result.scores.examples:,} test rows have a near copy among "
             "the training rows",
             *(f"note: {note}" for note in self.notes),

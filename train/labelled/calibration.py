@@ -18,6 +18,7 @@ from clozeline.train.labelled.rows import Rows
 
 Floats = NDArray[np.float64]
 
+PARTS, STANDARD_ERRORS = 5, 3  # how sure it must be that a temperature helps
 BINS = 15  # of confidence, as in the paper
 LOWEST, HIGHEST = 0.05, 20.0  # temperatures
 
@@ -76,6 +77,27 @@ def log_loss(
     chosen = losses[np.arange(len(labels)), labels]
     others = (losses.sum(1) - chosen) / (losses.shape[1] - 1)
     return float(((1 - smoothing) * chosen + smoothing * others).mean())
+
+
+def helpful_temperature(logits: ArrayLike, labels: Rows) -> float:
+    """The temperature of `fit_temperature`, or 1 where that is not sure to help.
+
+    It must lower the cross-entropy of rows that it was not fitted on, by more than three standard
+    errors: fitted on four fifths of the rows, it is tried on the last, five times. A few confident
+    mistakes among 200 rows ask for a temperature of 2, which makes all other answers too modest.
+    """
+    logits = np.asarray(logits)
+    gains = np.zeros(len(labels))
+    part = np.arange(len(labels)) % PARTS
+    for held in (part == number for number in range(min(PARTS, len(labels)))):
+        if held.all():
+            return 1.0
+        temperature = fit_temperature(logits[~held], labels[~held])
+        rows = np.arange(held.sum()), labels[held]
+        before, after = (softmax(logits[held], t)[rows] for t in (1.0, temperature))
+        gains[held] = np.log(np.maximum(after, 1e-300)) - np.log(np.maximum(before, 1e-300))
+    is_sure = gains.mean() > STANDARD_ERRORS * gains.std() / np.sqrt(len(labels))
+    return fit_temperature(logits, labels) if is_sure else 1.0
 
 
 def fit_temperature(logits: ArrayLike, labels: Rows) -> float:

@@ -1,0 +1,96 @@
+"""CSV and TSV as sources: the rows are documents, however the file is cut into blocks."""
+
+import csv
+import gzip
+import io
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources.files import find_files
+from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.labelled_table import read_table
+
+FIELD = st.text(alphabet="ab,;\t\"'\n é", max_size=9)
+ROWS = st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=9)
+
+
+def write(path: Path, rows: list[tuple[str, str]]) -> str:
+    stream = io.StringIO()
+    delimiter = "," if "csv" in path.name else "\t"
+    writer = csv.writer(stream, delimiter=delimiter, quoting=csv.QUOTE_ALL)
+    writer.writerows([("title", "text"), *rows])
+    data = stream.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return str(path)
+
+
+def texts_of(source: str, block_bytes: int, chunk_bytes: int = 20) -> list[str]:
+    blocks = list_blocks([source], block_bytes=block_bytes)
+    chunks = [chunk for block in blocks for chunk in read_block(block, chunk_bytes=chunk_bytes)]
+    assert not any(chunk.rejected for chunk in chunks)
+    return [text for chunk in chunks for text in chunk.texts]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ROWS, st.sampled_from(["a.csv", "a.tsv", "a.csv.gz"]), st.integers(1, 60))
+def test_documents_are_the_rows_wherever_a_file_is_cut(
+    tmp_path: Path, rows: list[tuple[str, str]], name: str, block_bytes: int
+) -> None:
+    source = write(tmp_path / name, [(a, f"x{b}") for a, b in rows])
+    assert texts_of(f"{source}?text=text", block_bytes) == [f"x{b}" for _, b in rows]
+    both = [f"{a}\nx{b}" for a, b in rows]
+    assert texts_of(f"{source}?text=title,text", block_bytes) == both
+    assert read_table(source, ["title"]).column(0).to_pylist() == [a for a, _ in rows]
+
+
+def test_a_large_file_has_several_blocks_of_one_sum(tmp_path: Path) -> None:
+    source = write(tmp_path / "a.csv", [("t", f'a "row",\n{i}') for i in range(500)])
+    for block_bytes in (1000, 3000, 1 << 20):
+        blocks = list_blocks([source], block_bytes=block_bytes)
+        size = Path(source).stat().st_size
+        assert len(blocks) == max(1, round(size / block_bytes))
+        assert sum(block.text_bytes for block in blocks) == size
+        assert texts_of(source, block_bytes) == [f'a "row",\n{i}' for i in range(500)]
+
+
+def test_a_row_with_other_fields_is_rejected_and_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("title,text\na,b\nc\nd,e\n")
+    (block,) = list_blocks([str(tmp_path / "a.csv")])
+    (chunk,) = read_block(block)
+    assert chunk.texts == ["b", "e"]
+    [(where, reason)] = [(bad.where, bad.reason) for bad in chunk.rejected]
+    assert where == f"{tmp_path}/a.csv: row 2"
+    assert reason == "1 fields, not 2"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            "a,b\n1,2\n",
+            "no column 'text'; its columns are a, b; choose with --text-columns",
+        ),
+        ("text;b\n1, c;2\n", "separated by semicolons, not by commas as in .csv; convert it"),
+        ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
+        ("", "a.csv has no rows"),
+    ],
+)
+def test_what_is_no_table_is_one_line(tmp_path: Path, data: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text(data)
+    with pytest.raises(InputError) as error:
+        list_blocks([str(tmp_path / "a.csv")])
+    assert message in str(error.value)
+
+
+def test_a_closed_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, mode: path != closed)  # root may read all
+    for name in ("*.csv", "a.csv", "more/*.csv"):
+        with pytest.raises(InputError, match=r"closed cannot be read: permission denied"):
+            find_files([f"{closed}/{name}"])
