@@ -111,7 +111,7 @@ def test_each_kind_of_field_can_be_given(args, expected):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--guests", "0"], "Error: guests is 0; invite at least one."),
+        (["--guests", "0"], "Error: --guests is 0; invite at least one."),
         (["--guests", "many"], "'many' is not a valid integer"),
         (["--heat", "warm"], "'warm' is not a float or auto."),
         (["--dish", "pie"], "'pie' is not one of 'soup', 'salad'"),

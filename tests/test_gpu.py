@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from clozeline.model.attention import attend
-from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.engine.distributed import World, join_world
+from clozeline.train.engine.muon import orthogonalized
 from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_training import command_line, numbers, preset_of, train
@@ -37,9 +37,7 @@ def gpu():
 
 def step_of(form, world, *, precision, compile=False):
     """The sums of a step, and its gradients, float32 on the CPU."""
-    model = BertForPretraining(form.config).train().to(world.device)
-    if precision == "bf16":
-        model.encoder.residual_dtype = form.residual
+    model = form.model(precision).to(world.device)
     called = torch.compile(model) if compile else model
     optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), {}
     optimizer.register_step_pre_hook(
@@ -79,6 +77,12 @@ def test_a_compiled_step_is_that_of_the_cpu(name, gpu):
     sums, found = step_of(form, gpu, precision="bf16", compile=True)
     torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS["bf16"], atol=0)
     assert error(found, wanted) < ERRORS["bf16"]
+
+
+def test_updates_of_muon_are_those_of_the_cpu(gpu):
+    matrices = torch.randn(3, 32, 64, generator=torch.Generator().manual_seed(0))
+    found, wanted = orthogonalized(matrices.to(gpu.device)).cpu(), orthogonalized(matrices)
+    assert error({"": found.float()}, {"": wanted.float()}) < ERRORS["bf16"]
 
 
 @pytest.mark.parametrize("is_masked", [False, True])

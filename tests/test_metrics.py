@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -193,3 +194,25 @@ def test_other_processes_write_nothing_and_say_nothing(tmp_path, capsys):
         log.advance()
     assert list(tmp_path.iterdir()) == []
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.1, ""), (5.0, "5 seconds per step; expected end: "), (90.0, "give --for 2h, or a smaller")],
+)
+def test_the_expected_end_is_said_once_after_a_few_steps(
+    seconds, words, monkeypatch, capsys, tmp_path
+):
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    with MetricsLog(tmp_path, start_step=0, max_steps=200, writes=True) as log:
+        for _ in range(4):
+            log.advance()
+            clock[0] += seconds
+        early = capsys.readouterr().err
+        for _ in range(30):
+            log.advance()
+    late = capsys.readouterr().err
+    assert words in early
+    assert early.count("expected end") == bool(words)
+    assert "expected end" not in late

@@ -10,14 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.pipeline.common.errors import OutOfMemoryError
+from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
+from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.out_of_memory import is_out_of_memory, out_of_memory_in_one_line
+from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.monitoring.metrics import read_metrics
-from clozeline.train.pretraining.micro_batch import longest_batch, smaller, with_found_size
+from clozeline.train.pretraining.micro_batch import (
+    check_memory,
+    free_memory,
+    longest_batch,
+    smaller,
+    with_found_size,
+)
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import TINY, train
 from tests.support.training_configs import training_config
@@ -46,6 +53,17 @@ def test_a_resumed_run_takes_the_next_size_that_divides_its_share(batch, process
     config = with_found_size(training_config(batch_size=batch), 24, world)
     assert config.micro_batch_size == size
     assert config.accumulation(processes) * size * processes == batch
+
+
+@pytest.mark.skipif(free_memory(ALONE) is None, reason="asks Linux for its free memory")
+def test_a_batch_that_the_kernel_would_kill_is_refused_before_the_first_step(many_rows, tmp_path):
+    with pytest.raises(
+        InputError, match=r"1,048,576 examples .* needs at least .*B of memory, and"
+    ):
+        train(many_rows, tmp_path / "run", batch_size=1 << 20)
+    assert not (tmp_path / "run").exists()
+    train(many_rows, tmp_path / "run", batch_size=64, max_steps=1)
+    check_memory(read_run(tmp_path / "run"), ALONE)
 
 
 def test_auto_is_the_whole_share_until_a_size_is_found():

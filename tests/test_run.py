@@ -5,12 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import sealed, unsealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_weights
 from clozeline.train.artifacts.run import (
     RunConfig,
     load_run,
@@ -137,6 +140,20 @@ def test_another_tokenizer_in_a_run_is_refused(tmp_path):
     facts = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(sealed({**facts, "tokenizer_digest": "f" * 64})))
     with pytest.raises(InputError, match=r"not the tokenizer .*\(digest \w{12}, expected f{12}\)"):
+        load_run(run)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(value, tmp_path):
+    run, _ = small_run(tmp_path)
+    folder = latest_checkpoint(run)
+    spoiled = load_weights(folder)
+    spoiled["nsp_head.bias"][0] = value
+    save_file(spoiled, folder / "model.safetensors")
+    state = json.loads((folder / "state.json").read_text())
+    state["files"]["model.safetensors"] = file_sha256(folder / "model.safetensors")
+    (folder / "state.json").write_text(json.dumps(sealed(state)))
+    with pytest.raises(InputError, match=r"weights that are not finite \(nsp_head.bias\)"):
         load_run(run)
 
 

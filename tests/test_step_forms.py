@@ -7,9 +7,9 @@ wait for them), is an error on meta tensors.
 import pytest
 import torch
 
-from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
+from clozeline.train.engine.precision import autocast
 from clozeline.train.pretraining.step import clip_gradients, forward_losses, split_batch
 from tests.support.step_forms import FORMS
 
@@ -20,7 +20,7 @@ META = World(0, 1, torch.device("meta"))
 def test_a_step_neither_mixes_devices_nor_depends_on_values(name):
     form = FORMS[name]
     with torch.device("meta"):
-        model = BertForPretraining(form.config)
+        model = form.model(form.precision)
     if form.precision == "bf16":  # autocast does not know this device
         model.bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -35,6 +35,16 @@ def test_a_step_neither_mixes_devices_nor_depends_on_values(name):
     assert clip_gradients(model, 1.0).device == META.device
     optimizer.step()
     assert all(p.grad.device == META.device for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["padded", "bf16 residual"])
+def test_sums_pass_between_layers_in_the_format_of_the_form(name):
+    form = FORMS[name]
+    model, found = form.model("bf16"), []
+    model.encoder.layers[-1].register_forward_pre_hook(lambda _, args: found.append(args[0].dtype))
+    with autocast("bf16", torch.device("cpu")):
+        forward_losses(model, form.loaded.batch, is_full=False, count_hits=False)
+    assert found == [form.residual or torch.float32]
 
 
 def test_a_branch_on_values_or_another_device_would_be_noticed():

@@ -16,6 +16,7 @@ from clozeline.pipeline.common.errors import (
     InputError,
     check_packages,
     escaped,
+    is_out_of_memory,
     one_line,
 )
 from clozeline.pipeline.common.folder_kind import kind_of
@@ -28,9 +29,6 @@ from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import report, view
 
 OUT = Folder(writes=True)
-
-# What torch's and Python's messages contain when memory runs out (`ulimit -v`).
-NO_MEMORY = ("can't allocate memory", "can't start new thread", "out of memory")
 
 
 def failure(message: str, exit_code: int) -> click.ClickException:
@@ -62,7 +60,7 @@ class InOrder(click.Group):
             message = f"{where}{os.strerror(error.errno)}. Fix this and rerun the command."
             raise failure(escaped(message), InputError.exit_code) from error
         except (MemoryError, RuntimeError) as error:
-            if not isinstance(error, MemoryError) and not any(t in str(error) for t in NO_MEMORY):
+            if not is_out_of_memory(error):
                 raise
             message = f"there is not enough memory ({one_line(error) or 'MemoryError'})."
             raise failure(message, ClozelineError.exit_code) from error

@@ -6,6 +6,7 @@ A field of a frozen dataclass that is declared with `option` becomes an option o
     ->  --max-seq-length INTEGER  Maximum tokens per example.  [default: 128]
 """
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import MISSING, field, fields
 from pathlib import Path
@@ -100,17 +101,27 @@ def options_of(
 def config_or_usage_error(config_class: type[Config], values: dict[str, Any]) -> Config:
     """The config built from those `values` that are its fields.
 
-    Raises click's UsageError with the message of the config's own ValueError.
+    Raises click's UsageError with the message of the config's own ValueError, which there names
+    options: "batch_size is -5; ..." -> "--batch-size is -5; ...".
     """
     names = {setting.name for setting in fields(config_class)}  # type: ignore[arg-type]
     try:
         return config_class(**{name: value for name, value in values.items() if name in names})
     except ValueError as error:
-        raise click.UsageError(str(error)) from error
+        message = str(error)
+        for name in names:  # a short name may also be a word of the sentence
+            where = rf"\b{name}\b" if "_" in name.rstrip("_") else rf"^{name.rstrip('_')}\b"
+            message = re.sub(where, _flag(name), message)
+        raise click.UsageError(message) from error
+
+
+def _flag(name: str) -> str:
+    """The option of a field: "batch_size" -> "--batch-size", "for_" -> "--for"."""
+    return "--" + name.rstrip("_").replace("_", "-")
 
 
 def _click_option(name: str, hint: Any, keywords: dict[str, Any]) -> Callable[[Command], Command]:
-    flag = "--" + name.rstrip("_").replace("_", "-")  # `for_` is the field of --for
+    flag = _flag(name)
     inner = _without_none(hint)
     if inner is bool:
         return grouped_option(f"{flag}/--no-{flag[2:]}", name, **keywords)

@@ -64,6 +64,13 @@ class OutOfMemoryError(ClozelineError):
 #: Errors of a write when the disk is full, or a quota or size limit is reached.
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
+#: In the messages of RuntimeErrors from torch's CPU allocator, C++, CUDA, Python's threads, and
+#: oneDNN, which gives no better reason.
+OUT_OF_MEMORY = (
+    *("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory"),
+    *("can't start new thread", "could not create a primitive"),
+)
+
 
 def advice(error: BaseException) -> str:
     """What to do about a file that cannot be written: "free disk space" only where that helps."""
@@ -72,6 +79,12 @@ def advice(error: BaseException) -> str:
     if number in NO_SPACE or any(code in str(error) for code in codes):
         return "free disk space"
     return "fix this"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, in Python or in torch."""
+    is_torch = isinstance(error, RuntimeError) and any(s in str(error) for s in OUT_OF_MEMORY)
+    return is_torch or isinstance(error, MemoryError)
 
 
 def escaped(text: str) -> str:

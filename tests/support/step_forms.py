@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.batch import LoadedBatch
 from tests.support.small_models import narrow
 from tests.support.small_training import STILL
@@ -22,6 +23,17 @@ class StepForm:
     accumulation: int = 1
     precision: str = "bf16"
     residual: torch.dtype | None = None
+    is_packed: bool = False  # two pieces in each row
+    is_checkpointed: bool = False
+
+    def model(self, precision: str) -> BertForPretraining:
+        """The model, as training in this precision prepares it."""
+        model = BertForPretraining(self.config).train()
+        if self.is_checkpointed:
+            model.encoder.checkpoint_activations()
+        if precision == "bf16":
+            model.encoder.residual_dtype = self.residual
+        return model
 
     @property
     def loaded(self) -> LoadedBatch[Any]:
@@ -31,6 +43,9 @@ class StepForm:
             mask = torch.ones_like(loaded.batch.attention_mask)
             batch = replace(loaded.batch, attention_mask=mask)
             return replace(loaded, batch=batch, num_tokens=mask.numel())
+        if self.is_packed:
+            pieces = loaded.batch.attention_mask * (1 + (torch.arange(12) > 5).long())
+            return replace(loaded, batch=replace(loaded.batch, attention_mask=pieces))
         return replace(loaded, batch=unpadded(loaded.batch)) if self.is_unpadded else loaded
 
 
@@ -43,6 +58,8 @@ FORMS = {
     "full": StepForm(STILL, is_full=True),
     "unpadded": StepForm(STILL, is_unpadded=True),
     "accumulation": StepForm(STILL, accumulation=4),
+    "packed": StepForm(STILL, is_packed=True),
+    "checkpointed": StepForm(STILL, is_checkpointed=True),
     "fp32": StepForm(STILL, precision="fp32"),
     "bf16 residual": StepForm(STILL, residual=torch.bfloat16),
     "nano": StepForm(_narrow("nano")),

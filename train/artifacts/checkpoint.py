@@ -13,6 +13,7 @@ checkpoint, or which part of the model each of them had (see `snapshot.py`).
 """
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     Raises JobFailedError where it cannot be written, and DivergedError for weights that are not
     finite: training could not continue from them.
     """
-    _check_finite(snapshot, state.step)
+    _check_diverged(snapshot, state.step)
     folder = checkpoint_folder(run, state.step)
     with partial_folder(folder) as partial:
         try:
@@ -156,13 +157,26 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def _check_finite(snapshot: Snapshot, step: int) -> None:
-    for name, weight in snapshot.weights.items():
-        if not weight.isfinite().all():
-            raise DivergedError(
-                f"{name} is not finite after step {step}, so no checkpoint was written. Resume "
-                "from the one before it: add --resume and a smaller --learning-rate."
-            )
+def _not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """The name of a weight that has a NaN or an infinite number, if there is one."""
+    return next((name for name, weight in weights.items() if not weight.isfinite().all()), None)
+
+
+def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raises InputError for weights that could only give NaN as an answer."""
+    if name := _not_finite(weights):
+        raise InputError(
+            f"{folder} has weights that are not finite ({name}), so it answers nothing; give "
+            "another checkpoint, or train again with a smaller --learning-rate."
+        )
+
+
+def _check_diverged(snapshot: Snapshot, step: int) -> None:
+    if name := _not_finite(snapshot.weights):
+        raise DivergedError(
+            f"{name} is not finite after step {step}, so no checkpoint was written. Resume "
+            "from the one before it: add --resume and a smaller --learning-rate."
+        )
 
 
 def _heldout_loss(folder: Path) -> float | None:

@@ -15,6 +15,7 @@ from clozeline.model.huggingface.convert import HuggingFaceModel, load_huggingfa
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
 
 PARTS = {
@@ -41,7 +42,9 @@ def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     with _as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)
         vocab_size = _with_vocabulary_of(tokenizer, config, folder).vocab_size
-        return load_huggingface(folder, vocab_size=vocab_size), tokenizer
+        found = load_huggingface(folder, vocab_size=vocab_size)
+    check_finite(folder, found.weights)
+    return found, tokenizer
 
 
 def longest_text(folder: Path, config: BertConfig) -> int:

@@ -21,6 +21,7 @@ from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer
 from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
+    check_finite,
     latest_checkpoint,
     load_weights,
 )
@@ -161,8 +162,8 @@ def read_run(run: Path) -> RunConfig:
 def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     """The configs, the tokenizer and the newest weights of a run.
 
-    Raises InputError where there is no checkpoint, or where the tokenizer is not the one that the
-    model was trained with.
+    Raises InputError where there is no checkpoint, where the tokenizer is not the one that the
+    model was trained with, and for weights that are not finite.
     """
     config = read_run(run)
     folder = latest_checkpoint(run)
@@ -176,7 +177,9 @@ def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
             f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
             f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that one."
         )
-    return config, tokenizer, load_weights(folder)
+    weights = load_weights(folder)
+    check_finite(folder, weights)
+    return config, tokenizer, weights
 
 
 def check_fits(

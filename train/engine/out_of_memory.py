@@ -1,25 +1,9 @@
-"""Running out of memory, on a GPU or in the process: recognized, and reported in one line."""
+"""Running out of memory, on a GPU or in the process, reported in one line."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
-from clozeline.pipeline.common.errors import OutOfMemoryError, one_line
-
-#: In the messages of RuntimeErrors from torch's CPU allocator, C++, CUDA outside the allocator, and
-#: oneDNN, which gives no better reason.
-SIGNS = (
-    *("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory"),
-    "could not create a primitive",
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+from clozeline.pipeline.common.errors import OutOfMemoryError, is_out_of_memory, one_line
 
 
 @contextmanager

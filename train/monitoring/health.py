@@ -57,7 +57,7 @@ class HealthWarning:
         return f"step {self.step:,}: {self.words}"
 
 
-class Past:
+class MetricsHistory:
     """What the checks know: what was expected, the first lines, and the newest ones."""
 
     def __init__(self, *, total_steps: int | None) -> None:
@@ -100,14 +100,14 @@ class Health:
 
     def __init__(self, *, total_steps: int | None) -> None:
         """`total_steps` None: the run ends with its time budget."""
-        self._past = Past(total_steps=total_steps)
+        self._history = MetricsHistory(total_steps=total_steps)
         self._lines_since: dict[str, int] = {}  # causes that were reported and have not gone
 
     def update(self, step: int, metrics: Line) -> list[HealthWarning]:
         """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
-        self._past.add(step, metrics)
+        self._history.add(step, metrics)
         checks = HELDOUT_CHECKS if HELDOUT in metrics else CHECKS
-        found = [(check.__name__, check(self._past)) for check in checks]
+        found = [(check.__name__, check(self._history)) for check in checks]
         return [new for cause, words in found for new in self._news(step, cause, words)]
 
     def _news(self, step: int, cause: str, words: str | None) -> Iterator[HealthWarning]:
@@ -127,9 +127,9 @@ def find_warnings(lines: Sequence[Line], *, total_steps: int | None) -> list[Hea
     return [warning for line in lines for warning in health.update(line["step"], line)]
 
 
-def not_a_number(past: Past) -> str | None:
+def not_a_number(history: MetricsHistory) -> str | None:
     """A loss or a gradient norm that is infinite or NaN."""
-    line = past.lines[-1]
+    line = history.lines[-1]
     for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
         if not math.isfinite(line.get(name, 0.0)):
             return (
@@ -139,10 +139,10 @@ def not_a_number(past: Past) -> str | None:
     return None
 
 
-def learning_rate_zero(past: Past) -> str | None:
+def learning_rate_zero(history: MetricsHistory) -> str | None:
     """The last step may have a learning rate of 0; two lines in the middle may not."""
-    rates = past.last("learning_rate", 2)
-    if rates != [0.0, 0.0] or past.step == past.total_steps:
+    rates = history.last("learning_rate", 2)
+    if rates != [0.0, 0.0] or history.step == history.total_steps:
         return None
     return (
         "the learning rate is 0, so nothing is learned. Check --schedule, and --max-steps against "
@@ -150,16 +150,16 @@ def learning_rate_zero(past: Past) -> str | None:
     )
 
 
-def gradient_zero(past: Past) -> str | None:
+def gradient_zero(history: MetricsHistory) -> str | None:
     """No gradient reaches the weights."""
-    if past.last("gradient_norm", 1) != [0.0]:
+    if history.last("gradient_norm", 1) != [0.0]:
         return None
     return "the gradient norm is 0, so nothing is learned. Look at the data: `clozeline inspect`."
 
 
-def gradient_spike(past: Past) -> str | None:
+def gradient_spike(history: MetricsHistory) -> str | None:
     """One norm far above those before it."""
-    newest, before = past.last("gradient_norm", 1), past.last("gradient_norm", SOME, skip=1)
+    newest, before = history.last("gradient_norm", 1), history.last("gradient_norm", SOME, skip=1)
     if not newest or len(before) < SOME // 2 or newest[0] <= NORM_SPIKE * median(before):
         return None
     return (
@@ -169,9 +169,9 @@ def gradient_spike(past: Past) -> str | None:
     )
 
 
-def loss_spike(past: Past) -> str | None:
+def loss_spike(history: MetricsHistory) -> str | None:
     """One loss far above those before it, by their own spread."""
-    newest, before = past.last("mlm_loss", 1), past.last("mlm_loss", SOME, skip=1)
+    newest, before = history.last("mlm_loss", 1), history.last("mlm_loss", SOME, skip=1)
     if not newest or len(before) < SOME // 2:
         return None
     middle = median(before)
@@ -184,10 +184,10 @@ def loss_spike(past: Past) -> str | None:
     )
 
 
-def diverging(past: Past) -> str | None:
+def diverging(history: MetricsHistory) -> str | None:
     """A loss that is worse than that of an untrained model."""
-    newest, start = past.last("mlm_loss", FEW), past.first[0]["mlm_loss"]
-    if len(past.lines) < 2 * FEW or not newest or fmean(newest) <= ABOVE_START * start:
+    newest, start = history.last("mlm_loss", FEW), history.first[0]["mlm_loss"]
+    if len(history.lines) < 2 * FEW or not newest or fmean(newest) <= ABOVE_START * start:
         return None
     return (
         f"the masked-LM loss is {fmean(newest):.3f}, above the {start:.3f} it started from: "
@@ -195,13 +195,13 @@ def diverging(past: Past) -> str | None:
     )
 
 
-def not_falling(past: Past) -> str | None:
+def not_falling(history: MetricsHistory) -> str | None:
     """A loss that stays where it began, unless that is the unigram: `parked_at_unigram`."""
-    newest, start = past.last("mlm_loss", SOME), past.start_loss
-    if len(newest) < SOME or not past.is_after(LEARNS_AFTER, LEARNS_AFTER_STEPS):
+    newest, start = history.last("mlm_loss", SOME), history.start_loss
+    if len(newest) < SOME or not history.is_after(LEARNS_AFTER, LEARNS_AFTER_STEPS):
         return None
     level = fmean(newest)
-    near = past.unigram_loss is not None and level <= (1 + NEAR_UNIGRAM) * past.unigram_loss
+    near = history.unigram_loss is not None and level <= (1 + NEAR_UNIGRAM) * history.unigram_loss
     if near or not FALLEN * start < level <= ABOVE_START * start:
         return None
     return (
@@ -210,10 +210,10 @@ def not_falling(past: Past) -> str | None:
     )
 
 
-def parked_at_unigram(past: Past) -> str | None:
+def parked_at_unigram(history: MetricsHistory) -> str | None:
     """The plateau where a model has learned how often tokens are, and nothing else."""
-    newest, unigram = past.last("mlm_loss", SOME), past.unigram_loss
-    is_time = past.is_after(LEAVES_PLATEAU_AFTER, LEAVES_PLATEAU_AFTER_STEPS)
+    newest, unigram = history.last("mlm_loss", SOME), history.unigram_loss
+    is_time = history.is_after(LEAVES_PLATEAU_AFTER, LEAVES_PLATEAU_AFTER_STEPS)
     if unigram is None or len(newest) < SOME or not is_time:
         return None
     if abs(fmean(newest) - unigram) > NEAR_UNIGRAM * unigram:
@@ -225,10 +225,10 @@ def parked_at_unigram(past: Past) -> str | None:
     )
 
 
-def nsp_at_chance(past: Past) -> str | None:
+def nsp_at_chance(history: MetricsHistory) -> str | None:
     """Accuracy within what guessing gives, by the binomial's bound."""
-    pairs, accuracy = _nsp(past)
-    is_time = past.is_after(LEARNS_PAIRS_AFTER, LEARNS_PAIRS_AFTER_STEPS, FIRST_STEPS_OF_PAIRS)
+    pairs, accuracy = _nsp(history)
+    is_time = history.is_after(LEARNS_PAIRS_AFTER, LEARNS_PAIRS_AFTER_STEPS, FIRST_STEPS_OF_PAIRS)
     if not is_time or pairs < PAIRS or accuracy > 0.5 + SURE * math.sqrt(0.25 / pairs):
         return None
     return (
@@ -237,9 +237,9 @@ def nsp_at_chance(past: Past) -> str | None:
     )
 
 
-def nsp_too_easy(past: Past) -> str | None:
+def nsp_too_easy(history: MetricsHistory) -> str | None:
     """Almost no mistakes: the pairs give themselves away, or are known by heart."""
-    pairs, accuracy = _nsp(past)
+    pairs, accuracy = _nsp(history)
     if pairs < PAIRS or accuracy < 1 - EASY_ERRORS:
         return None
     return (
@@ -249,10 +249,10 @@ def nsp_too_easy(past: Past) -> str | None:
     )
 
 
-def slow_loader(past: Past) -> str | None:
+def slow_loader(history: MetricsHistory) -> str | None:
     """The model waits for batches."""
-    shares = past.last("data_wait", FEW)
-    if len(past.lines) <= FEW or len(shares) < FEW or median(shares) <= WAITING:
+    shares = history.last("data_wait", FEW)
+    if len(history.lines) <= FEW or len(shares) < FEW or median(shares) <= WAITING:
         return None
     return (
         f"{median(shares):.0%} of the time the model waits for data: the loader is slower than the "
@@ -260,10 +260,10 @@ def slow_loader(past: Past) -> str | None:
     )
 
 
-def slowed_down(past: Past) -> str | None:
+def slowed_down(history: MetricsHistory) -> str | None:
     """Fewer tokens a second than this run is used to."""
-    newest = past.last("tokens_per_second", FEW)
-    usual = past.last("tokens_per_second", MANY, skip=FEW)
+    newest = history.last("tokens_per_second", FEW)
+    usual = history.last("tokens_per_second", MANY, skip=FEW)
     if len(newest) < FEW or len(usual) < 2 * FEW or median(newest) >= SLOW * median(usual):
         return None
     return (
@@ -272,13 +272,13 @@ def slowed_down(past: Past) -> str | None:
     )
 
 
-def overfitting(past: Past) -> str | None:
+def overfitting(history: MetricsHistory) -> str | None:
     """Held-out loss rises from evaluation to evaluation while the training loss keeps falling."""
-    newest, before = past.last("mlm_loss", SOME), past.last("mlm_loss", SOME, skip=SOME)
-    if len(past.heldout) < 3 or len(before) < FEW or fmean(newest) >= fmean(before):
+    newest, before = history.last("mlm_loss", SOME), history.last("mlm_loss", SOME, skip=SOME)
+    if len(history.heldout) < 3 or len(before) < FEW or fmean(newest) >= fmean(before):
         return None
-    (_, one), (_, two), (_, three) = past.heldout[-3:]
-    step, best = min(past.heldout, key=lambda look: look[1])
+    (_, one), (_, two), (_, three) = history.heldout[-3:]
+    step, best = min(history.heldout, key=lambda evaluation: evaluation[1])
     if not one < two < three or three <= OVERFIT * best:
         return None
     return (
@@ -288,10 +288,10 @@ def overfitting(past: Past) -> str | None:
     )
 
 
-def _nsp(past: Past) -> tuple[int, float]:
+def _nsp(history: MetricsHistory) -> tuple[int, float]:
     """Pairs in the newest lines, at least PAIRS of them if there are, and their accuracy."""
     pairs, right = 0, 0.0
-    lines = (line for line in reversed(past.lines) if line.get("nsp_pairs"))
+    lines = (line for line in reversed(history.lines) if line.get("nsp_pairs"))
     for number, line in enumerate(lines):
         if number >= SOME and pairs >= PAIRS:
             break
@@ -300,7 +300,7 @@ def _nsp(past: Past) -> tuple[int, float]:
     return pairs, right / max(pairs, 1)
 
 
-Check = Callable[[Past], str | None]
+Check = Callable[[MetricsHistory], str | None]
 CHECKS: tuple[Check, ...] = (
     *(not_a_number, learning_rate_zero, gradient_zero, gradient_spike),
     *(loss_spike, diverging, not_falling, parked_at_unigram),

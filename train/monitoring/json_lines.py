@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import whole_file
+
+IsRight = Callable[[int, dict[str, Any]], bool]
 
 
-def finished_lines(
-    path: Path, *, is_right: Callable[[int, dict[str, Any]], bool]
-) -> Iterator[tuple[dict[str, Any], bytes]]:
+def finished_lines(path: Path, *, is_right: IsRight) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The object of each line, and its bytes; `is_right` gets a line's number, from 1, and object.
 
     Raises InputError for a line that is not right.
@@ -28,3 +29,19 @@ def finished_lines(
         if not isinstance(values, dict) or not is_right(number, values):
             raise InputError(f"line {number} of {path} cannot be read; remove it and run again.")
         yield values, line
+
+
+def keep_until(path: Path, step: int, *, is_right: IsRight) -> None:
+    """Remove the lines after a step, which a process wrote that died before it saved.
+
+    A line without a step is a header; a file in which no other line is left is removed.
+    """
+    if not path.exists():
+        return
+    lines = finished_lines(path, is_right=is_right)
+    kept = [(values, line) for values, line in lines if values.get("step", 0) <= step]
+    if not any("step" in values for values, _ in kept):
+        path.unlink()
+        return
+    with whole_file(path) as file:
+        file.write(b"".join(line for _, line in kept))

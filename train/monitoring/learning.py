@@ -8,15 +8,13 @@ The first line has the rows, each other line one evaluation. Nothing reads the f
 """
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.artifacts.run import LEARNING
-from clozeline.train.monitoring.json_lines import finished_lines
+from clozeline.train.monitoring.json_lines import finished_lines, keep_until
 
 ROWS = 32  # held-out rows, the first ones
 
@@ -71,7 +69,7 @@ class Learning:
             return None
         found: list[HeldOutRow] = []
         guesses = {}
-        for number, (values, _) in enumerate(_lines(path)):
+        for number, (values, _) in enumerate(finished_lines(path, is_right=_is_right)):
             try:
                 if number == 0:
                     found = [HeldOutRow(**row) for row in values["rows"]]
@@ -93,8 +91,7 @@ class LearningLog:
 
     def __init__(self, run: Path, *, start_step: int) -> None:
         self._path = run / LEARNING
-        if self._path.exists():
-            _keep_until(self._path, start_step)
+        keep_until(self._path, start_step, is_right=_is_right)
 
     def write(self, step: int, rows: list[HeldOutRow], guesses: Guesses) -> None:
         """Append one evaluation; the first one writes the rows, too."""
@@ -104,17 +101,6 @@ class LearningLog:
                 file.write(json.dumps(values, separators=(",", ":")) + "\n")
 
 
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _is_right(number: int, values: dict[str, Any]) -> bool:
     """The first line has the rows, the others a step each."""
-    return finished_lines(
-        path, is_right=lambda number, values: ("rows" if number == 1 else "step") in values
-    )
-
-
-def _keep_until(path: Path, step: int) -> None:
-    kept = [line for values, line in _lines(path) if values.get("step", 0) <= step]
-    if len(kept) < 2:  # rows without an evaluation
-        path.unlink()
-        return
-    with whole_file(path) as file:
-        file.write(b"".join(kept))
+    return ("rows" if number == 1 else "step") in values

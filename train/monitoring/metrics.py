@@ -13,18 +13,18 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from clozeline.pipeline.common.errors import JobFailedError, advice
-from clozeline.pipeline.common.paths import whole_file
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.monitoring.health import Health, HealthWarning
-from clozeline.train.monitoring.json_lines import finished_lines
+from clozeline.train.monitoring.json_lines import finished_lines, keep_until
 from clozeline.train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
-MEASURED_STEPS = 20  # after the first, which may compile, until the end of the run is estimated
-WORTH_AN_ESTIMATE = 60.0  # seconds
+#: Steps after the first, which may compile, and their time, from which the end is estimated.
+FEW_STEPS, MANY_STEPS, MEASURED_SECONDS = 3, 20, 2.0
+WORTH_AN_ESTIMATE, LONG = 60.0, 4 * 3600.0  # seconds; LONG comes with advice
 
 Hook = Callable[[threading.ExceptHookArgs], object]
 
@@ -53,11 +53,11 @@ class MetricsLog:
         if writes:
             from torch.utils.tensorboard import SummaryWriter
 
-            _keep_until(path, start_step)
+            keep_until(path, start_step, is_right=_is_right)
             self._file = path.open("a")
             self._board = SummaryWriter(str(run / TENSORBOARD), purge_step=start_step + 1)
             for line in read_metrics(run) if health else ():
-                self._look(line["step"], line)
+                self._warnings(line["step"], line)
         self._progress = _Progress(start_step, max_steps, is_shown=writes)
 
     def __enter__(self) -> Self:
@@ -99,7 +99,7 @@ class MetricsLog:
         if self._tracker:
             self._tracker.log(step, scalars(values))
         self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
-        for warning in self._look(step, values):
+        for warning in self._warnings(step, values):
             self.warn(warning)
 
     @contextmanager
@@ -117,7 +117,7 @@ class MetricsLog:
         if self._writes:
             tqdm.write(f"warning: {warning}", file=sys.stderr)
 
-    def _look(self, step: int, values: dict[str, Any]) -> list[HealthWarning]:
+    def _warnings(self, step: int, values: dict[str, Any]) -> list[HealthWarning]:
         return self._health.update(step, values) if self._health else []
 
 
@@ -135,7 +135,7 @@ class _Progress:
     """The progress line, and a single estimate of the end."""
 
     def __init__(self, start_step: int, max_steps: int | None, *, is_shown: bool) -> None:
-        self._is_shown, self._has_line = is_shown, False
+        self._is_shown, self._has_line, self._has_estimate = is_shown, False, False
         self._shown: dict[str, str] = {}
         self._steps, self._first_step = 0, 0.0  # of this process; when the first one was done
         self._bar = ProgressBar(
@@ -153,19 +153,29 @@ class _Progress:
         self._steps += 1
         if self._steps == 1:
             self._first_step = time.monotonic()
-        if self._is_shown and self._steps == 1 + MEASURED_STEPS and self._bar.total:
+        if self._is_shown and self._is_measured() and self._bar.total:
+            self._has_estimate = True
             self._estimate_end()
         if self._shown and not self._has_line:
             self._bar.refresh()
             self._has_line = True
 
+    def _is_measured(self) -> bool:
+        """Whether the speed is known now, and was not before."""
+        steps, seconds = self._steps - 1, time.monotonic() - self._first_step
+        is_enough = steps >= FEW_STEPS and (steps >= MANY_STEPS or seconds >= MEASURED_SECONDS)
+        return is_enough and not self._has_estimate
+
     def _estimate_end(self) -> None:
-        each = (time.monotonic() - self._first_step) / MEASURED_STEPS
+        each = (time.monotonic() - self._first_step) / (self._steps - 1)
         left = each * (self._bar.total - self._bar.n)
-        if left >= WORTH_AN_ESTIMATE:
-            tqdm.write(
-                f"expected end: {at_time(left)}, {time_in_words(left)} from now", file=sys.stderr
-            )
+        if left < WORTH_AN_ESTIMATE:
+            return
+        end = f"{each:.2g} seconds per step; expected end: {at_time(left)}, "
+        end += f"{time_in_words(left)} from now"
+        if left > LONG:
+            end += ". For less, give --for 2h, or a smaller model such as --preset nano."
+        tqdm.write(end, file=sys.stderr)
 
     def show(self, numbers: dict[str, str]) -> None:
         self._shown |= numbers
@@ -189,16 +199,9 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     line that is not of metrics.
     """
     path = run / METRICS
-    return [values for values, _ in _lines(path)] if path.exists() else []
+    lines = finished_lines(path, is_right=_is_right) if path.exists() else ()
+    return [values for values, _ in lines]
 
 
-def _lines(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    return finished_lines(path, is_right=lambda _, values: isinstance(values.get("step"), int))
-
-
-def _keep_until(path: Path, step: int) -> None:
-    if not path.exists():
-        return
-    kept = [line for values, line in _lines(path) if values["step"] <= step]
-    with whole_file(path) as file:
-        file.write(b"".join(kept))
+def _is_right(_: int, values: dict[str, Any]) -> bool:
+    return isinstance(values.get("step"), int)

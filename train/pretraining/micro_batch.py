@@ -4,20 +4,23 @@
 
 A size is tried on a copy of the model with full-length examples for two optimizer steps, so that
 the moments and the gradients of an earlier pass take their memory too. Meanwhile some memory is set
-aside for batches read ahead and for the threads of the run. On CPU only a process limit is noticed
-(`ulimit -v`): Linux overcommits memory and kills processes that use too much of it.
+aside for batches read ahead and for the threads of the run. On CPU a trial only notices a limit of
+the process (`ulimit -v`): Linux overcommits memory and kills processes that use too much of it.
+Sizes whose activations alone exceed the free memory are therefore not tried at all.
 """
 
 import gc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import OutOfMemoryError
+from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.units import size_in_words
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, NO_PAIR, Examples
 from clozeline.train.artifacts.run import RunConfig
@@ -29,7 +32,6 @@ from clozeline.train.engine.compiler import missing_compiler
 from clozeline.train.engine.distributed import World, parallelize
 from clozeline.train.engine.malloc import return_large_blocks
 from clozeline.train.engine.optim import build_optimizer
-from clozeline.train.engine.out_of_memory import is_out_of_memory
 from clozeline.train.pretraining.step import train_step
 
 FIRST_ID = 5  # any token would do
@@ -69,7 +71,54 @@ def with_found_size(training: PretrainConfig, found: int, world: World) -> Pretr
     return replace(training, micro_batch_size=size)
 
 
+def check_memory(config: RunConfig, world: World) -> None:
+    """Raises InputError where a step on the CPU would certainly be killed for its memory."""
+    rows = config.training.rows_per_pass(world.size)
+    needed, free = activation_bytes(rows, config), free_memory(world)
+    if free is not None and needed > free:
+        raise InputError(
+            f"a step with {rows:,} examples of {config.data.max_seq_length} tokens per forward "
+            f"pass needs at least {size_in_words(needed)} of memory, and {size_in_words(free)} are "
+            f"free; {less_memory(config.training)}."
+        )
+
+
+def less_memory(training: PretrainConfig) -> str:
+    """What to do about a step that does not fit."""
+    remedy = "give a smaller --micro-batch-size, or auto"
+    return remedy + ", or --activation-checkpointing" * (not training.activation_checkpointing)
+
+
+def activation_bytes(rows: int, config: RunConfig) -> int:
+    """A lower bound of what a pass keeps for its backward pass: a third to a half of it.
+
+    For each layer the inputs of its matrix products (five of the hidden size, two of the inner
+    one) and the sums in float32 before its norms; for each masked token its logits.
+    """
+    model, training, data = config.model, config.training, config.data
+    number = 2 if training.precision == "bf16" else 4  # bytes
+    layer = 8 * model.hidden_size
+    if not training.activation_checkpointing:
+        layer += number * (5 * model.hidden_size + 2 * model.intermediate_size)
+    tokens = rows * data.max_seq_length * (0.5 if training.unpadded else 1.0)  # rows may be short
+    logits = rows * min(data.predictions, data.max_seq_length) * model.padded_vocab_size * number
+    return int(tokens * layer * model.num_hidden_layers + logits / 2)
+
+
+def free_memory(world: World) -> int | None:
+    """Bytes of memory that Linux can still give to this process; None: unknown, or on a GPU."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux
+        return None
+    return free if world.device.type == "cpu" else None
+
+
 def _fits(size: int, config: RunConfig, world: World) -> bool:
+    free = free_memory(world)
+    if free is not None and activation_bytes(size, config) > free:
+        return False
     try:
         _try_steps(size, config, world)
     except (RuntimeError, MemoryError) as error:

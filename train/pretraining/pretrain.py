@@ -25,7 +25,12 @@ from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.monitoring.trackers import Track, check_tracker
-from clozeline.train.pretraining.micro_batch import find_micro_batch_size, with_found_size
+from clozeline.train.pretraining.micro_batch import (
+    check_memory,
+    find_micro_batch_size,
+    less_memory,
+    with_found_size,
+)
 from clozeline.train.pretraining.open_loader import open_loader
 from clozeline.train.pretraining.recipes import CoolDown
 from clozeline.train.pretraining.run_summary import run_summary
@@ -104,6 +109,7 @@ def train_run(
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
     config = _with_micro_batch(config, world)
+    check_memory(config, world)
     config = replace(config, started_from=point.started_from, options=options or {})
     world.broadcast_from_main(lambda: _write_folder(start, config, shards))
     with _out_of_memory_in_one_line(config, world):
@@ -160,13 +166,9 @@ def _with_micro_batch(config: RunConfig, world: World) -> RunConfig:
 
 
 def _out_of_memory_in_one_line(config: RunConfig, world: World) -> AbstractContextManager[None]:
-    training = config.training
-    remedy = "give a smaller --micro-batch-size, or auto"
-    if not training.activation_checkpointing:
-        remedy += ", or --activation-checkpointing"
-    rows = training.rows_per_pass(world.size)
+    rows = config.training.rows_per_pass(world.size)
     what = f"a step with {rows} examples of {config.data.max_seq_length} tokens per forward pass"
-    return out_of_memory_in_one_line(what, remedy)
+    return out_of_memory_in_one_line(what, less_memory(config.training))
 
 
 def _write_folder(start: Start, config: RunConfig, shards: Path) -> None:
