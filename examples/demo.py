@@ -42,7 +42,6 @@ STARTS = {
     "from_scratch": "from scratch",
     "bag_of_words": "bag-of-words",
 }
-CLASSES = {"0": "negative", "1": "positive"}
 
 
 def main(folder: Path, seed: str = "0") -> None:
@@ -115,7 +114,7 @@ def table(run: Path, classifier: Path, filled: list[str], answers: list[str]) ->
     lines.append("")
     for answer in answers:
         label, probability, title, review = answer.split("\t")
-        lines.append(f"{CLASSES[label]} {float(probability):.0%}   {title}: {review}")
+        lines.append(f"{label} {float(probability):.0%}   {title}: {review}")
     return lines
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,20 @@ from clozeline.train.finetuning.report import FinetuneReport, Mistake
 from clozeline.train.finetuning.results import ModelKey, ModelResult, Start
 from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.labelled.calibration import Calibration
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.view.view import make_site
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
 
+#: Three test rows; the second and the third are wrong.
+PREDICTED = Predictions(
+    ("bad", "<b>good</b>"),
+    np.array([1, 0, 1]),
+    np.array([[0.25, 0.75], [0.125, 0.875], [1.0, 0.0]]),
+    ["the cat", '<script>"a",\nb', "long " * 300],
+)
 SELECTION = Selection(
     plan=Plan(learning_rate=1e-3, epochs=6),
     held_out=HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
@@ -68,6 +75,7 @@ def report(sizes: tuple[int, ...] = (100, 1000)) -> FinetuneReport:
 def write_folder(folder: Path, found: FinetuneReport) -> Path:
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(found.to_dict()))
+    (folder / PREDICTIONS).write_text(PREDICTED.csv())
     metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
     (folder / "classifier.json").write_text(json.dumps(metadata))
     return folder
@@ -145,21 +153,18 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "c", report())
     html = page_of(folder)
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
-        *("Classes", "Confusion matrix", "Compared models", "Label efficiency", "Calibration"),
-        *("Learning rate and epochs", "Most confident mistakes", "Config"),
+        *("Classes", "Confusion matrix", "Compared models", "Label efficiency", "Thresholds"),
+        *("Calibration", "Learning rate and epochs", "Config"),
     ]
     assert "<script" not in html
     assert "&lt;script&gt;" in html
-    assert html.count("<svg") == 3  # two test sets, calibration
+    assert html.count("<svg") == 6  # two test sets, calibration, thresholds
 
 
 def test_a_single_size_has_no_curve(tmp_path: Path) -> None:
-    long = Mistake(row=1, text="long " * 50, label="bad", predicted="good", confidence=0.9)
-    found = replace(report((1000,)), mistakes=(long,))
-    html = page_of(write_folder(tmp_path / "c", found))
+    html = page_of(write_folder(tmp_path / "c", report((1000,))))
     assert "Label efficiency" not in html
-    assert f"<td>{('long ' * 50)[:119]}…</td>" in html
-    assert html.count("<svg") == 1
+    assert html.count("<svg") == 4
 
 
 def test_the_command_reports_on_a_classifier(tmp_path: Path) -> None:

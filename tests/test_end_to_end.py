@@ -75,7 +75,7 @@ def test_predictions_are_printed_one_per_line(stages):
     printed = stages[1]
     predictions = [line.split("\t") for line in printed["predict"].splitlines()]
     assert [fields[2] for fields in predictions] == ["It broke after a day.", "I love it."]
-    assert {fields[0] for fields in predictions} <= {"0", "1"}
+    assert {fields[0] for fields in predictions} <= {"negative", "positive"}
     first, guesses = printed["fill"].splitlines()
     assert first.startswith("The town is in the")  # a token such as "##s" continues the word
     assert guesses.count("%") == 2

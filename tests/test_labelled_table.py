@@ -211,7 +211,7 @@ def test_sample_reviews_are_a_table() -> None:
     table = read_table("sample:reviews?rows=10&seed=5&start=20", ["title", "label", "content"])
     assert table.to_pydict() == {
         "title": made.titles,
-        "label": made.labels.tolist(),
+        "label": [("negative", "positive")[label] for label in made.labels],
         "content": made.contents,
     }
     turning = read_table("sample:reviews?rows=500&turning=0.5", ["turning", "content"])

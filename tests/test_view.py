@@ -58,7 +58,9 @@ def embedded(html):
 # --- what there is
 
 
-@pytest.mark.parametrize("path", ["dataset", "examples", "learning", "curves", "classifier", "try"])
+@pytest.mark.parametrize(
+    "path", ["dataset", "examples", "learning", "curves", "classifier", "predictions", "try"]
+)
 def test_each_page_names_itself_and_loads_only_from_the_server(server, path):
     html = request(server, f"/{path}").text
     assert re.search(rf'<a href="/{path}" aria-current="page">', html)
@@ -83,9 +85,9 @@ def test_pages_are_those_that_the_folders_have(shards, run, classifier):
 
     assert names(shards) == ["Data set", "Examples"]
     assert names(run) == ["Curves", "Learning", "Try it"]
-    assert names(classifier) == ["Classifier", "Try it"]
+    assert names(classifier) == ["Classifier", "Predictions", "Try it"]
     assert names(classifier, run, shards) == [
-        *("Data set", "Examples", "Curves", "Learning", "Classifier", "Try it")
+        *("Data set", "Examples", "Curves", "Learning", "Classifier", "Predictions", "Try it")
     ]
 
 
@@ -296,7 +298,7 @@ def test_pairs_have_two_texts(tmp_path):
 
 def test_the_page_of_a_classifier_is_its_report(server, classifier, tmp_path):
     html = request(server, "/classifier").text
-    for heading in ("Confusion matrix", "Calibration", "Most confident mistakes"):
+    for heading in ("Confusion matrix", "Calibration", "Thresholds"):
         assert f"<h2>{heading}</h2>" in html
     assert "&lt;script&gt;" in html
     assert "<td><script>" not in html

@@ -114,7 +114,10 @@ class ExamplePages:
             "found": found,
             "examples": examples,
             "filters": filters,
-            "shards": [f"{shard.name} ({shard.rows:,} rows)" for shard in self.shards],
+            "shards": {
+                number: f"{shard.name} ({shard.rows:,} rows)"
+                for number, shard in enumerate(self.shards)
+            },
             "before": query.address(found.before, back=True) if found.before else "",
             "after": query.address(found.after) if found.after else "",
             "has_guesses": query.only == WRONG,

@@ -51,6 +51,8 @@ class Site:
     tabs: Sequence[Tab]
     paths: str = ""  # of the folders; a report, which may be published, has their names alone
     actions: Mapping[str, Callable[[Values], Any]] = field(default_factory=dict)
+    #: What can be downloaded: path -> from the query to CSV.
+    downloads: Mapping[str, Callable[[Values], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_libraries("jinja2")
@@ -72,6 +74,8 @@ class Site:
             routes[f"GET {tab.path}"] = partial(self._page, tab)
             if tab.data:
                 routes[f"GET {tab.path}.json"] = partial(_as_json, tab.data)
+        for path, make in self.downloads.items():
+            routes[f"GET {path}"] = partial(_as_csv, make)
         for path, action in self.actions.items():
             routes[f"POST {path}"] = partial(_as_json, action)
         return routes
@@ -129,3 +133,7 @@ def _check_file(path: AnyPath) -> None:
 
 def _as_json(make: Callable[[Values], Any], values: Values) -> Reply:
     return json_reply(make(values))
+
+
+def _as_csv(make: Callable[[Values], str], values: Values) -> Reply:
+    return Reply(make(values), "text/csv; charset=utf-8")

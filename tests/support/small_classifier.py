@@ -6,9 +6,10 @@ import torch
 
 from clozeline.model.heads import BertForClassification
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
+from clozeline.train.labelled.predictions import PREDICTIONS
 from tests.support.small import small_tokenizer
 from tests.support.small_training import STILL
-from tests.test_classifier_report import report
+from tests.test_classifier_report import PREDICTED, report
 
 
 def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Path:
@@ -27,5 +28,11 @@ def write_small_classifier(folder: Path, *, text_pair: str | None = None) -> Pat
         text_pair=text_pair,
         max_seq_length=16,
     )
-    save_classifier(folder, classifier, job={"<script>": "1"}, report=report().to_dict(), files={})
+    save_classifier(
+        folder,
+        classifier,
+        job={"<script>": "1"},
+        report=report().to_dict(),
+        files={PREDICTIONS: PREDICTED.csv().encode()},
+    )
     return folder

@@ -4,6 +4,7 @@
     DIR/model.safetensors   weights by name
     DIR/tokenizer/          a copy
     DIR/report.json         scores on held-out rows, and what they are compared with
+    DIR/predictions.csv     probabilities and texts of these rows
     DIR/SHA256SUMS          of these files
 
 The folder is whole or absent, except for DIR/results/, those of an unfinished comparison.
@@ -33,7 +34,7 @@ RESULTS, JOB = "results", "job.json"
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
 OWN_FILES = (
-    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*"),
+    *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*", "predictions.csv"),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
     f"{RESULTS}/*",
 )

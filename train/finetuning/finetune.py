@@ -33,8 +33,11 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.job import TEST, Job, read_job
 from clozeline.train.finetuning.report import FinetuneReport, summarize
 from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
+from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.baseline import has_sklearn
-from clozeline.train.labelled.rows import lone_labels
+from clozeline.train.labelled.calibration import softmax
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
+from clozeline.train.labelled.rows import Labelled, lone_labels
 from clozeline.train.labelled.scores import Scores
 
 #: How long a process that has nothing left to train waits for the others.
@@ -88,14 +91,16 @@ def finetune(
         def write() -> FinetuneReport:
             best = min(filter(lambda r: compared.is_candidate(r.key), results), key=_held_out_loss)
             classifier = _classifier(job, compared, store, best)
+            logits = compared.logits(classifier.model, TEST)
             report = summarize(
-                *(results, best, compared.logits(classifier.model, TEST)),
+                *(results, best, logits),
                 train=job.train,
                 test=job.tests[TEST],
                 notes=notes,
                 sources={"run": str(run), "train": train_source, "test": test_source},
             )
-            result: dict[str, Any] = {"report": report.to_dict(), "files": report.figures()}
+            files = report.figures() | _predictions(classifier, job.tests[TEST], logits)
+            result: dict[str, Any] = {"report": report.to_dict(), "files": files}
             save_classifier(out, classifier, job=digests, options=options or {}, **result)
             return report
 
@@ -138,6 +143,12 @@ def _notes(run: Path, job: Job) -> tuple[str, ...]:
 def _held_out_loss(result: ModelResult[Scores]) -> float:
     assert result.selection is not None  # candidates are fine-tuned
     return result.selection.held_out.loss
+
+
+def _predictions(classifier: Classifier, test: Labelled, logits: Logits) -> dict[str, bytes]:
+    """The file with the test rows and what the classifier says about them."""
+    probabilities = softmax(logits, classifier.temperature)
+    return {PREDICTIONS: Predictions.of(test, classifier.names, probabilities).csv().encode()}
 
 
 def _classifier(

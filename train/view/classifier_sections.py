@@ -1,6 +1,6 @@
 """The sections of the report of a classifier: one function each, listed in SECTIONS."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,17 +11,20 @@ from clozeline.pipeline.report.html import Chart, Section, Table
 from clozeline.train.finetuning.label_efficiency import Point
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import SHOWN
+from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
 from clozeline.train.labelled.scores import Scores
 
-LONGEST_TEXT = 120  # characters of a misclassified text
+MOST_CLASSES = 4  # of which thresholds are drawn, the most frequent ones
+THRESHOLDS = np.arange(1, 20) / 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierSummary:
-    """What the page is about: the report, and the config with digests of classifier.json."""
+    """What the page is about."""
 
     report: FinetuneReport
-    job: dict[str, Any]
+    job: dict[str, Any]  # config and digests, from classifier.json
+    predictions: Predictions
 
 
 def _classes(summary: ClassifierSummary) -> Section:
@@ -162,27 +165,57 @@ def _selection(summary: ClassifierSummary) -> Section:
     )
 
 
-def _mistakes(summary: ClassifierSummary) -> Section:
-    rows = [
-        (str(m.row), m.label, m.predicted, f"{m.confidence:.4f}", _start(m.text))
-        for m in summary.report.mistakes
-    ]
-    sentence = "Test rows that the classifier got wrong."
-    if summary.report.sources["test"] is None:
-        sentence = "Held-out rows that the classifier got wrong. Row numbers count held-out rows."
+def _thresholds(summary: ClassifierSummary) -> Section:
+    found = summary.predictions
+    shown = np.argsort(-np.bincount(found.labels, minlength=len(found.names)), kind="stable")
+    curves = {
+        found.names[number]: PrecisionRecall.of(
+            found.probabilities[:, number], found.labels == number
+        )
+        for number in sorted(shown[:MOST_CLASSES])
+    }
     return Section(
-        heading="Most confident mistakes",
-        sentence=sentence if rows else "None.",
-        tables=[
-            Table(
-                heads=("row", "label", "predicted", "confidence", "text"),
-                rows=rows,
-                is_numeric=False,
-            )
-        ]
-        if rows
-        else [],
+        heading="Thresholds",
+        sentence="If a row is called a class from a probability on: the fraction of such rows that "
+        "belong to it (precision), and of the rows of the class that are found (recall). The "
+        "average precision is the area under the first curve.",
+        charts=[_precision_by_recall(curves), *_by_threshold(curves)],
+        tables=[_threshold_table(name, curve) for name, curve in curves.items()],
     )
+
+
+def _precision_by_recall(curves: Mapping[str, PrecisionRecall]) -> Chart:
+    series: Series = {
+        f"{name} ({curve.average_precision:.4f})": (thin.recall, thin.precision)
+        for name, curve in curves.items()
+        for thin in (curve.thinned(),)
+    }
+    svg = draw_lines(
+        "precision-recall", series, x_label="recall", y_label="precision", percent=True
+    )
+    return Chart(svg=svg, caption="precision by recall, and average precision")
+
+
+def _by_threshold(curves: Mapping[str, PrecisionRecall]) -> Iterator[Chart]:
+    for number, (name, curve) in enumerate(curves.items()):
+        thin = curve.thinned()
+        series: Series = {
+            "precision": (thin.thresholds, thin.precision),
+            "recall": (thin.thresholds, thin.recall),
+        }
+        svg = draw_lines(
+            f"threshold {number}", series, x_label="threshold", y_label="fraction", percent=True
+        )
+        yield Chart(svg=svg, caption=f"precision and recall of {name} by threshold")
+
+
+def _threshold_table(name: str, curve: PrecisionRecall) -> Table:
+    rows = []
+    for threshold in THRESHOLDS:
+        precision, recall = curve.at(threshold)
+        f1 = 2 * precision * recall / max(precision + recall, 1e-9)
+        rows.append((f"{threshold:.2f}", f"{precision:.4f}", f"{recall:.4f}", f"{f1:.4f}"))
+    return Table(heads=(f"{name} from", "precision", "recall", "F1"), rows=rows)
 
 
 def _config(summary: ClassifierSummary) -> Section:
@@ -204,10 +237,6 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     yield "test rows with a near copy in training", f"{report.near_copies:,}"
 
 
-def _start(text: str) -> str:
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
-
-
 def _accuracy(point: Point, source: str | None = None) -> str:
     mean, deviation = point.mean(source), point.deviation(source)
     return f"{mean:.4f} ± {deviation:.4f}" if len(point.accuracies) > 1 else f"{mean:.4f}"
@@ -216,5 +245,5 @@ def _accuracy(point: Point, source: str | None = None) -> str:
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
     *(_classes, _confusion, _comparison, _label_efficiency),
-    *(_calibration, _selection, _mistakes, _config),
+    *(_thresholds, _calibration, _selection, _config),
 )

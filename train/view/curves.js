@@ -134,16 +134,29 @@ const legendOf = (lines) => {
   return legend;
 };
 
-// The point of a line that is nearest to a step.
-const nearest = (line, step) => {
-  let low = 0, high = line.steps.length - 1;
+// The number of a line's points up to a step.
+const pointsUpTo = (line, step) => {
+  let low = 0, high = line.steps.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (line.steps[middle] < step) low = middle + 1;
+    if (line.steps[middle] <= step) low = middle + 1;
     else high = middle;
   }
-  if (low > 0 && step - line.steps[low - 1] < line.steps[low] - step) low -= 1;
   return low;
+};
+
+const nearest = (line, step) => {
+  const after = Math.min(pointsUpTo(line, step), line.steps.length - 1), before = Math.max(after - 1, 0);
+  return step - line.steps[before] < line.steps[after] - step ? before : after;
+};
+
+// A line at a step: its last value up to there, and the step of that where it is another one.
+const readingOf = (chart, line, step) => {
+  const last = pointsUpTo(line, step) - 1;
+  if (last < 0) return `${line.label} –`;
+  const measured = line.steps[last];
+  const at = measured === step ? "" : ` (step ${shortNumber(Math.round(measured))})`;
+  return `${line.label} ${shown(chart, line.values[last])}${at}`;
 };
 
 // A cursor for mouse, finger and arrow keys; what it shows is also read aloud.
@@ -157,7 +170,7 @@ const addCursor = (figure, svg, chart, lines, scales, cursors) => {
     rule.setAttribute("x1", scales.x(step));
     rule.setAttribute("x2", scales.x(step));
     rule.setAttribute("visibility", "visible");
-    const parts = lines.map((line) => `${line.label} ${shown(chart, line.values[nearest(line, step)])}`);
+    const parts = lines.map((line) => readingOf(chart, line, step));
     output.textContent = `step ${shortNumber(Math.round(step))}: ${parts.join(", ")}`;
   };
   const hide = () => {

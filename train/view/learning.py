@@ -50,7 +50,7 @@ class LearningPages:
             examples = list(shown_rows(learning, tokenizer, negative_pairs=negative))
         return {
             "number": number,
-            "names": self._names,
+            "names": dict(enumerate(self._names)),
             "examples": examples,
             "data": self.data(query),
         }

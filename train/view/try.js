@@ -55,14 +55,17 @@ const showClasses = (found) => {
 
 const startForm = (root, address, show) => {
   const form = root.querySelector("form"), result = root.querySelector("[data-result]");
+  let answered = false;
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const values = Object.fromEntries(new FormData(form));
     if ("run" in values) values.run = Number(values.run);
     const button = form.querySelector("button");
     button.disabled = true;
+    result.textContent = answered ? "Working …" : "Loading the model …";
     try {
       result.replaceChildren(...show(await send(address, values)));
+      answered = true;
     } catch (error) {
       result.replaceChildren(element("p", { role: "alert" }, error.message));
     }

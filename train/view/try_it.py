@@ -17,6 +17,7 @@ from clozeline.train.artifacts.classifier_folder import read_metadata, read_repo
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.inference.word_effects import word_effects
+from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.rows import Texts
 from clozeline.train.view.classifier_sections import SECTIONS, ClassifierSummary, results
 from clozeline.train.view.run_model import RunModel
@@ -34,6 +35,7 @@ class ClassifierPages:
         self._lock = Lock()
         self._report = FinetuneReport.from_dict(read_report(folder))
         self.metadata = read_metadata(folder)
+        self.predictions = Predictions.read(folder / PREDICTIONS)
 
     def tab(self) -> Tab:
         """The sections of the classifier's report."""
@@ -43,12 +45,13 @@ class ClassifierPages:
             path="/classifier",
             template=template,
             values=lambda _: self._page,
-            data=lambda _: self._report.to_dict(),
         )
 
     @cached_property
     def _page(self) -> dict[str, Any]:
-        summary = ClassifierSummary(report=self._report, job=self.metadata["job"])
+        summary = ClassifierSummary(
+            report=self._report, job=self.metadata["job"], predictions=self.predictions
+        )
         return {
             "figures": list(results(self._report)),
             "sections": make_sections(SECTIONS, summary),
@@ -90,7 +93,7 @@ class TryPages:
         """The page, which needs the server."""
         metadata = self._classifier.metadata if self._classifier else {}
         values = {
-            "runs": [as_given(model.run) for model in self._runs],
+            "runs": dict(enumerate(as_given(model.run) for model in self._runs)),
             "classes": metadata.get("names", []),
             "columns": [metadata.get("text"), metadata.get("text_pair")],
         }
@@ -100,7 +103,6 @@ class TryPages:
             template="clozeline.train.view/try.html.jinja",
             scripts=("clozeline.train.view/page.js", "clozeline.train.view/try.js"),
             values=lambda _: values,
-            data=lambda _: values,
             needs_server=True,
         )
 

@@ -5,6 +5,7 @@ a classifier Classifier, Try it     a data set and a run: Examples, most wrong f
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -13,7 +14,7 @@ from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.view.dataset import dataset_tab
 from clozeline.pipeline.view.examples import ExamplePages
-from clozeline.pipeline.view.site import Site, Tab
+from clozeline.pipeline.view.site import Site
 
 if TYPE_CHECKING:
     from clozeline.train.view.run_model import RunModel
@@ -36,42 +37,40 @@ def make_site(folders: Sequence[AnyPath]) -> Site:
                 f"{len(of_kind[kind])} folders are a {kind}; a page shows at most {most}."
             )
     runs, data_sets, classifiers = of_kind["run"], of_kind["data set"], of_kind["classifier"]
-    tabs: list[Tab] = [dataset_tab(folder) for folder in data_sets]
-    actions: dict[str, Any] = {}
-    if runs or classifiers:
-        more, actions = _with_models(data_sets, runs, classifiers)
-        tabs += more
-    else:
-        tabs.append(ExamplePages(data_sets[0]).tab())
-    return Site(
+    site = Site(
         title=", ".join(map(_name, folders)),
         paths=", ".join(map(as_given, folders)),
-        tabs=tabs,
-        actions=actions,
+        tabs=[dataset_tab(folder) for folder in data_sets],
     )
+    if runs or classifiers:
+        return _with_models(site, data_sets, runs, classifiers)
+    return replace(site, tabs=[*site.tabs, ExamplePages(data_sets[0]).tab()])
 
 
 def _with_models(
-    data_sets: list[AnyPath], runs: list[Any], classifiers: list[Any]
-) -> tuple[list[Tab], dict[str, Any]]:
-    """The tabs that need a model, and their actions."""
+    site: Site, data_sets: list[AnyPath], runs: list[Any], classifiers: list[Any]
+) -> Site:
     from clozeline.train.view.curves import CurvePages
     from clozeline.train.view.learning import LearningPages
+    from clozeline.train.view.predictions import PredictionPages
     from clozeline.train.view.run_model import RunModel
     from clozeline.train.view.try_it import ClassifierPages, TryPages
 
     models = [RunModel(run) for run in runs]
     classifier = ClassifierPages(classifiers[0]) if classifiers else None
-    tabs = [_examples(folder, models).tab() for folder in data_sets]
+    forms = TryPages(models, classifier)
+    tabs = [*site.tabs, *(_examples(folder, models).tab() for folder in data_sets)]
+    actions: dict[str, Any] = {}
+    downloads = {}
     if runs:
         tabs += [CurvePages(runs).tab(), LearningPages(runs).tab()]
+        actions["/fill"] = forms.fill
     if classifier:
-        tabs.append(classifier.tab())
-    forms = TryPages(models, classifier)
-    actions: dict[str, Any] = {"/fill": forms.fill} if runs else {}
-    if classifier:
+        predictions = PredictionPages(classifier.predictions)
+        tabs += [classifier.tab(), predictions.tab()]
         actions["/classify"] = classifier.classify
-    return [*tabs, forms.tab()], actions
+        downloads["/predictions.csv"] = predictions.csv
+    return replace(site, tabs=[*tabs, forms.tab()], actions=actions, downloads=downloads)
 
 
 def _examples(folder: AnyPath, models: "Sequence[RunModel]") -> ExamplePages:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
     from clozeline.pipeline.sources.sample.reviews import Reviews
 
 SCHEME = "sample:"
+LABELS = ("negative", "positive")
 OTHERS = ("repeat", "limit")  #: options of every source
 
 
@@ -125,7 +126,7 @@ def read_review_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     made = _reviews(sample, sample.start, sample.stop)
     table = pa.table(
         {
-            "label": made.labels,
+            "label": [LABELS[label] for label in made.labels.tolist()],
             "title": pa.array(made.titles, pa.string()),
             "content": pa.array(made.contents, pa.string()),
             "turning": made.turning,

@@ -1,0 +1,127 @@
+"""CLASSIFIER/predictions.csv: what a classifier says about each test row, with the whole text.
+
+    row,label,predicted,confidence,P(bad),P(good),text
+    1,good,good,0.973100,0.026900,0.973100,A fine lamp.
+    2,good,bad,0.801200,0.801200,0.198800,"I wanted to love it,
+    and I do."
+
+The texts of a pair are joined by a line end.
+"""
+
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.labelled.rows import Labelled, Rows, class_ids
+
+PREDICTIONS = "predictions.csv"
+HEAD = ("row", "label", "predicted", "confidence")  # before the probabilities and the text
+CURVE_POINTS = 200
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """N test rows and C classes."""
+
+    names: tuple[str, ...]  # [C]
+    labels: Rows  # [N], numbers of classes
+    probabilities: Floats  # [N, C]
+    texts: Sequence[str]  # [N]
+
+    @classmethod
+    def of(cls, test: Labelled, names: Sequence[str], probabilities: Floats) -> Self:
+        """From the test rows and the classifier's probabilities for them."""
+        return cls(tuple(names), class_ids(test, names), probabilities, test.texts.joined())
+
+    @property
+    def predicted(self) -> Rows:
+        """The most probable class of each row, [N]."""
+        found: Rows = self.probabilities.argmax(1)
+        return found
+
+    @property
+    def confidence(self) -> Floats:
+        """The probability of the predicted class, [N]."""
+        found: Floats = self.probabilities.max(1)
+        return found
+
+    def csv(self, rows: Iterable[int] | None = None) -> str:
+        """These rows, or all of them."""
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow([*HEAD, *(f"P({name})" for name in self.names), "text"])
+        predicted, confidence = self.predicted, self.confidence
+        for row in range(len(self.texts)) if rows is None else rows:
+            names = (self.names[self.labels[row]], self.names[predicted[row]])
+            numbers = (confidence[row], *self.probabilities[row])
+            writer.writerow([row + 1, *names, *(f"{p:.6f}" for p in numbers), self.texts[row]])
+        return file.getvalue()
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """From the file with all rows. Raises InputError where it cannot be read."""
+        csv.field_size_limit(sys.maxsize)  # a text has no limit
+        try:
+            with path.open(encoding="utf-8", newline="") as file:
+                head, *lines = csv.reader(file)
+            first, last = len(HEAD), len(head) - 1
+            names = tuple(name[2:-1] for name in head[first:last])
+            return cls(
+                names,
+                np.array([names.index(line[1]) for line in lines], np.int64),
+                np.array([line[first:last] for line in lines], np.float64),
+                [line[last] for line in lines],
+            )
+        except (OSError, ValueError, IndexError, csv.Error) as error:
+            raise InputError(
+                f"{path} cannot be read ({error}); make it again with `clozeline finetune`."
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionRecall:
+    """What a class is worth at each threshold: its rows are those at least that probable.
+
+    probability   0.9  0.8  0.8  0.3        threshold   0.9   0.8   0.3
+    is the class  yes  no   yes  no    ->   precision   1.0  0.67   0.5
+                                            recall      0.5   1.0   1.0
+    """
+
+    thresholds: Floats  # [T], falling: each distinct probability
+    precision: Floats  # [T]
+    recall: Floats  # [T]
+
+    @classmethod
+    def of(cls, probabilities: Floats, is_class: NDArray[np.bool_]) -> Self:
+        """From the probability of the class for each row, and whether it is right, both [N]."""
+        order = np.argsort(-probabilities, kind="stable")
+        sorted_ = probabilities[order]
+        ends = np.flatnonzero(np.diff(sorted_, append=-1.0))  # of rows of equal probability
+        right = np.cumsum(is_class[order])[ends]
+        return cls(sorted_[ends], right / (ends + 1), right / max(1, int(is_class.sum())))
+
+    @property
+    def average_precision(self) -> float:
+        """The mean precision over the recall, as in scikit-learn."""
+        return float(np.diff(self.recall, prepend=0.0) @ self.precision)
+
+    def at(self, threshold: float) -> tuple[float, float]:
+        """Precision and recall of the rows at least so probable; precision 0 without any."""
+        number = int(np.searchsorted(-self.thresholds, -threshold, side="right"))
+        return (self.precision[number - 1], self.recall[number - 1]) if number else (0.0, 0.0)
+
+    def thinned(self) -> Self:
+        """Some of the thresholds, evenly, as many as a chart can show."""
+        last = len(self.thresholds) - 1
+        chosen = np.unique(np.linspace(0, last, CURVE_POINTS).round().astype(int))
+        return type(self)(self.thresholds[chosen], self.precision[chosen], self.recall[chosen])
