@@ -245,6 +245,7 @@ def test_overwrite_replaces_the_folder(
         "SHA256SUMS",
         "classifier.json",
         "model.safetensors",
+        "predictions.csv",
         "report.json",
         "tokenizer/SHA256SUMS",
         "tokenizer/special_tokens_map.json",
