@@ -54,7 +54,7 @@ def draw_bars(name: str, values: Mapping[str, float], *, texts: Sequence[str], l
 
     `log` is for values that span several orders of magnitude, all at least 1.
     """
-    with _drawing(name, height=0.5 + 0.22 * len(values)) as (axes, svg):
+    with drawing(name, height=0.5 + 0.22 * len(values)) as (axes, svg):
         positions = np.arange(len(values))
         axes.barh(positions, list(values.values()), height=0.7, color=SERIES[0])
         axes.set_yticks(positions, [_short(printable(label)) for label in values])
@@ -86,7 +86,7 @@ def draw_columns(
 ) -> str:
     """A histogram of N columns between N + 1 edges; the heights are fractions."""
     edges = np.asarray(edges)
-    with _drawing(name, height=2.3) as (axes, svg):
+    with drawing(name, height=2.3) as (axes, svg):
         axes.bar(
             edges[:-1], heights, width=np.diff(edges), align="edge", color=SERIES[0], linewidth=0
         )
@@ -105,17 +105,16 @@ def draw_lines(
     x_label: str,
     y_label: str,
     log: bool = False,
-    log_x: bool = False,
     percent: bool = False,
     steps: bool = False,
     from_zero: bool = True,
 ) -> str:
     """A line for each series, at most four; `steps` for values that hold until the next x.
 
-    `log`: both axes are logarithmic; `log_x`: only the x axis. `from_zero`: the y axis starts at 0
-    instead of the lowest value.
+    `log`: both axes are logarithmic. `from_zero`: the y axis starts at 0 instead of the lowest
+    value.
     """
-    with _drawing(name, height=2.3) as (axes, svg):
+    with drawing(name, height=2.3) as (axes, svg):
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
             draw: Callable[..., Any] = axes.step if steps else axes.plot
             where = {"where": "post"} if steps else {}
@@ -123,8 +122,6 @@ def draw_lines(
         if log:
             axes.set(xscale="log", yscale="log")
             axes.set_ylim(*_whole_powers(np.concatenate([y for _, y in series.values()])))
-        if log_x:
-            axes.set_xscale("log")
         if from_zero and not log:
             axes.set_ylim(0, 1.1 * axes.dataLim.y1 or 1)
         axes.margins(x=0.01)
@@ -139,7 +136,7 @@ def draw_points(
     """A point for each value (a fraction) at whole x from 0 on, and the band for most of them."""
     from matplotlib.ticker import MaxNLocator
 
-    with _drawing(name, height=2.3) as (axes, svg):
+    with drawing(name, height=2.3) as (axes, svg):
         axes.axhspan(*band, color=FAINT, alpha=0.35, linewidth=0)
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
             axes.plot(x, y, ".", color=colour, markersize=5, label=printable(label))
@@ -158,7 +155,7 @@ def _short(label: str) -> str:
 
 
 @contextmanager
-def _drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[], str]]]:
+def drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[], str]]]:
     """Axes to draw on, and a function that returns the SVG once the block has ended."""
     import warnings
 

@@ -6,14 +6,18 @@
 """
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clozeline.train.finetuning.results import SHOWN, ModelResult, Start
 from clozeline.train.labelled.scores import Scores
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLOURS: dict[Start, str] = {
     "pretrained": "#1f5fbf",
@@ -83,45 +87,53 @@ def draw_label_efficiency(points: Sequence[Point], *, kind: str) -> bytes:
     """The figure as "svg" or "png"; equal points give equal bytes."""
     import matplotlib.style
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, NullFormatter
 
     style = {"svg.hashsalt": "label efficiency", "font.family": "DejaVu Sans", "font.size": 10}
     with matplotlib.style.context(["default", style]):
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = figure.add_subplot()
-        for start in SHOWN:
-            line = [point for point in points if point.start == start]
-            axes.errorbar(
-                [point.examples for point in line],
-                [100 * point.mean() for point in line],
-                [100 * point.deviation() for point in line],
-                color=COLOURS[start],
-                marker=MARKERS[start],
-                label=SHOWN[start],
-                capsize=3,
-            )
-            for point in line if start == "pretrained" else ():
-                axes.annotate(
-                    f"{100 * point.mean():.1f}",
-                    (point.examples, 100 * (point.mean() + point.deviation())),
-                    (0, 5),
-                    textcoords="offset points",
-                    ha="center",
-                )
-        axes.set_xscale("log")
-        axes.set_xticks(sorted({point.examples for point in points}))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.margins(y=0.1)
-        axes.set_xlabel("labelled training rows")
-        axes.set_ylabel("test accuracy, %")
+        plot_label_efficiency(axes, points, COLOURS)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(loc="lower right", frameon=False)
         file = io.BytesIO()
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         figure.savefig(file, format=kind, dpi=160, metadata=metadata)
     return file.getvalue()
+
+
+def plot_label_efficiency(
+    axes: "Axes", points: Sequence[Point], colours: Mapping[Start, str], source: str | None = None
+) -> None:
+    """A line for each model, with its deviation; `source` is another test set."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    for start in SHOWN:
+        line = [point for point in points if point.start == start]
+        axes.errorbar(
+            [point.examples for point in line],
+            [100 * point.mean(source) for point in line],
+            [100 * point.deviation(source) for point in line],
+            color=colours[start],
+            marker=MARKERS[start],
+            label=SHOWN[start],
+            capsize=3,
+        )
+        for point in line if start == "pretrained" else ():
+            axes.annotate(
+                f"{100 * point.mean(source):.1f}",
+                (point.examples, 100 * (point.mean(source) + point.deviation(source))),
+                (0, 5),
+                textcoords="offset points",
+                ha="center",
+            )
+    axes.set_xscale("log")
+    axes.set_xticks(sorted({point.examples for point in points}))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.margins(y=0.1)
+    axes.set_xlabel("labelled training rows")
+    axes.set_ylabel(f"accuracy on {source}, %" if source else "test accuracy, %")
+    axes.legend(loc="lower right", frameon=False)
 
 
 def _percent(point: Point, source: str | None) -> str:

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from clozeline.pipeline.report.charts import Series, draw_lines
+from clozeline.pipeline.report.charts import SERIES, Series, draw_lines, drawing
 from clozeline.pipeline.report.html import Chart, Section, Table
-from clozeline.train.finetuning.label_efficiency import Point
+from clozeline.train.finetuning.label_efficiency import Point, plot_label_efficiency
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
@@ -97,25 +97,11 @@ def _label_efficiency(summary: ClassifierSummary) -> Section | None:
 
 
 def _curves(points: Sequence[Point]) -> Iterator[Chart]:
+    colours = dict(zip(SHOWN, SERIES, strict=False))
     for number, source in enumerate((None, *points[0].also)):
-        series: Series = {
-            SHOWN[start]: (
-                [point.examples for point in points if point.start == start],
-                [point.mean(source) for point in points if point.start == start],
-            )
-            for start in SHOWN
-            if any(point.start == start for point in points)
-        }
-        svg = draw_lines(
-            f"label efficiency {number}",
-            series,
-            x_label="training rows",
-            y_label="accuracy",
-            log_x=True,
-            percent=True,
-            from_zero=False,
-        )
-        yield Chart(svg=svg, caption=f"accuracy on {source or 'the test rows'}")
+        with drawing(f"label efficiency {number}", height=3.2) as (axes, svg):
+            plot_label_efficiency(axes, points, colours, source)
+        yield Chart(svg=svg(), caption=f"accuracy on {source or 'the test rows'}")
 
 
 def _curve_table(points: Sequence[Point], source: str | None) -> Table:
@@ -150,18 +136,18 @@ def _calibration(summary: ClassifierSummary) -> Section:
 
 
 def _selection(summary: ClassifierSummary) -> Section:
-    cell = summary.report.finetuned
-    assert cell.selection is not None  # it is fine-tuned
+    selection = summary.report.finetuned.selection
+    assert selection is not None  # it is fine-tuned
     rows = [
         (f"{plan.learning_rate:g}", str(plan.epochs), f"{held.loss:.4f}", f"{held.accuracy:.4f}")
-        for plan, held in cell.selection.tried
+        for plan, held in selection.tried
     ]
+    how = "Chosen on rows held out of the training rows" if rows else "As given"
+    heads = ("learning rate", "epochs", "loss", "accuracy")
     return Section(
         heading="Learning rate and epochs",
-        sentence=f"Chosen on rows held out of the training rows: {cell.selection.line()}.",
-        tables=[Table(heads=("learning rate", "epochs", "loss", "accuracy"), rows=rows)]
-        if rows
-        else [],
+        sentence=f"{how}: {selection.line()}.",
+        tables=[Table(heads=heads, rows=rows)] if rows else [],
     )
 
 
