@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.view.server import Values, number_of
+from clozeline.pipeline.view.replies import Values, number_of
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.labelled.predictions import Predictions
 from clozeline.train.labelled.rows import Rows
