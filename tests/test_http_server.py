@@ -4,7 +4,7 @@ import re
 import socket
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 
 import pytest
 from starlette.applications import Starlette
@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.http_server import HttpServer, json_of
-from tests.support.http_clients import ask_once, raw
+from tests.support.http_clients import ask, ask_once, connect, raw
 from tests.support.local_page import request, running
 from tests.support.small_jobs import ROOT
 
@@ -84,6 +84,14 @@ def test_an_answer_that_is_not_read_does_not_keep_the_server_from_stopping():
         client.connect(("127.0.0.1", server.port))
         client.sendall(b"GET /big HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert client.recv(4) == b"HTTP"
+
+
+def test_no_answer_waits_for_an_acknowledgement_of_its_head():
+    with running(make()) as server, closing(connect(server.url)) as connection:
+        assert ask(connection, "/health").status == 200
+        (open_one,) = server.server_state.connections
+        accepted = open_one.transport.get_extra_info("socket")
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 SERVER = """

@@ -47,6 +47,10 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # Or the body of an answer waits 40 ms until its head is acknowledged. asyncio sets this
+        # only where the listening socket names its protocol.
+        accepted = transport.get_extra_info("socket")
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._timer = self.loop.call_later(self.max_seconds, self._close)
         if len(self.connections) > self.max_connections:
             ours = (other for other in self.connections if isinstance(other, _Connection))
