@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.paths import _check_url, names_in, path_of, whole_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
-from clozeline.pipeline.job.job import JobOptions, build_shards, plan_shards
+from clozeline.pipeline.job.job import plan_shards
 from clozeline.pipeline.job.job_log import log_file
 from clozeline.pipeline.report.inspect import inspect_dataset
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
@@ -23,35 +24,25 @@ from clozeline.pipeline.verify.verify import verify
 from clozeline.train.data.loader import Loader
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import without_sources
+from tests.test_job import OPTIONS, shards
 from tests.test_steps import CONFIG, TEXT
-
-ONE_WORKER = JobOptions(workers=1, block_bytes=8000)
 
 
 @pytest.fixture
 def store():
     """A folder that begins empty and is gone afterwards."""
     folder = path_of("memory://clozeline-tests")
-    yield folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_lease, "START_SECONDS", 0.0)
+        yield folder
     folder.rmdir(recursive=True)
 
 
 def local_and_remote(tmp_path: Path, store: Path, config: DataConfig) -> tuple[Path, Path]:
     """The same data set, made on the disk and in the store from its own copy of the text."""
-    made = []
     for folder in (tmp_path, store):
-        (folder / "corpus.txt").write_text(TEXT)
-        small_tokenizer(PUNKT).save(folder / "tokenizer")
-        out = folder / "out"
-        build_shards(
-            [str(folder / "corpus.txt")],
-            tokenizer_dir=folder / "tokenizer",
-            out_dir=out,
-            config=config,
-            options=ONE_WORKER,
-        )
-        made.append(out)
-    return made[0], made[1]
+        shards(folder, config)
+    return tmp_path / "out", store / "out"
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -89,34 +80,29 @@ def test_a_job_in_a_store_goes_on_from_where_it_stopped(store: Path) -> None:
     (store / "bad.jsonl").write_text(
         "\n".join([*(json.dumps({"text": text}) for text in TEXT.split("\n\n")), "{no json"])
     )
-    small_tokenizer(PUNKT).save(store / "tokenizer")
-    facts = {"tokenizer_dir": store / "tokenizer", "out_dir": store / "out", "options": ONE_WORKER}
-    source = [str(store / "bad.jsonl")]
+    source = "bad.jsonl"
     with pytest.raises(JobFailedError, match="1 of 61 documents were rejected"):
-        build_shards(source, config=replace(CONFIG, max_rejected=0.0), **facts)
+        shards(store, replace(CONFIG, max_rejected=0.0), source=source)
     assert "Traceback" in (store / "out" / "job.log").read_text()
     assert MANIFEST not in names_in(store / "out")
     before = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
     assert len(before) == 4
 
-    build_shards(source, config=replace(CONFIG, max_rejected=0.1), **facts)
+    tolerant = replace(CONFIG, max_rejected=0.1)
+    shards(store, tolerant, source=source)
     after = {path.name: path.stat().st_mtime for path in (store / "out").glob("*.arrow")}
     assert after == before
     assert ".cache" not in names_in(store / "out")
-    assert build_shards(source, config=replace(CONFIG, max_rejected=0.1), **facts)[1] is False
+    assert shards(store, tolerant, source=source)[1] is False
 
 
 def test_overwriting_in_a_store_leaves_nothing_of_the_old(store: Path) -> None:
-    (store / "corpus.txt").write_text(TEXT)
-    small_tokenizer(PUNKT).save(store / "tokenizer")
-    facts = {"tokenizer_dir": store / "tokenizer", "out_dir": store / "out"}
-    source = [str(store / "corpus.txt")]
-    build_shards(source, config=CONFIG, options=ONE_WORKER, **facts)
+    shards(store)
     two = replace(CONFIG, num_shards=2, validation=0.0)
-    build_shards(source, config=two, options=replace(ONE_WORKER, overwrite=True), **facts)
-    shards = {name for name in names_in(store / "out") if name.endswith(".arrow")}
-    assert shards == {entry.name for entry in read_manifest(store / "out").shards}
-    assert len(shards) == 2
+    shards(store, two, replace(OPTIONS, overwrite=True))
+    found = {name for name in names_in(store / "out") if name.endswith(".arrow")}
+    assert found == {entry.name for entry in read_manifest(store / "out").shards}
+    assert len(found) == 2
 
 
 def test_a_dry_run_writes_nothing(store: Path) -> None:
@@ -129,7 +115,7 @@ def test_a_dry_run_writes_nothing(store: Path) -> None:
             tokenizer_dir=store / "tokenizer",
             out_dir=store / "out",
             config=CONFIG,
-            options=ONE_WORKER,
+            options=OPTIONS,
         )
     )
     assert [line.split()[0] for line in lines] == ["blocks", "shards", "examples", "disk", "time"]
@@ -188,19 +174,11 @@ def refuse(*_, **__):
 
 
 def test_a_store_that_refuses_is_named_in_one_line(store, tmp_path, monkeypatch):
-    (tmp_path / "corpus.txt").write_text(TEXT)
-    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
     (store / "out").mkdir()
     monkeypatch.setattr(MemoryFileSystem, "ls", refuse)
     message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); fix this and"
     with pytest.raises(StoreError, match=message):
-        build_shards(
-            [str(tmp_path / "corpus.txt")],
-            tokenizer_dir=tmp_path / "tokenizer",
-            out_dir=store / "out",
-            config=CONFIG,
-            options=ONE_WORKER,
-        )
+        shards(tmp_path, out_dir=store / "out")
 
 
 def test_a_log_that_cannot_be_written_does_not_hide_why_the_job_failed(store, monkeypatch):

@@ -16,6 +16,7 @@ import pytest
 from filelock import FileLock
 
 from clozeline.pipeline.common import store as store_module
+from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
@@ -35,6 +36,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr(store_module, "PAUSES", (0.0,))
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
     return tmp_path / "cache"
 
 

@@ -22,6 +22,7 @@ OTHER = {"owner": "b", "pid": 7, "host": "other", "renewed": 1763.2}
 def folder(monkeypatch):
     """An empty folder in a store; a lease is renewed each second, and ends no process."""
     monkeypatch.setattr(store_lease, "LEASE_SECONDS", 3.0)
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.0)
     monkeypatch.setattr(store_lease, "STOP", 0)
     monkeypatch.setattr(store, "PAUSES", (0.0,))
     folder = path_of("memory://lease-tests")
@@ -71,6 +72,28 @@ def test_the_lease_of_a_lost_machine_ends(folder, monkeypatch, capsys, age):
     with locked_folder(folder):
         assert read_lease(folder)["owner"] != OTHER["owner"]
     assert "was in use by process 7 on other; waiting" in capsys.readouterr().err
+
+
+def test_of_two_that_start_at_once_one_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(store_lease, "START_SECONDS", 0.5)
+    together, both_know, outcomes = threading.Barrier(2), threading.Barrier(2), []
+
+    def start():
+        together.wait(30)
+        try:
+            with locked_folder(folder):
+                outcomes.append("writes")
+                both_know.wait(30)
+        except InputError as error:
+            outcomes.append("in use" if "is in use by process" in str(error) else str(error))
+            both_know.wait(30)
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(outcomes) == ["in use", "writes"]
 
 
 def test_of_two_that_were_let_in_at_once_the_first_stops(folder, monkeypatch, capsys):

@@ -5,10 +5,11 @@
 Its holder renews it three times in `LEASE_SECONDS`. Another process waits that long: it is refused
 if the holder renews the lease, and let in if the lease is given back or does not change, as after a
 kill. `renewed` is the time on the holder's machine, whose clock may be wrong: it is compared with
-its earlier value, never with the local time. Stores have no common lock, so two processes that
-start within the same second may both be let in: one of them finds the other at its next renewal and
-stops. A process may have been cut off for longer: before it writes, it should `confirm` that it
-still holds the lease. An owner may be several processes that agree about who writes what.
+its earlier value, never with the local time. Stores have no common lock: of two processes that
+start at once, the last to write the lease has it, and the other one finds that out when it reads
+the lease a second later, or else at its next renewal, and stops. A process may have been cut off
+for longer: before it writes, it should `confirm` that it still holds the lease. An owner may be
+several processes that agree about who writes what.
 """
 
 import json
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LEASE = ".lease"
 LEASE_SECONDS = 60.0
+START_SECONDS = 1.0  #: for another process that starts at once to write its lease, too
 STOP = signal.SIGTERM  #: `pretrain` answers it with a checkpoint
 
 
@@ -49,6 +51,7 @@ class Lease:
         """Raises InputError where another process holds and renews it, and StoreError."""
         self._wait_for_a_killed_holder()
         patiently(self._write, self._folder)
+        self._end.wait(START_SECONDS)
         if self._is_of_another(holder := self.holder()):
             raise self._in_use(holder)
         self._thread.start()
