@@ -458,7 +458,7 @@ def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
     (data_set / "train-00001-of-00005.arrow").unlink()
     assert "train-00001-of-00005.arrow is missing" in refused(data_set)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
-    assert "needs matplotlib: pip install 'clozeline[pipeline]'" in refused(data_set)
+    assert "needs matplotlib, which is not installed; run `pip ins" in refused(data_set)
     assert not (data_set / REPORT).exists()
 
 

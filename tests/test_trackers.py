@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 
 import pytest
 
@@ -35,7 +36,7 @@ def test_no_tracker_writes_nothing(tmp_path):
 
 
 def test_a_package_that_is_missing_is_one_line_before_anything_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("clozeline.train.monitoring.trackers.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(InputError, match=r"pip install 'clozeline\[wandb\]'"):
         check_tracker("wandb")
 

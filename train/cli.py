@@ -14,12 +14,12 @@ from clozeline.pipeline.commandline.next_command import print_next, print_next_f
 from clozeline.pipeline.common.errors import (
     ClozelineError,
     InputError,
-    check_packages,
     escaped,
     is_out_of_memory,
     one_line,
 )
 from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.common.packages import check_packages, missing_package
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
@@ -67,6 +67,8 @@ class InOrder(click.Group):
         except Exception as error:
             if _is_interrupted(error):
                 raise click.Abort from error
+            if missing := missing_package(error):
+                raise failure(str(missing), missing.exit_code) from error
             raise
 
 
@@ -212,7 +214,7 @@ def serve(
     SIGTERM or SIGINT, requests that have begun are answered first.
     """
     limits = config_or_usage_error(Limits, options)
-    check_packages("serve", "serve", "starlette", "uvicorn", "prometheus_client")
+    check_packages("serve", "starlette", "uvicorn", "prometheus_client")
     from clozeline.train.inference.predict import load_any_classifier
     from clozeline.train.inference.serve import classifier_server
 

@@ -10,7 +10,6 @@ A broken invariant of our own is an `AssertionError` and ends with its traceback
 
 import errno
 import os
-from importlib.util import find_spec
 
 STOPPED = 75  #: exit code of a run that was asked to stop and saved a checkpoint
 
@@ -98,10 +97,3 @@ def escaped(text: str) -> str:
 def one_line(error: BaseException) -> str:
     """A library's error message on one line, cut to 300 characters."""
     return " ".join(str(error).split())[:300]
-
-
-def check_packages(what: str, extra: str, *names: str) -> None:
-    """Raises InputError, which names the extra, where a package is not installed."""
-    if missing := [name for name in names if find_spec(name) is None]:
-        need = f"{what} needs {', '.join(missing)}"
-        raise InputError(f"{need}, which is not installed; run `pip install 'clozeline[{extra}]'`.")

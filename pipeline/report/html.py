@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clozeline.pipeline.common.errors import InputError, escaped
+from clozeline.pipeline.common.errors import escaped
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,12 +46,6 @@ class Section:
     sentence: str
     charts: Sequence[Chart] = ()
     tables: Sequence[Table] = ()
-
-
-def check_libraries(*names: str) -> None:
-    """Raises InputError where a library that a page needs is missing."""
-    if missing := [name for name in names if find_spec(name) is None]:
-        raise InputError(f"a report needs {', '.join(missing)}: pip install 'clozeline[pipeline]'.")
 
 
 def make_sections(

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clozeline.pipeline.common.errors import InputError, one_line
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.sources.block import Block, cut_evenly, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.source_query import COMMON, parse_query
@@ -66,10 +67,9 @@ def load_hub_dataset(source: str) -> Any:
 
 @lru_cache  # otherwise each block of a data set would ask the Hub again
 def _load(path: str, name: str | None, split: str) -> Any:
-    try:
-        from datasets import load_dataset
-    except ImportError as error:
-        raise InputError("hf:// sources need: pip install 'clozeline[pipeline]'") from error
+    check_packages("an hf:// source", "datasets")
+    from datasets import load_dataset
+
     try:
         return load_dataset(path, name, split=split)
     except Exception as error:  # the library's errors have no common class

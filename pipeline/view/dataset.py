@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
-from clozeline.pipeline.report.html import check_libraries, make_sections
+from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.report.sections import SECTIONS, size
 from clozeline.pipeline.view.site import Tab
 
@@ -17,7 +18,7 @@ def dataset_tab(folder: AnyPath) -> Tab:
 
     @cache
     def page() -> dict[str, Any]:
-        check_libraries("matplotlib")
+        check_packages("a report", "matplotlib")
         summary = summarize_dataset(folder)
         return {"figures": list(_figures(summary)), "sections": make_sections(SECTIONS, summary)}
 

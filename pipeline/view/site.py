@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from clozeline.pipeline.common.errors import InputError, check_packages
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, is_local, whole_file
-from clozeline.pipeline.report.html import asset, check_libraries, fill_template
+from clozeline.pipeline.report.html import asset, fill_template
 from clozeline.pipeline.view.replies import CSS, JAVASCRIPT, Reply, Route, Values, json_reply
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Site:
     downloads: Mapping[str, Callable[[Values], str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_libraries("jinja2")
+        check_packages("a report", "jinja2")
 
     @property
     def scripts(self) -> list[str]:
@@ -82,7 +83,7 @@ class Site:
 
     def server(self, *, port: int = 0) -> "HttpServer":
         """A server of the pages. Raises InputError if the port cannot be used."""
-        check_packages("view", "serve", "starlette", "uvicorn")
+        check_packages("view", "starlette", "uvicorn")
         from clozeline.pipeline.view.server import local_server
 
         return local_server(self.routes(), self._error_page, port=port)

@@ -28,6 +28,7 @@ from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.packages import check_packages
 
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -240,10 +241,5 @@ def quiet_logs(name: str) -> Iterator[None]:
 
 def import_package(name: str) -> ModuleType:
     """A package of the `onnx` extra. Raises InputError where it is not installed."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(
-            f"the ONNX format needs {name}, which is not installed; run "
-            "`pip install 'clozeline[onnx]'`."
-        ) from error
+    check_packages("the ONNX format", name.partition(".")[0])
+    return importlib.import_module(name)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import (
@@ -80,14 +81,10 @@ def fit_bag_of_words(
         raise InputError(
             f"the {len(labels)} sampled training rows all have the same class; sample more."
         )
-    try:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-        from sklearn.linear_model import LogisticRegression, Ridge
-    except ImportError as error:
-        raise InputError(
-            "bag-of-words needs scikit-learn, which is not installed; "
-            "`pip install 'clozeline[baseline]'`."
-        ) from error
+    check_packages("bag-of-words", "sklearn")
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+
     features = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
     try:
         counts = features.fit_transform(texts)

@@ -10,12 +10,11 @@ go is decided by the tracker's own variables, such as WANDB_MODE and MLFLOW_TRAC
 import os
 import time
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.train.artifacts.run import TRACKERS
 
 Track = Literal["none", "wandb", "mlflow"]
@@ -34,8 +33,8 @@ class Tracker(Protocol):
 
 def check_tracker(track: Track) -> None:
     """Raises InputError where the tracker's package is not installed."""
-    if track != "none" and find_spec(track) is None:
-        raise InputError(f"--track {track} needs a package: pip install 'clozeline[{track}]'.")
+    if track != "none":
+        check_packages(f"--track {track}", track)
 
 
 def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> Tracker | None:

@@ -62,14 +62,11 @@ def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
     a data set card for the Hugging Face Hub, SHARDS/README.md; an edited card is kept.
     """
     from clozeline.pipeline.report.dataset_card import CARD, write_card
-    from clozeline.pipeline.report.html import check_libraries
     from clozeline.pipeline.view.site import REPORT
     from clozeline.train.view.view import shown_kind
 
     data_sets = [folder for folder in folders if shown_kind(folder) == "data set"]
     cards = [] if out else [folder / CARD for folder in data_sets]
-    if cards:
-        check_libraries("huggingface_hub")
     written = [out or folders[0] / REPORT]
     _site(folders).export(written[0])
     for card in cards:

@@ -9,7 +9,8 @@ from typing import Any
 
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.report.html import check_libraries, make_sections
+from clozeline.pipeline.common.packages import check_packages
+from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.view.replies import Values
 from clozeline.pipeline.view.site import Tab
@@ -30,7 +31,7 @@ class ClassifierPages:
     """One classifier: its report, and its answers. Raises InputError if the folder is not one."""
 
     def __init__(self, folder: Path) -> None:
-        check_libraries("matplotlib")
+        check_packages("a report", "matplotlib")
         self._folder = folder
         self._lock = Lock()
         self._report = FinetuneReport.from_dict(read_report(folder))

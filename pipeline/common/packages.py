@@ -1,0 +1,41 @@
+"""Packages that only some commands need: which extra installs each, and one line where it is not.
+
+No module named 'nltk'  ->  nltk is not installed; run `pip install 'clozeline[pipeline]'`.
+"""
+
+from importlib.util import find_spec
+
+from clozeline.pipeline.common.errors import InputError
+
+#: Packages by their name in an import statement, with the extra of pyproject.toml.
+EXTRAS = {
+    **dict.fromkeys(("apache_beam", "datasets", "jinja2", "matplotlib"), "pipeline"),
+    **dict.fromkeys(("mwparserfromhell", "nltk", "psutil", "regex", "webdataset"), "pipeline"),
+    **dict.fromkeys(("dask", "distributed"), "dask"),
+    **dict.fromkeys(("prometheus_client", "starlette", "uvicorn"), "serve"),
+    **dict.fromkeys(("onnx", "onnxruntime", "onnxscript"), "onnx"),
+    "sklearn": "baseline",
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+}
+
+
+def check_packages(what: str, *names: str) -> None:
+    """Raises InputError, which names the extra, where `what` needs a package that is missing."""
+    for name in names:
+        if find_spec(name) is None:
+            raise InputError(f"{what} needs {_not_installed(name)}")
+
+
+def missing_package(error: BaseException | None) -> InputError | None:
+    """The line for a failed import of a package of an extra; None for any other error."""
+    while error is not None:
+        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in EXTRAS:
+            return InputError(f"this command needs {_not_installed(str(error.name))}")
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _not_installed(name: str) -> str:
+    package = name.partition(".")[0]
+    return f"{package}, which is not installed; run `pip install 'clozeline[{EXTRAS[package]}]'`."

@@ -1,0 +1,76 @@
+"""Without the packages of the extras, every command works or names its extra in one line."""
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.packages import EXTRAS
+from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_data import write_data_set
+from tests.support.small_runs import one_layer, write_small_run
+
+ROOT = Path(__file__).parent.parent
+BLOCKED = f"""
+import sys
+sys.modules.update(dict.fromkeys({list(EXTRAS)}))
+from clozeline.train.cli import main
+main(prog_name="clozeline")
+"""
+#: Command lines, and the extra that each needs; {} is a folder with the files below.
+LINES = {
+    "tokenizer {}/a.txt --vocab-size 500 --out {}/tokenizer": "pipeline",
+    "shards {}/a.txt --tokenizer {}/shards/tokenizer --out {}/more": "pipeline",
+    "shards hf://imdb --tokenizer {}/shards/tokenizer --out {}/more": "pipeline",
+    "verify {}/shards --source {}/a.txt": "pipeline",
+    "inspect {}/shards": None,
+    "report {}/shards": "pipeline",
+    "view {}/shards": "pipeline",
+    "pretrain {}/shards --preset bert-tiny --out {}/new --track wandb": "wandb",
+    "baseline {}/a.csv --test {}/a.csv": "baseline",
+    "predict {}/classifier cat": None,
+    "serve {}/classifier": "serve",
+    "export {}/run --format onnx --out {}/onnx": "onnx",
+}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("work")
+    tokenizer = small_tokenizer(PUNKT)
+    write_data_set(folder / "shards", train=(20,), tokenizer=tokenizer)
+    write_small_classifier(folder / "classifier")
+    model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)
+    write_small_run(folder / "run", model, tokenizer, max_seq_length=16)
+    (folder / "a.txt").write_text("The cat sat on the mat, and then it slept.\n")
+    (folder / "a.csv").write_text("text,label\n" + "the cat,1\na dog,0\n" * 20)
+    return folder
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_missing_package_is_one_line_with_its_extra(line, work):
+    arguments = line.replace("{}", str(work)).split()
+    command = [sys.executable, "-c", BLOCKED, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if (extra := LINES[line]) is None:
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert last.endswith(f"which is not installed; run `pip install 'clozeline[{extra}]'`.")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_extras_are_those_of_the_project():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    named = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
+    for package, extra in EXTRAS.items():
+        names = [entry.partition(">")[0] for entry in extras[extra]]
+        assert named.get(package, package.replace("_", "-")) in names, package
