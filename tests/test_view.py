@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
@@ -391,6 +392,8 @@ def test_ctrl_c_ends_the_command_without_an_error(shards):
     command = [sys.executable, "-m", "clozeline", "view", str(shards)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    # These tests may run where the signal is ignored (`make test &`), which a process inherits.
+    pipes["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes) as process:
         url = process.stdout.readline().split()[0]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)

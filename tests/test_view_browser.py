@@ -18,7 +18,7 @@ pytestmark = [
 ]
 pytest_plugins = ["tests.support.view_fixtures"]
 TAB, END, HOME, LEFT, RIGHT = "\ue004", "\ue010", "\ue011", "\ue012", "\ue014"  # WebDriver's keys
-PAGES = ("examples", "learning", "curves", "classifier", "try")
+PAGES = ("dataset", "examples", "learning", "curves", "classifier", "predictions", "try")
 #: Elements that are cut off or push the page wider than the window.
 TOO_WIDE = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
@@ -38,7 +38,7 @@ def first_title(browser):
 def test_every_page_fits_and_the_console_stays_empty(browser, server, width, dark):
     browser.look(width=width, dark=dark)
     for page in PAGES:
-        browser.open(server.url + page)
+        browser.open(server.url + "/" + page)
         assert browser.run(TOO_WIDE) <= 0, page
         assert browser.log() == [], page
         assert browser.run("return document.querySelectorAll('i').length") == 0
@@ -140,6 +140,9 @@ def test_curves_are_read_with_the_keyboard_and_smoothed(browser, server, run):
         browser.type(chart, key)
         assert browser.text(reading).startswith(f"step {step}: training ")
     before = browser.text(reading)
+    evaluated = {line["step"]: line for line in read_metrics(run) if "heldout/mlm_loss" in line}
+    held_out = evaluated[8]["heldout/mlm_loss"]  # the last one before step 11
+    assert f"held out {held_out:.4g} (step 8)" in before
     browser.type("[data-smoothing]", HOME)  # none
     raw = next(line["mlm_loss"] for line in read_metrics(run) if line["step"] == 11)
     assert browser.text(reading).startswith(f"step 11: training {raw:.4g},")

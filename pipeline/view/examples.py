@@ -92,7 +92,6 @@ class ExamplePages:
         return read_shard(self.folder / shard.name, expected=shard.checksum)
 
     def tab(self) -> Tab:
-        """The page."""
         template = "clozeline.pipeline.view/examples.html.jinja"
         return Tab(
             name="Examples", path="/examples", template=template, values=self.values, data=self.data
@@ -124,7 +123,7 @@ class ExamplePages:
         }
 
     def data(self, values: Values) -> Any:
-        """The same, as plain values."""
+        """The same rows, for a program."""
         query, found, examples = self._page(values)
         rows = [
             {

@@ -73,7 +73,6 @@ class CurvePages:
         read_histories(runs)
 
     def tab(self) -> Tab:
-        """The page."""
         return Tab(
             name="Curves",
             path="/curves",

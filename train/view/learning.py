@@ -30,7 +30,6 @@ class LearningPages:
         self._tokenizers = [load_tokenizer(run / TOKENIZER) for run in runs]
 
     def tab(self) -> Tab:
-        """The page."""
         return Tab(
             name="Learning",
             path="/learning",
