@@ -1,4 +1,4 @@
-"""One line a step in metrics.jsonl and TensorBoard, however many lives a run has."""
+"""One line a step in metrics.jsonl and TensorBoard, however often a run restarts."""
 
 import os
 import signal
@@ -65,16 +65,16 @@ def test_tensorboard_shows_the_numbers_and_no_text(tmp_path):
         scalars(tmp_path, "data_digest")
 
 
-def test_lines_after_the_start_are_of_a_lost_life(tmp_path):
+def test_lines_after_the_start_are_of_a_killed_process(tmp_path):
     write(tmp_path, range(1, 10))
     write(tmp_path, range(6, 8), after=5)
     assert steps(tmp_path) == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_tensorboard_forgets_the_lost_life_too(tmp_path):
+def test_tensorboard_forgets_the_killed_process_too(tmp_path):
     write(tmp_path, range(1, 10))
-    # In a process of its own, as lives are: event files of one process are told apart by a number
-    # that TensorBoard sorts as text.
+    # In a process of its own, like a restart: event files of one process differ in a number that
+    # TensorBoard sorts as text.
     code = "import sys; from pathlib import Path; from tests.test_metrics import write;"
     code += "write(Path(sys.argv[1]), [6], after=5)"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

@@ -261,14 +261,14 @@ def test_killed_while_it_saves_it_loses_that_checkpoint_only(event, path, run, w
 
 
 @pytest.mark.parametrize(
-    "lives",
-    [(7,), *(pytest.param(lives, marks=pytest.mark.slow) for lives in ((1,), (5,), (2, 13, 22)))],
+    "kills",
+    [(7,), *(pytest.param(kills, marks=pytest.mark.slow) for kills in ((1,), (5,), (2, 13, 22)))],
 )
 def test_killed_between_two_steps_it_repeats_the_steps_since_its_checkpoint(
-    lives, small_folder, tmp_path
+    kills, small_folder, tmp_path
 ):
     run = tmp_path / "run"
-    for at in lives:
+    for at in kills:
         process = start(*command_line(small_folder, run, "--resume", **ENDLESS))
         interrupt(process, signal.SIGKILL, at=at, run=run)
         assert process.returncode == -signal.SIGKILL
