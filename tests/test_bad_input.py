@@ -254,11 +254,11 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--max-seq-length=7", "max_seq_length is 7; it must be 8 to 65535."),
-        ("--validation=0.9", "validation is 0.9; it must be 0.0 to 0.5."),
+        ("--max-seq-length=7", "--max-seq-length is 7; it must be 8 to 65535."),
+        ("--validation=0.9", "--validation is 0.9; it must be 0.0 to 0.5."),
         ("--num-shards=0", "--num-shards is 0; it must be 1 to 100000."),
         ("--workers=-1", "--workers is -1; give 0 (all cores) or more."),
-        ("--block-bytes=0", "block_bytes is 0; give at least 1."),
+        ("--block-bytes=0", "--block-bytes is 0; give at least 1."),
         (
             "--pairs=next",
             "Invalid value for '--pairs': 'next' is not one of 'segments', 'order', 'sentences', "
@@ -489,15 +489,19 @@ def test_where_no_more_can_be_written_nothing_is_half_written(
 @pytest.mark.parametrize(
     ("command", "option", "message"),
     [
-        ("shards", "--validation=nan", "validation is nan; it must be 0.0 to 0.5."),
+        ("shards", "--validation=nan", "--validation is nan; it must be 0.0 to 0.5."),
         ("shards", f"--seed={1 << 63}", "--seed is 9223372036854775808; it must be 0 to "),
         ("shards", "--random-token-prob=0.3", "sum to more than 1; lower one of them."),
         ("shards", "--masking=spans", "'spans' is not one of 'tokens', 'whole-words'."),
-        ("pretrain", "--learning-rate=nan", "learning_rate is nan; it must be more than 0 and fin"),
+        (
+            "pretrain",
+            "--learning-rate=nan",
+            "--learning-rate is nan; it must be more than 0 and fin",
+        ),
         ("pretrain", f"--seed={10**30}", "it must be 0 to 9223372036854775807."),
         ("pretrain", f"--batch-size={10**30}", "it must be 1 to 1048576."),
         ("pretrain", "--clip=inf", "--clip is inf; it must be 0 or more and finite."),
-        ("finetune", "--learning-rate=nan", "learning_rate is nan; it must be "),
+        ("finetune", "--learning-rate=nan", "--learning-rate is nan; it must be "),
         ("finetune", "--weight-decay=-1", "--weight-decay is -1.0; it must be 0 or more."),
     ],
 )
