@@ -125,16 +125,16 @@ $(CLASSIFIER)/report.json: $(RUN)/summary.json $(call if_changed,$(CLASSIFIER),$
 evaluate: $(RUN)/summary.json  ## evaluate RUN on the held-out examples
 	$(BIN)/clozeline evaluate $(RUN) $(SHARDS)
 
-# Known before hours of training: transformers has no other model.
-EXPORTABLE := bert-tiny bert-mini bert-small bert-medium bert-base bert-large modern-nano modern-mini modern-small modern-base
-export: $(if $(filter $(PRESET),$(EXPORTABLE)),$(EXPORTED)/config.json,not-exportable)  ## export RUN to a folder that transformers loads (PRESET bert-* or modern-*)
+# transformers has no other model; ONNX takes every preset.
+IN_TRANSFORMERS := bert-tiny bert-mini bert-small bert-medium bert-base bert-large modern-nano modern-mini modern-small modern-base
+export: $(if $(filter $(PRESET),$(IN_TRANSFORMERS)),$(EXPORTED)/config.json,$(RUN)-onnx/onnx.json)  ## export RUN for transformers (PRESET bert-* or modern-*) or, of other presets, as ONNX
 $(EXPORTED)/config.json: $(RUN)/summary.json
 	$(BIN)/clozeline export $(RUN) --out $(@D) $(replace)
 	@touch $@
 
-not-exportable:
-	@echo "transformers has no model like $(PRESET); train one of $(EXPORTABLE):" \
-	    "make export PRESET=bert-mini RUN=$(WORK)/bert-mini" >&2; exit 2
+$(RUN)-onnx/onnx.json: $(RUN)/summary.json
+	$(BIN)/clozeline export $(RUN) --format onnx --out $(@D) $(replace)
+	@touch $@
 
 wikipedia: $(READY)  ## download the English Wikipedia and build shards from it
 	$(MAKE) shards WORK=$(WORK)/wikipedia VOCAB=30522 LENGTH=128 \

@@ -141,8 +141,9 @@ def shards(
 ) -> None:
     """Build shards of masked examples from text.
 
-    A SOURCE is a path, glob or URL of Parquet, JSON lines, plain text, WikiExtractor output or a
-    MediaWiki dump; hf://DATASET?split=train; sample:articles?size=250MB; sample:reviews?rows=5000.
+    A SOURCE is a path, glob or URL of Parquet, JSON lines, CSV, TSV, plain text, WikiExtractor
+    output or a MediaWiki dump; hf://DATASET?split=train; sample:articles?size=250MB;
+    sample:reviews?rows=5000.
     Options of any SOURCE: "a.jsonl?text=title,content&limit=1000&repeat=2".
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.

@@ -305,11 +305,6 @@ def test_pooling_and_dropout_are_those_of_fine_tuning(
     metadata = json.loads((tmp_path / "out" / "classifier.json").read_text())
     assert metadata["pooling"] == "cls"
     assert metadata["model"]["hidden_dropout_prob"] == 0.0
-    # Classifiers of earlier versions do not name their pooling; it was [CLS].
-    del metadata["pooling"]
-    (tmp_path / "out" / "SHA256SUMS").unlink()
-    (tmp_path / "out" / "classifier.json").write_text(json.dumps(metadata))
-    assert load_classifier(tmp_path / "out").model.pooling == "cls"
 
 
 def test_muon_trains_another_classifier_which_a_rerun_tells_apart(

@@ -20,6 +20,7 @@ from clozeline.pipeline.common.errors import (
 )
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.packages import check_packages, missing_package
+from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.evaluation.cli import evaluate
 from clozeline.train.finetuning.cli import baseline, finetune
@@ -147,19 +148,41 @@ for command in (report, view, pretrain, average, evaluate, finetune, baseline, b
     help="`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU.",
     group="Model",
 )
-def predict(classifier: Path, texts: tuple[str, ...], **options: Any) -> None:
+@grouped_option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON lines with all probabilities.",
+    group="Output",
+)
+@grouped_option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write JSON lines with all probabilities to this file.",
+    group="Output",
+)
+def predict(
+    classifier: Path, texts: tuple[str, ...], as_json: bool, out: Path | None, **options: Any
+) -> None:
     """Classify texts, files or standard input.
 
     Prints one line per text: class, probability and text, separated by tabs; line ends are
-    shown as spaces. HF_DIR is a BertForSequenceClassification; with --text-pair it reads pairs.
+    shown as spaces. JSON has text, label, probability and probabilities. HF_DIR is a
+    BertForSequenceClassification; with --text-pair it reads pairs.
     """
     from clozeline.train.inference.predict import predict as run_prediction
 
     if not texts and not options["files"]:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
-    for prediction in run_prediction(classifier, texts, **options):
-        label, text = (" ".join(part.splitlines()) for part in (prediction.label, prediction.text))
-        click.echo(f"{label}\t{prediction.probability:.4f}\t{text}")
+    predictions = run_prediction(classifier, texts, **options)
+    if out is None:
+        for prediction in predictions:
+            click.echo(prediction.json() if as_json else prediction.line())
+        return
+    with whole_file(out) as file:
+        for prediction in predictions:
+            file.write(f"{prediction.json()}\n".encode())
+    click.echo(f"predictions: {as_given(out)}")
 
 
 @main.command(cls=Command, example="clozeline serve work/classifier --port 8000")

@@ -17,6 +17,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
+from clozeline.train.artifacts.loaded import check_finite, check_links
 
 PARTS = {
     "pooler": "pooler",
@@ -38,6 +39,7 @@ def load_model(folder: Path) -> tuple[HuggingFaceModel, Tokenizer]:
     Raises InputError if it is neither BERT nor ModernBERT, and for files that are missing, damaged
     or do not belong together.
     """
+    check_links(folder)
     check_sums(folder)
     with _as_input_error():
         config, tokenizer = read_huggingface_config(folder).model, read_tokenizer(folder)

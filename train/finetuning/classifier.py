@@ -24,6 +24,7 @@ from clozeline.train.artifacts.classifier_folder import (
     read_metadata,
 )
 from clozeline.train.artifacts.huggingface import load_model, longest_text
+from clozeline.train.artifacts.loaded import check_finite, check_links
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.finetuning.training_loop import predict_logits
 from clozeline.train.labelled.calibration import Floats, softmax
@@ -103,6 +104,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
     damaged or replaced.
     """
     metadata = read_metadata(folder)
+    check_links(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.digest != metadata["tokenizer_digest"]:
         raise InputError(
@@ -114,7 +116,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         model = BertForClassification(
             BertConfig.from_dict(metadata["model"]),
             len(metadata["names"]),
-            pooling=metadata.get("pooling", "cls"),  # older classifiers had no choice
+            pooling=metadata["pooling"],
         )
         model.load_state_dict(load_file(folder / MODEL))
     except (OSError, SafetensorError, RuntimeError, ValueError) as error:
@@ -122,6 +124,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
             f"{folder / MODEL} cannot be read ({one_line(error)}); rerun `clozeline finetune` "
             "with --overwrite."
         ) from error
+    check_finite(folder, model.state_dict())
     return Classifier(
         model=model.to(device).eval(),
         tokenizer=tokenizer,
@@ -129,7 +132,7 @@ def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Clas
         text=metadata["text"],
         text_pair=metadata["text_pair"],
         max_seq_length=metadata["max_seq_length"],
-        temperature=metadata.get("temperature", 1.0),
+        temperature=metadata["temperature"],
     )
 
 

@@ -68,6 +68,8 @@ def fill_with(
     if not 1 <= top <= tokenizer.vocab_size:
         raise InputError(f"top is {top}; it must be between 1 and {tokenizer.vocab_size:,}.")
     probabilities = masked_probabilities(model, ids, tokenizer.mask_id)
+    if not probabilities.isfinite().all():
+        raise InputError(f"the logits of {name} are not finite; its weights are unusable.")
     best, ids_of_best = probabilities.topk(top)  # each [P, top]
     guesses = [
         [Guess(tokenizer.shown_tokens[i], p) for i, p in zip(row_ids, row, strict=True)]

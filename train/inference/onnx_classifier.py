@@ -9,6 +9,7 @@ from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.loaded import check_links
 from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
 from clozeline.train.labelled.calibration import Floats, softmax
 from clozeline.train.labelled.encoding import Encoder, evaluation_batches
@@ -39,6 +40,7 @@ class OnnxClassifier:
 def load_onnx_classifier(folder: Path) -> OnnxClassifier:
     """The classifier of an ONNX folder. Raises InputError for a run or a damaged folder."""
     values = read_onnx_metadata(folder)
+    check_links(folder)
     check_sums(folder)
     if "names" not in values:
         raise InputError(f"{folder} is an exported run, not a classifier; export a classifier.")

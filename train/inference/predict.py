@@ -4,9 +4,11 @@ Texts are read one batch at a time, so standard input may be endless. Each line 
 classifier of text pairs, a tab separates the two; without a tab the second text is empty.
 """
 
+import json
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
@@ -46,11 +48,21 @@ TABLES = ("csv", "tsv", "json", "jsonl", "ndjson", "parquet")  # any other file 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The most probable class of a text."""
+    """The most probable class of a text, and the probability of each class."""
 
     text: str  # as given; a tab between the two texts of a pair
     label: str
     probability: float
+    probabilities: dict[str, float]
+
+    def line(self) -> str:
+        """Class, probability and text, as columns; line ends, and tabs in a class, are spaces."""
+        text = " ".join(self.text.splitlines())
+        return f"{' '.join(self.label.split())}\t{self.probability:.4f}\t{text}"
+
+    def json(self) -> str:
+        """All of it as a JSON object on one line."""
+        return json.dumps(asdict(self), ensure_ascii=False)
 
 
 def predict(
@@ -121,10 +133,13 @@ def _predictions(
 ) -> Iterator[Prediction]:
     for texts in batches:
         probabilities = classifier.classify(texts)
-        best = probabilities.argmax(1)
         lines = ("\t".join(row) for row in zip(*texts.columns, strict=True))
-        for line, row, label in zip(lines, probabilities, best.tolist(), strict=True):
-            yield Prediction(line, classifier.names[label], float(row[label]))
+        for line, row in zip(lines, probabilities.tolist(), strict=True):
+            if not all(map(math.isfinite, row)):
+                raise InputError(f"the classifier's probabilities of {line!r} are not finite.")
+            found = dict(zip(classifier.names, row, strict=True))
+            label = max(found, key=found.__getitem__)
+            yield Prediction(line, label, found[label], found)
 
 
 def _batches_of_file(

@@ -1,0 +1,97 @@
+"""What `predict` and `fill` print, and models that they refuse."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.checksums import SUMS
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.cli import main
+from clozeline.train.finetuning.classifier import load_classifier
+from clozeline.train.inference.fill import fill_with
+from clozeline.train.inference.predict import Prediction
+from tests.support.small_classifier import write_small_classifier
+from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+
+TOKENIZER = tokenizer_of("a", "b")
+
+
+@pytest.fixture
+def classifier(tmp_path: Path) -> Path:
+    return write_small_classifier(tmp_path / "classifier")
+
+
+def output_of(*words: object, code: int = 0) -> str:
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code == code, done.output
+    return done.stdout if code == 0 else done.stderr
+
+
+def test_all_probabilities_are_printed_or_written_as_json(classifier: Path, tmp_path: Path) -> None:
+    words = ("predict", classifier, "a cat", "a\tdog")
+    lines = output_of(*words, "--json")
+    assert output_of(*words, "--out", tmp_path / "x.jsonl") == f"predictions: {tmp_path}/x.jsonl\n"
+    assert (tmp_path / "x.jsonl").read_text() == lines
+    for line, text in zip(lines.splitlines(), ("a cat", "a\tdog"), strict=True):
+        found = json.loads(line)
+        assert found["text"] == text
+        assert sorted(found["probabilities"]) == ["<b>good</b>", "bad"]
+        assert sum(found["probabilities"].values()) == pytest.approx(1)
+        assert found["probability"] == max(found["probabilities"].values())
+        assert found["probability"] == found["probabilities"][found["label"]]
+
+
+def test_a_class_with_a_tab_does_not_shift_the_columns() -> None:
+    prediction = Prediction("one\ntext", "a\tclass\n", 0.5, {})
+    assert prediction.line() == "a class\t0.5000\tone text"
+
+
+def test_weights_that_are_not_finite_are_refused(classifier: Path, tmp_path: Path) -> None:
+    weights = load_file(classifier / "model.safetensors")
+    weights["classifier.bias"][0] = float("nan")
+    save_file(weights, classifier / "model.safetensors")
+    (classifier / SUMS).unlink()
+    message = "has weights that are not finite (classifier.bias); its training has diverged"
+    assert message in output_of("predict", classifier, "a", code=2)
+    model = BertForPretraining(one_layer(TOKENIZER, positions=8))
+    run = write_small_run(tmp_path / "run", model, TOKENIZER, max_seq_length=8)
+    pretrained = load_pretrained(run)
+    with torch.no_grad():
+        model.mlm_head.bias.fill_(float("inf"))
+    with pytest.raises(InputError, match=r"the logits of .*run are not finite"):
+        fill_with(pretrained, model, "a [MASK]", top=1, name=run)
+
+
+def test_links_out_of_a_model_folder_are_refused(classifier: Path, tmp_path: Path) -> None:
+    vocab = classifier / "tokenizer" / "vocab.txt"
+    inside = vocab.rename(classifier / "tokenizer" / "real.txt")
+    vocab.symlink_to(inside)
+    load_classifier(classifier)
+    vocab.unlink()
+    vocab.symlink_to(inside.rename(tmp_path / "passwd"))
+    with pytest.raises(InputError, match=r"vocab\.txt is a link to .*passwd, outside of the model"):
+        load_classifier(classifier)
+    cached = tmp_path / "snapshots" / "5f2c"
+    cached.parent.mkdir()
+    load_classifier(classifier.rename(cached))  # as the hub's cache links to its blobs
+
+
+@pytest.mark.slow
+def test_an_error_right_after_a_table_ends_with_2_every_time(tmp_path: Path) -> None:
+    """A thread of Arrow that still held a Python stream aborted one such process in five."""
+    folder = write_small_classifier(tmp_path / "pairs", text_pair="second")
+    (tmp_path / "x.csv").write_text("text,label\na cat,1\n" * 5)
+    line = [sys.executable, "-m", "clozeline", "predict", str(folder), "--file"]
+    codes = [
+        subprocess.run([*line, str(tmp_path / "x.csv")], capture_output=True).returncode
+        for _ in range(30)
+    ]
+    assert codes == [2] * 30
