@@ -17,7 +17,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer, read_tokenizer_config
-from clozeline.train.artifacts.loaded import check_finite, check_links
+from clozeline.train.artifacts.model_links import check_links
 
 PARTS = {
     "pooler": "pooler",

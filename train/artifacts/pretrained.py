@@ -13,7 +13,6 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.huggingface import load_model, longest_text
-from clozeline.train.artifacts.loaded import check_finite
 from clozeline.train.artifacts.partial_folder import restore_folder
 from clozeline.train.artifacts.run import load_run
 
@@ -53,7 +52,6 @@ def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
         )
     if kind == "run":
         config, tokenizer, weights = load_run(folder)
-        check_finite(folder, weights)
         return Pretrained(
             model=config.model,
             tokenizer=tokenizer,

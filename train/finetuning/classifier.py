@@ -16,6 +16,7 @@ from clozeline.pipeline.common.checksums import check_sums, write_sums
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.classifier_folder import (
     CLASSIFIER,
     MODEL,
@@ -24,7 +25,7 @@ from clozeline.train.artifacts.classifier_folder import (
     read_metadata,
 )
 from clozeline.train.artifacts.huggingface import load_model, longest_text
-from clozeline.train.artifacts.loaded import check_finite, check_links
+from clozeline.train.artifacts.model_links import check_links
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from clozeline.train.finetuning.training_loop import predict_logits
 from clozeline.train.labelled.calibration import Floats, softmax

@@ -1,9 +1,6 @@
-"""What every model must pass when it is loaded for use: its own files, and finite weights."""
+"""Whether the files of a model are its own."""
 
-from collections.abc import Mapping
 from pathlib import Path
-
-from torch import Tensor
 
 from clozeline.pipeline.common.errors import InputError
 
@@ -21,14 +18,4 @@ def check_links(folder: Path) -> None:
             raise InputError(
                 f"{path} is a link to {path.resolve()}, outside of the model's folder; copy the "
                 "file there if that is what you want."
-            )
-
-
-def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raises InputError, with the first name, for weights that are infinite or not numbers."""
-    for name, value in weights.items():
-        if value.is_floating_point() and not value.isfinite().all():
-            raise InputError(
-                f"{folder} has weights that are not finite ({name}); its training has diverged, so "
-                "use an earlier checkpoint or train again with a smaller --learning-rate."
             )
