@@ -77,6 +77,7 @@ def write_folder(folder: Path, found: FinetuneReport) -> Path:
     (folder / "report.json").write_text(json.dumps(found.to_dict()))
     (folder / PREDICTIONS).write_text(PREDICTED.csv())
     metadata = {"model": {}, "names": [], "max_seq_length": 8, "job": {"epochs": "auto"}}
+    metadata |= {"pooling": "mean", "temperature": 1.0}
     (folder / "classifier.json").write_text(json.dumps(metadata))
     return folder
 

@@ -30,6 +30,7 @@ CLASSIFIER, MODEL, REPORT, TOKENIZER = (
     "report.json",
     "tokenizer",
 )
+METADATA = ("model", "names", "max_seq_length", "pooling", "temperature", "job")
 RESULTS, JOB = "results", "job.json"
 RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 #: Patterns of what `clozeline finetune` and `clozeline report` write.
@@ -42,7 +43,7 @@ OWN_FILES = (
 
 def read_metadata(folder: Path) -> dict[str, Any]:
     """The content of classifier.json. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, CLASSIFIER, ("model", "names", "max_seq_length", "job"))
+    return _read_json(folder, CLASSIFIER, METADATA)
 
 
 def read_report(folder: Path) -> dict[str, Any]:
