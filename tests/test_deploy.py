@@ -24,6 +24,7 @@ from tests.test_docs import parse as parse_line
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"
 LAUNCH, PRETRAIN, SLURM = (DEPLOY / name for name in ("launch.py", "pretrain.sh", "slurm.sh"))
+SLURM_SHARDS = DEPLOY / "slurm-shards.sh"
 DOCKERFILES = sorted(DEPLOY.glob("*.Dockerfile"))
 SERVICE, TRAINING = yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())
 (SHARDS,) = yaml.safe_load_all((DEPLOY / "kubernetes-shards.yaml").read_text())
@@ -222,12 +223,28 @@ def test_slurm_requeues_a_job_that_was_stopped(programs, code, requeued):
     assert (arguments.nnodes, given["preset"]) == ("2", "bert-large")
 
 
-@pytest.mark.parametrize("path", [PRETRAIN, SLURM, LAUNCH], ids=lambda path: path.name)
+@pytest.mark.parametrize(("code", "requeued"), [(0, False), (1, False), (2, False), (75, True)])
+def test_slurm_requeues_an_element_that_waited_in_vain(programs, code, requeued):
+    scontrol, given = programs / "scontrol.log", programs / "given"
+    add(programs, "scontrol", f'echo "$@" >> {scontrol}')
+    add(programs, "clozeline", f"printf '%s\\0' clozeline \"$@\" > {given}; exit $CODE")
+    element = {"SLURM_ARRAY_JOB_ID": "70123", "SLURM_ARRAY_TASK_ID": "7"}
+    words = ("a b.jsonl", "--tokenizer", "work/tokenizer", "--out", "work/shards")
+    assert run(programs, SLURM_SHARDS, *words, **element, CODE=str(code)).returncode == code
+    assert scontrol.exists() is requeued
+    assert not requeued or scontrol.read_text() == "requeue 70123_7\n"
+    params = parse(*given.read_text().split("\0")[:-1]).params
+    assert (params["sources"], params["task"]) == (("a b.jsonl",), "slurm")
+
+
+@pytest.mark.parametrize(
+    "path", [PRETRAIN, SLURM, SLURM_SHARDS, LAUNCH], ids=lambda path: path.name
+)
 def test_a_script_is_executable_and_its_example_is_one_that_is_taken(path):
     assert os.access(path, os.X_OK)
     (example,) = re.findall(rf"^[# ]+.*deploy/{path.name} (.+)$", path.read_text(), re.M)
     _, _, words = example.rpartition("clozeline pretrain ")
-    parse("clozeline", "pretrain", *shlex.split(words))
+    parse("clozeline", "shards" if path is SLURM_SHARDS else "pretrain", *shlex.split(words))
 
 
 @pytest.fixture
@@ -349,7 +366,10 @@ def test_the_grace_period_is_enough_for_a_checkpoint():
 def test_the_shards_job_is_a_command_that_is_taken():
     _, container = pod(SHARDS)
     assert "command" not in container, "the entry point of the image passes signals on"
-    parse(*container["args"])
+    params = parse(*container["args"]).params
+    spec = SHARDS["spec"]
+    assert params["task"] == f"$(JOB_COMPLETION_INDEX)/{spec['completions']}"
+    assert (spec["completionMode"], spec["parallelism"]) == ("Indexed", spec["completions"])
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["metadata"]["name"])
@@ -362,8 +382,7 @@ def test_exit_codes_mean_to_kubernetes_what_they_mean_here(job):
             codes = rule["onExitCodes"]
             assert (codes["containerName"], codes["operator"]) == (container["name"], "In")
             actions |= dict.fromkeys(codes["values"], rule["action"])
-    stopped = {STOPPED: "Ignore"} if job is TRAINING else {}  # only training stops and continues
-    assert actions == {InputError.exit_code: "FailJob", **stopped}
+    assert actions == {InputError.exit_code: "FailJob", STOPPED: "Ignore"}
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job["metadata"]["name"])

@@ -10,12 +10,12 @@ import pytest
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
+from clozeline.pipeline.job.digests import sources_digest
 from clozeline.pipeline.job.job import (
     JobOptions,
     _error_of_a_worker,
     build_shards,
     local_runner,
-    sources_digest,
 )
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer

@@ -1,6 +1,5 @@
 """The pretraining config: everything but the shards and the architecture."""
 
-import re
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self
 
@@ -13,6 +12,7 @@ from clozeline.pipeline.common.config_checks import (
     check_fraction,
     check_positive,
     check_types,
+    seconds,
 )
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size
@@ -26,7 +26,6 @@ Auto = Literal["auto"]
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
-SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 RECIPE = "the preset's recipe"
 
 
@@ -276,14 +275,3 @@ RECIPE_FIELDS = chosen_fields(PretrainConfig)
 def _neighbours(size: int, divisor: int) -> str:
     below = size // divisor * divisor
     return f"{below} or {below + divisor}" if below else str(divisor)
-
-
-def seconds(time: str, *, name: str) -> float:
-    """ "1h30m" -> 5400.0. Raises ValueError, naming the option, for anything else or no time."""
-    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", time)
-    if "".join(map("".join, parts)) != time or not parts:
-        raise ValueError(f"{name} is {time!r}; give a time such as 90s, 30m, 1h30m or 2d.")
-    total = sum(float(number) * SECONDS[unit] for number, unit in parts)
-    if total <= 0:
-        raise ValueError(f"{name} is {time!r}; it must be more than 0.")
-    return total

@@ -4,10 +4,13 @@ check_between("validation", 0.9, 0.0, 0.5)  ->  validation is 0.9; it must be 0.
 """
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def check_between(name: str, found: float, low: float, high: float) -> None:
@@ -32,6 +35,17 @@ def check_fraction(name: str, found: float) -> None:
     """In [0, 1)."""
     if not 0 <= found < 1:
         raise ValueError(f"{name} is {found}; it must be at least 0 and below 1.")
+
+
+def seconds(time: str, *, name: str, zero: bool = False) -> float:
+    """ "1h30m" -> 5400.0. Raises ValueError, naming the option, for anything else or no time."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", time)
+    if "".join(map("".join, parts)) != time or not parts:
+        raise ValueError(f"{name} is {time!r}; give a time such as 90s, 30m, 1h30m or 2d.")
+    total = sum(float(number) * SECONDS[unit] for number, unit in parts)
+    if total <= 0 and not zero:
+        raise ValueError(f"{name} is {time!r}; it must be more than 0.")
+    return total
 
 
 def check_choices(config: object) -> None:

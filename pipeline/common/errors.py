@@ -3,7 +3,8 @@
     0   done
     1   the job or the training failed on the way, or a check reported findings
     2   usage: an option or an input is wrong
-    75  stopped on request; the same command with --resume continues (EX_TEMPFAIL, sysexits.h)
+    75  not finished: stopped on request, or waited for others in vain; the same command, of a run
+        with --resume, continues (EX_TEMPFAIL, sysexits.h)
 
 A broken invariant of our own is an `AssertionError` and ends with its traceback.
 """
@@ -11,7 +12,7 @@ A broken invariant of our own is an `AssertionError` and ends with its traceback
 import errno
 import os
 
-STOPPED = 75  #: exit code of a run that was asked to stop and saved a checkpoint
+STOPPED = 75  #: exit code of what is not finished and can be continued
 
 
 class ClozelineError(Exception):
@@ -42,6 +43,12 @@ class StoreError(ClozelineError):
 
 class JobFailedError(ClozelineError):
     """The job failed on the way; what is finished stays."""
+
+
+class UnfinishedError(ClozelineError):
+    """Other tasks of a job have something to do before this one can go on."""
+
+    exit_code = STOPPED
 
 
 class CheckFailedError(ClozelineError):

@@ -20,33 +20,38 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common import errors
+from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.digests import job_digest, sources_digest
 from clozeline.pipeline.job.job_log import LOG, log_file, logging_to
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
+    TASKS,
     check_folder,
     finished_dataset,
+    is_of_tasks,
     prepare_folders,
     remove_leftovers,
 )
 from clozeline.pipeline.job.phases import Phase, phases
 from clozeline.pipeline.job.progress import Progress, show_progress
-from clozeline.pipeline.job.steps import make_splitter
+from clozeline.pipeline.job.steps import Steps, make_splitter
+from clozeline.pipeline.job.tasks import Task, run_task
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
@@ -60,6 +65,17 @@ class JobOptions:
     """How the work is done; none of this changes a shard."""
 
     workers: int = option(0, "Worker processes on this machine; 0 uses every core.", group="Job")
+    task: str | None = option(
+        None,
+        "Do share I of N of the job, in one process and without Beam: 0/N to N-1/N, or `slurm` for "
+        "the element of a job array.",
+        group="Job",
+    )
+    wait: str = option(
+        "10m",
+        "With --task: exit with code 75 when other tasks have finished nothing for this long.",
+        group="Job",
+    )
     block_bytes: int = option(
         BLOCK_BYTES, "Bytes of text per block, the unit of work and retry.", group="Job"
     )
@@ -84,6 +100,11 @@ class JobOptions:
             raise ValueError(f"workers is {self.workers}; give 0 (all cores) or more.")
         if self.block_bytes < 1:
             raise ValueError(f"block_bytes is {self.block_bytes}; give at least 1.")
+        seconds(self.wait, name="wait", zero=True)
+        if self.task is not None and Task.parse(self.task) and self.workers > 1:
+            raise ValueError(
+                f"a task is one process, and workers is {self.workers}; use more tasks."
+            )
 
 
 def build_shards(
@@ -108,10 +129,16 @@ def build_shards(
     keep_cache = options.token_cache is not None
     with naming_store(out_dir):
         check_folder(context)
-        if not options.overwrite and (manifest := finished_dataset(context)):
+        is_begun = bool(options.task) and is_of_tasks(context, job_digest(context))
+        if (is_begun or not options.overwrite) and (manifest := finished_dataset(context)):
             remove_leftovers(context, keep_cache=keep_cache)
             return manifest, False
     make_splitter(tokenizer)  # its Punkt parameters may be missing or invalid
+    if options.task:
+        if beam_args:
+            raise InputError("a task runs without Beam; leave out -- and what follows it.")
+        is_new = _run_as_task(sources, blocks, context, tokenizer, options)
+        return read_manifest(out_dir), is_new
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
     run_graph = _checked_runner(args)  # before anything is removed
@@ -119,9 +146,29 @@ def build_shards(
         prepare_folders(context, tokenizer)
         progress = Progress.of(blocks, context)
         _run(run_graph, blocks, context, progress)
-        _write_job(progress, sources, args, blocks, started)
+        measured = _measured(progress, args, blocks, started)
+        _add_to_job(context, _described(sources, blocks, context) | measured)
         remove_leftovers(context, keep_cache=keep_cache)
         return read_manifest(out_dir), True
+
+
+def _run_as_task(
+    sources: Sequence[str],
+    blocks: Sequence[Block],
+    context: JobContext,
+    tokenizer: Tokenizer,
+    options: JobOptions,
+) -> bool:
+    """Do a share of the job; return, when all are done, whether this task has finished it."""
+    assert options.task
+    task, digest = Task.parse(options.task), job_digest(context)
+    described = {TASKS: digest, **_described(sources, blocks, context)}
+    prepare = partial(prepare_folders, context, tokenizer, tasks=described)
+    wait = seconds(options.wait, name="wait", zero=True)
+    with naming_store(context.out_dir), shared_folder(context.out_dir, digest, prepare):
+        is_last = run_task(task, phases(blocks, context), Steps(context), wait=wait)
+        remove_leftovers(context, keep_cache=options.token_cache is not None)
+    return is_last
 
 
 def plan_shards(
@@ -183,43 +230,6 @@ def job_context(
         allow_truncated=options.allow_truncated,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
     ).reading(blocks)
-
-
-def sources_digest(blocks: Sequence[Block]) -> str:
-    """A digest of the files that the blocks are cut from, whatever their order and the block size.
-
-    A local file counts by name, size and modification time, in whatever folder; a URL as a whole.
-    """
-    files: dict[tuple[str, ...], list[Block]] = {}
-    for block in blocks:
-        key = (block.path, block.format, block.version, block.query)
-        files.setdefault(key, []).append(block)
-    found = sorted(
-        [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]
-        for (path, format, version, query), parts in files.items()
-    )
-    return blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
-
-
-def _extent(blocks: Sequence[Block]) -> list[int]:
-    """How much of a file was read, in numbers that do not depend on the size of blocks.
-
-    [0, 5), [5, 9), [12, 20)  ->  0, 9, 12, 20
-    """
-    if any(block.documents is not None for block in blocks):
-        return [min(block.start for block in blocks), sum(block.text_bytes for block in blocks)]
-    ranges: list[list[int]] = []
-    for start, stop in sorted((block.start, block.stop) for block in blocks):
-        joined = next((known for known in ranges if known[1] == start), None)
-        if joined:
-            joined[1] = stop
-        else:
-            ranges.append([start, stop])
-    return [bound for known in sorted(ranges) for bound in known]
-
-
-def _portable_name(path: str) -> str:
-    return Path(path).name if Path(path).is_absolute() else path
 
 
 def local_runner(workers: int) -> list[str]:
@@ -306,31 +316,37 @@ def _last_line(text: str) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _write_job(
-    progress: Progress,
-    sources: Sequence[str],
-    beam_args: list[str],
-    blocks: list[Block],
-    started: float,
-) -> None:
-    """Add what this process knows to what the last step of the graph wrote."""
-    path = progress.context.out_dir / JOB
+def _measured(
+    progress: Progress, beam_args: list[str], blocks: Sequence[Block], started: float
+) -> dict[str, Any]:
+    """What the process that started Beam has measured."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    seconds = time.time() - started
+    elapsed = time.time() - started
     text_bytes = sum(block.text_bytes for block in blocks)
-    values: dict[str, Any] = {
-        "sources": list(sources),
-        "blocks": len(blocks),
-        "shards": len(progress.shards),
-        "text_bytes": text_bytes,
+    return {
         "rejected": progress.rejected,
         "beam_args": beam_args,
-        "seconds": round(seconds, 2),
+        "seconds": round(elapsed, 2),
         "cpu_seconds": round(sum(u.ru_utime + u.ru_stime for u in usage), 2),
-        "megabytes_per_second": round(text_bytes / seconds / 1e6, 3),
+        "megabytes_per_second": round(text_bytes / elapsed / 1e6, 3),
         "peak_memory_megabytes": progress.peak_memory // 1_000_000,
+    }
+
+
+def _described(
+    sources: Sequence[str], blocks: Sequence[Block], context: JobContext
+) -> dict[str, Any]:
+    return {
+        "sources": list(sources),
+        "blocks": len(blocks),
+        "shards": len(context.buckets),
+        "text_bytes": sum(block.text_bytes for block in blocks),
         "host": platform.node(),
         "python": sys.version.split()[0],
     }
-    values |= json.loads(path.read_bytes())
-    write_json(path, values)
+
+
+def _add_to_job(context: JobContext, values: dict[str, Any]) -> None:
+    """Add what this process knows to what the last phase wrote."""
+    path = context.out_dir / JOB
+    write_json(path, values | json.loads(path.read_bytes()))

@@ -91,22 +91,38 @@ def finished_dataset(context: JobContext) -> Manifest | None:
     return manifest if _is_whole(context, manifest) else None
 
 
-def prepare_folders(context: JobContext, tokenizer: Tokenizer) -> None:
-    """Make the folders of the job, and remove what another config left there."""
+def is_of_tasks(context: JobContext, digest: str) -> bool:
+    """Whether tasks of the job with this digest were the last to begin in the folder."""
+    return bool(_read_json(context, JOB).get(TASKS) == digest)
+
+
+def prepare_folders(
+    context: JobContext, tokenizer: Tokenizer, *, tasks: dict[str, Any] | None = None
+) -> None:
+    """Make the folders of the job, and remove what another config left there.
+
+    With `tasks`, what job.json says of the job, only its first task removes anything, and then all
+    shards: the others take a shard that exists for one of this job.
+    """
     make_folder(context.out_dir)
     make_folder(context.cache_dir)
+    if tasks and is_of_tasks(context, tasks[TASKS]):
+        return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
-    owned = _owned_shards(context)
-    for name in (MANIFEST, LOG, REJECTED, *sorted(owned - wanted)):
+    gone = _owned_shards(context) - (set() if tasks else wanted)
+    for name in (MANIFEST, LOG, REJECTED, *sorted(gone)):
         (context.out_dir / name).unlink(missing_ok=True)
     start = {"clozeline": version("clozeline"), "files": sorted(wanted)}
-    write_json(context.out_dir / JOB, start)
+    write_json(context.out_dir / JOB, start)  # before anything else: the folder is a job's
     folder = context.out_dir / TOKENIZER
     if not _has_tokenizer(context):
         remove_files(folder, TOKENIZER_FILES)
     tokenizer.save(folder, max_seq_length=context.config.max_seq_length)
+    if tasks:
+        write_json(context.out_dir / JOB, start | tasks)
 
 
+TASKS = "tasks"  #: key of job.json: the digest of the job whose tasks work in the folder
 CACHE = ".cache"  #: the token cache of a job without --token-cache
 
 

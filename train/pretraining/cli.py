@@ -17,9 +17,10 @@ from clozeline.pipeline.commandline.config_options import (
 )
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.config import RECIPE_FIELDS, PretrainConfig, seconds
+from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,

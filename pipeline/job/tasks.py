@@ -1,0 +1,134 @@
+"""`clozeline shards --task I/N`: a share of a job, without Beam and without a coordinator.
+
+    12 blocks, --task 1/3    tokenizes blocks 1, 4, 7, 10; waits for the other tasks' blocks;
+                             builds shards 1, 4, ...; waits; writes the manifest
+
+A task works through the phases that Beam's graph has, and sees by the names of files what the other
+tasks have done. Any number of tasks give the same bytes, in any order, some of them twice.
+"""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from clozeline.pipeline.common.errors import UnfinishedError
+from clozeline.pipeline.common.paths import AnyPath, names_in
+from clozeline.pipeline.job.out_folder import finished_dataset
+from clozeline.pipeline.job.phases import Phase
+from clozeline.pipeline.job.steps import Steps
+
+POLL_SECONDS: Final = 2.0
+POLL_SHARE: Final = 0.05  #: most of its time that a waiting task spends listing files
+SLURM: Final = tuple(f"SLURM_ARRAY_TASK_{name}" for name in ("ID", "MIN", "MAX", "STEP", "COUNT"))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One of `count` tasks, counted from 0."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str, environment: Mapping[str, str] = os.environ) -> Self:
+        """ "2/4" -> (2, 4); "slurm": from the variables of a job array.
+
+        Raises ValueError for anything else.
+        """
+        if text == "slurm":
+            return cls._of_slurm(environment)
+        if not re.fullmatch(r"\d+/\d+", text, re.ASCII):
+            raise ValueError(f"task is {text!r}; give I/N, from 0/N to N-1/N, or slurm.")
+        index, count = map(int, text.split("/"))
+        if not index < count:
+            last = f", {count - 1}/{count} is the last" if count else ""
+            raise ValueError(f"task is {text}; tasks are counted from 0{last}.")
+        return cls(index, count)
+
+    @classmethod
+    def _of_slurm(cls, environment: Mapping[str, str]) -> Self:
+        missing = [name for name in SLURM if not environment.get(name, "").isdecimal()]
+        if missing:
+            raise ValueError(
+                f"task is slurm, but {missing[0]} is not set; start it with sbatch --array."
+            )
+        number, first, last, step, count = (int(environment[name]) for name in SLURM)
+        if (last - first) // step + 1 != count:
+            raise ValueError(
+                f"task is slurm, but the array has {count} of the tasks {first} to {last}; give "
+                "sbatch --array=0-N, or --task I/N."
+            )
+        return cls((number - first) // step, count)
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def owner_of(self, number: int, phase: Phase) -> int:
+        """The index of the task that does an item; what is a single one, every task does."""
+        return number % self.count if len(phase.items) > 1 else self.index
+
+
+def run_task(task: Task, phases: Sequence[Phase], steps: Steps, *, wait: float) -> bool:
+    """Do a task's share of each phase; return, when the data set is finished, whether it did that.
+
+    Raises UnfinishedError when other tasks have finished nothing for `wait` seconds and something
+    of theirs is missing, and whatever a step raises.
+    """
+    if finished_dataset(steps.context):
+        return False
+    try:
+        for phase in phases:
+            _run_phase(task, phase, steps, wait)
+    except Exception:
+        # Another task may have finished, and removed the token cache while this one worked.
+        if finished_dataset(steps.context):
+            return False
+        raise
+    return True
+
+
+def _run_phase(task: Task, phase: Phase, steps: Steps, wait: float) -> None:
+    """Do the share, and wait until the phase is complete."""
+    todo = [n for n in range(len(phase.items)) if task.owner_of(n, phase) == task.index]
+    files: list[list[AnyPath]] = []
+    missing, since = None, time.monotonic()
+    while missing != []:
+        for number in todo:
+            phase.work(steps, phase.items[number])
+        files = files or [phase.files(steps, item) for item in phase.items]
+        started, before = time.monotonic(), missing
+        missing = _without_files(files)
+        done = f"{len(files) - len(missing)} of {len(files)} {phase.done}"
+        if missing and (started - since >= wait or finished_dataset(steps.context)):
+            others = sorted({task.owner_of(number, phase) for number in missing})
+            raise UnfinishedError(
+                f"{done}; the others are those of task {_listed(others, task.count)}. Run what is "
+                "missing, and this task again."
+            )
+        if missing != before:
+            print(f"task {task}: {done}", file=sys.stderr, flush=True)
+            since = started
+        todo = [n for n in missing if task.owner_of(n, phase) == task.index]
+        if missing and not todo:
+            time.sleep(max(POLL_SECONDS, (time.monotonic() - started) / POLL_SHARE))
+
+
+def _without_files(files: Sequence[Sequence[AnyPath]]) -> list[int]:
+    """The numbers of the items that miss a file."""
+    folders = {path.parent for paths in files for path in paths}
+    found = {folder: names_in(folder) for folder in folders}
+    return [
+        number
+        for number, paths in enumerate(files)
+        if not all(path.name in found[path.parent] for path in paths)
+    ]
+
+
+def _listed(indexes: Sequence[int], count: int) -> str:
+    """The first few, as options: "1/7, 4/7 and 2 more"."""
+    shown = ", ".join(f"{index}/{count}" for index in indexes[:5])
+    return f"{shown} and {len(indexes) - 5} more" if indexes[5:] else shown

@@ -1,0 +1,228 @@
+"""Tasks of a job: any number, in any order, twice, killed: the same bytes, or exit code 75."""
+
+import os
+import random
+import shutil
+import subprocess
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clozeline.pipeline.common.errors import STOPPED, InputError, UnfinishedError
+from clozeline.pipeline.common.shared_lock import shared_folder
+from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.job import JobOptions
+from clozeline.pipeline.job.tasks import Task
+from tests.support.small_jobs import (
+    COMMAND,
+    ROOT,
+    clozeline,
+    identities,
+    no_survivors,
+    shard_digests,
+)
+from tests.test_job import OPTIONS, shards
+from tests.test_resume_shards import Job, job
+from tests.test_steps import CONFIG
+
+__all__ = ["job"]  # the fixture
+
+
+def task(text, **values):
+    """Options of a task that does not wait."""
+    return JobOptions(block_bytes=2000, task=text, wait="0s", **values)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A job without tasks."""
+    folder = tmp_path_factory.mktemp("whole")
+    shards(folder, options=replace(OPTIONS, block_bytes=2000))
+    return folder
+
+
+@pytest.fixture
+def work(whole, tmp_path):
+    """The same source and tokenizer, and no data set."""
+    return shutil.copytree(whole, tmp_path / "work", ignore=shutil.ignore_patterns("out"))
+
+
+def until_finished(folder, tasks, **more):
+    """Run the tasks again and again, each alone; the number of calls."""
+    for number in range(1, 100):
+        try:
+            shards(folder, options=task(tasks[number % len(tasks)]), **more)
+        except UnfinishedError:
+            continue
+        return number
+    raise AssertionError("never finished")
+
+
+def assert_same(out, finished):
+    """The same data set, and nothing else in the folder."""
+    assert shard_digests(out) == shard_digests(finished)
+    assert (out / MANIFEST).read_bytes() == (finished / MANIFEST).read_bytes()
+    names = {path.name for path in finished.iterdir()} - {"job.log"}
+    assert {path.name for path in out.iterdir()} == names
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_any_number_of_tasks_in_any_order_gives_the_bytes_of_one_job(count, work, whole):
+    tasks = [f"{index}/{count}" for index in range(count)] * 2
+    random.Random(count).shuffle(tasks)
+    assert until_finished(work, tasks) <= 3 * len(tasks)
+    assert_same(work / "out", whole / "out")
+    before = identities(list((work / "out").iterdir()))
+    assert shards(work, options=task(tasks[0]))[1] is False  # once more
+    assert identities(list((work / "out").iterdir())) == before
+
+
+def test_numbers_of_tasks_can_be_mixed(work, whole):
+    until_finished(work, ["0/2", "2/3", "1/2", "5/7"])
+    assert_same(work / "out", whole / "out")
+
+
+def test_a_missing_task_is_named(work, whole):
+    message = (
+        r"^7 of 11 blocks tokenized; the others are those of task 1/3\. Run what is missing, and "
+        r"this task again\.$"
+    )
+    with pytest.raises(UnfinishedError, match=r"are those of task 1/3, 2/3\."):
+        shards(work, options=task("0/3"))
+    with pytest.raises(UnfinishedError, match=message):
+        shards(work, options=task("2/3"))
+    assert not (work / "out" / MANIFEST).exists()
+    until_finished(work, ["0/1"])  # a task of another number does it all
+    assert_same(work / "out", whole / "out")
+
+
+def test_a_shard_of_another_job_is_not_taken_for_one_of_this(work, whole):
+    kept = {"token_cache": work / "cache"}
+    shards(work, options=task("0/1", **kept))  # its records are in the kept token cache
+    shards(work, replace(CONFIG, seed=1), task("0/1", overwrite=True, **kept))
+    with pytest.raises(UnfinishedError, match="shards built; the others are those of task 0/2"):
+        shards(work, options=task("1/2", overwrite=True, **kept))
+    shards(work, options=task("0/2", overwrite=True, **kept))
+    assert_same(work / "out", whole / "out")
+    assert not shards(work, options=task("1/2", overwrite=True, **kept))[1]
+
+
+def test_a_shard_that_is_lost_is_built_again(work, whole):
+    kept = {"token_cache": work / "cache"}
+    shards(work, options=task("0/1", **kept))
+    (work / "out" / "train-00001-of-00003.arrow").unlink()
+    with pytest.raises(UnfinishedError, match=r"^3 of 4 shards built; the others .* task 1/2"):
+        shards(work, options=task("0/2", **kept))
+    shards(work, options=task("1/2", **kept))
+    assert_same(work / "out", whole / "out")
+
+
+def test_tasks_in_a_store(work, whole):
+    from upath import UPath
+
+    out = UPath("memory://tasks")
+    until_finished(work, ["2/3", "0/3", "1/3"], out_dir=out)
+    names = [path.name for path in (whole / "out").glob("*-of-*.arrow")]
+    assert names
+    for name in (*names, MANIFEST):
+        assert (out / name).read_bytes() == (whole / "out" / name).read_bytes()
+    assert not (out / ".cache").exists()
+
+
+# ---- one job in a folder -----------------------------------------------------------------------
+
+
+def test_tasks_of_one_job_share_the_folder_and_another_job_is_refused(work):
+    with pytest.raises(UnfinishedError):
+        shards(work, options=task("0/2"))
+    calls = []
+    with shared_folder(work / "out", "one", lambda: calls.append(1)):
+        with shared_folder(work / "out", "one", lambda: calls.append(2)):
+            pass
+        with pytest.raises(InputError, match=r"out is in use by another job: process \d+ on "):
+            shards(work, options=task("1/2"))
+        with pytest.raises(InputError, match=rf"out is in use by process {os.getpid()} on "):
+            shards(work)
+    assert calls == [1]
+    assert not (work / "out" / ".lock").exists()
+    until_finished(work, ["0/2", "1/2"])
+
+
+# ---- processes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", [r"os.rename \.tokens$ 2", r"open train-.*\.partial$ 1"])
+def test_tasks_as_processes_one_killed_one_doubled(moment: str, job: Job, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with ExitStack() as running:
+
+        def start(text: str) -> subprocess.Popen[str]:
+            line = [*COMMAND, *job.line(out, f"--task={text}")]
+            process = subprocess.Popen(line, cwd=ROOT, text=True, start_new_session=True)
+            running.enter_context(no_survivors(process.pid))
+            return process
+
+        others = [start("0/3"), start("2/3")]
+        with job.killed_at(moment, out, "--task=1/3"):
+            again = [start("1/3"), start("1/3")]
+        assert [process.wait(120) for process in (*others, *again)] == [0, 0, 0, 0]
+    assert_same(out, job.finished)
+
+
+def test_a_task_alone_exits_75_with_one_line(job: Job, tmp_path: Path) -> None:
+    done = clozeline(*job.line(tmp_path / "out", "--task=1/2", "--wait=0s"))
+    assert (done.returncode, done.stdout) == (STOPPED, "")
+    assert done.stderr == (
+        "Error: 6 of 12 blocks tokenized; the others are those of task 0/2. Run what is missing, "
+        "and this task again.\n"
+    )
+
+
+# ---- values ------------------------------------------------------------------------------------
+
+SLURM = {"ID": "9", "MIN": "5", "MAX": "11", "STEP": "2", "COUNT": "4"}
+
+
+def slurm(**changes):
+    values = {name: value for name, value in (SLURM | changes).items() if value}
+    return {f"SLURM_ARRAY_TASK_{name}": value for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "environment", "found"),
+    [("0/1", {}, Task(0, 1)), ("11/12", {}, Task(11, 12)), ("slurm", slurm(), Task(2, 4)),
+     ("slurm", slurm(ID="0", MIN="0", MAX="3", STEP="1"), Task(0, 4))],
+)  # fmt: skip
+def test_a_task_is_given_or_read_from_slurm(text, environment, found):
+    assert Task.parse(text, environment) == found
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": "4/4"}, r"^task is 4/4; tasks are counted from 0, 3/4 is the last\.$"),
+        ({"task": "0/0"}, r"^task is 0/0; tasks are counted from 0\.$"),
+        ({"task": "1of4"}, r"^task is '1of4'; give I/N, from 0/N to N-1/N, or slurm\.$"),
+        ({"task": "-1/4"}, r"^task is '-1/4'; give"),
+        ({"task": "slurm"}, r"^task is slurm, but SLURM_ARRAY_TASK_ID is not set; start it with"),
+        ({"task": "0/4", "workers": 2}, r"^a task is one process, and workers is 2; use more"),
+        ({"wait": "soon"}, r"^wait is 'soon'; give a time such as 90s"),
+    ],
+)
+def test_values_that_cannot_be(values, message, monkeypatch):
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    with pytest.raises(ValueError, match=message):
+        JobOptions(**values)
+
+
+def test_an_array_with_gaps_is_refused():
+    with pytest.raises(ValueError, match=r"the array has 3 of the tasks 5 to 11; give"):
+        Task.parse("slurm", slurm(COUNT="3"))
+
+
+def test_options_for_beam_are_refused(work):
+    with pytest.raises(InputError, match=r"^a task runs without Beam; leave out -- and what"):
+        shards(work, options=task("0/1"), beam_args=["--runner=FlinkRunner"])
+    assert not (work / "out").exists()
