@@ -10,7 +10,7 @@ import pytest
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
-from clozeline.pipeline.job.digests import sources_digest
+from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.job.job import (
     JobOptions,
     _error_of_a_worker,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.job.job import sources_digest
+from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table

@@ -7,13 +7,9 @@ OUT/job.json, OUT/job.log            how it went: times, runner, traceback
 OUT/manifest.json                    last of all
 """
 
-import json
 import math
 import os
-import platform
 import re
-import resource
-import sys
 import tempfile
 import time
 import traceback
@@ -21,23 +17,27 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
-from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.digests import job_digest, sources_digest
-from clozeline.pipeline.job.job_log import LOG, log_file, logging_to
+from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.job.context import JobContext, job_digest, sources_digest
+from clozeline.pipeline.job.job_log import (
+    LOG,
+    add_to_job,
+    described,
+    log_file,
+    logging_to,
+    measured,
+)
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
@@ -146,8 +146,8 @@ def build_shards(
         prepare_folders(context, tokenizer)
         progress = Progress.of(blocks, context)
         _run(run_graph, blocks, context, progress)
-        measured = _measured(progress, args, blocks, started)
-        _add_to_job(context, _described(sources, blocks, context) | measured)
+        figures = measured(progress, args, blocks, started)
+        add_to_job(context, described(sources, blocks, context) | figures)
         remove_leftovers(context, keep_cache=keep_cache)
         return read_manifest(out_dir), True
 
@@ -162,8 +162,8 @@ def _run_as_task(
     """Do a share of the job; return, when all are done, whether this task has finished it."""
     assert options.task
     task, digest = Task.parse(options.task), job_digest(context)
-    described = {TASKS: digest, **_described(sources, blocks, context)}
-    prepare = partial(prepare_folders, context, tokenizer, tasks=described)
+    start = {TASKS: digest, **described(sources, blocks, context)}
+    prepare = partial(prepare_folders, context, tokenizer, tasks=start)
     wait = seconds(options.wait, name="wait", zero=True)
     with naming_store(context.out_dir), shared_folder(context.out_dir, digest, prepare):
         is_last = run_task(task, phases(blocks, context), Steps(context), wait=wait)
@@ -314,39 +314,3 @@ def _error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
 def _last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
     return lines[-1].strip() if lines else ""
-
-
-def _measured(
-    progress: Progress, beam_args: list[str], blocks: Sequence[Block], started: float
-) -> dict[str, Any]:
-    """What the process that started Beam has measured."""
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    elapsed = time.time() - started
-    text_bytes = sum(block.text_bytes for block in blocks)
-    return {
-        "rejected": progress.rejected,
-        "beam_args": beam_args,
-        "seconds": round(elapsed, 2),
-        "cpu_seconds": round(sum(u.ru_utime + u.ru_stime for u in usage), 2),
-        "megabytes_per_second": round(text_bytes / elapsed / 1e6, 3),
-        "peak_memory_megabytes": progress.peak_memory // 1_000_000,
-    }
-
-
-def _described(
-    sources: Sequence[str], blocks: Sequence[Block], context: JobContext
-) -> dict[str, Any]:
-    return {
-        "sources": list(sources),
-        "blocks": len(blocks),
-        "shards": len(context.buckets),
-        "text_bytes": sum(block.text_bytes for block in blocks),
-        "host": platform.node(),
-        "python": sys.version.split()[0],
-    }
-
-
-def _add_to_job(context: JobContext, values: dict[str, Any]) -> None:
-    """Add what this process knows to what the last phase wrote."""
-    path = context.out_dir / JOB
-    write_json(path, values | json.loads(path.read_bytes()))

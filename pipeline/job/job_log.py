@@ -1,15 +1,27 @@
-"""job.log: what Beam and its workers write goes to a file, and the terminal shows the progress."""
+"""job.log and job.json: what Beam and its workers write, and how the job went.
 
+What Beam writes goes to a file, and the terminal shows the progress.
+"""
+
+import json
 import logging
 import os
+import platform
+import resource
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+from clozeline.pipeline.common.json_files import write_json
 from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.pipeline.dataset.manifest import JOB
+from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.progress import Progress
+from clozeline.pipeline.sources.block import Block
 
 LOG = "job.log"
 
@@ -47,3 +59,40 @@ def logging_to(path: AnyPath) -> Iterator[TextIO]:
         finally:
             os.dup2(terminal.fileno(), 2)
             root.handlers = others
+
+
+def measured(
+    progress: Progress, beam_args: list[str], blocks: Sequence[Block], started: float
+) -> dict[str, Any]:
+    """What the process that started Beam has measured."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    elapsed = time.time() - started
+    text_bytes = sum(block.text_bytes for block in blocks)
+    return {
+        "rejected": progress.rejected,
+        "beam_args": beam_args,
+        "seconds": round(elapsed, 2),
+        "cpu_seconds": round(sum(u.ru_utime + u.ru_stime for u in usage), 2),
+        "megabytes_per_second": round(text_bytes / elapsed / 1e6, 3),
+        "peak_memory_megabytes": progress.peak_memory // 1_000_000,
+    }
+
+
+def described(
+    sources: Sequence[str], blocks: Sequence[Block], context: JobContext
+) -> dict[str, Any]:
+    """What is known of a job before it begins."""
+    return {
+        "sources": list(sources),
+        "blocks": len(blocks),
+        "shards": len(context.buckets),
+        "text_bytes": sum(block.text_bytes for block in blocks),
+        "host": platform.node(),
+        "python": sys.version.split()[0],
+    }
+
+
+def add_to_job(context: JobContext, values: dict[str, Any]) -> None:
+    """Add what this process knows to what the last phase wrote."""
+    path = context.out_dir / JOB
+    write_json(path, values | json.loads(path.read_bytes()))
