@@ -28,8 +28,8 @@ RETRY_SECONDS = 0.1
 def shared_folder(folder: AnyPath, owner: str, prepare: Callable[[], None]) -> Iterator[None]:
     """Hold the lock of the folder together with all processes of this owner.
 
-    `prepare` is called while no other process holds it, by each that comes then; in a store, where
-    nobody can know, by each. Raises InputError where another owner holds the lock.
+    `prepare` is called while no other process holds it, by each that comes then; in a store,
+    which cannot tell, by each. Raises InputError where another owner holds the lock.
     """
     if not is_local(folder):
         with Lease(folder, owner, is_kept=False):
