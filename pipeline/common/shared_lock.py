@@ -1,4 +1,4 @@
-"""A folder that several processes of one owner write, and nobody else.
+"""A folder that several processes of one owner write, and no other process.
 
     with shared_folder(Path("work/shards"), "5f0c...", prepare):  # the tasks of one job
         ...
