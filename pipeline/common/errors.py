@@ -46,7 +46,7 @@ class JobFailedError(ClozelineError):
 
 
 class UnfinishedError(ClozelineError):
-    """Other tasks of a job have something to do before this one can go on."""
+    """Other tasks of a job must finish something before this one can continue."""
 
     exit_code = STOPPED
 

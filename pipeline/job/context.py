@@ -126,7 +126,7 @@ def scratch_context(
 def job_digest(context: JobContext) -> str:
     """A digest of all that decides the files of a job's tasks: two jobs of one digest are one."""
     config = context.config.to_dict()
-    del config["max_rejected"]  # may be raised after a failed job, which then goes on
+    del config["max_rejected"]  # may be raised after a failed job, which then continues
     parts = [config, context.tokenizer_digest, context.sources_digest, sorted(context.inputs)]
     return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
