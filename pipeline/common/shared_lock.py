@@ -29,7 +29,7 @@ def shared_folder(folder: AnyPath, owner: str, prepare: Callable[[], None]) -> I
     """Hold the lock of the folder together with all processes of this owner.
 
     `prepare` is called while no other process holds it, by each that comes then; in a store,
-    which cannot tell, by each. Raises InputError where another owner holds the lock.
+    where none of them knows, by each. Raises InputError where another owner holds the lock.
     """
     if not is_local(folder):
         with Lease(folder, owner, is_kept=False):
