@@ -114,6 +114,7 @@ class BeamCommand(Command):
 @click.command(
     cls=BeamCommand,
     example='clozeline shards "articles/*.parquet" --tokenizer work/tokenizer --out work/shards',
+    kept="Finished blocks and shards are kept; run the same command again to continue.",
 )
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @grouped_option(

@@ -1,6 +1,7 @@
 """Shared fixtures."""
 
 import os
+import signal
 from pathlib import Path
 
 # Before torch is imported, here and in the processes that tests start: with small tensors
@@ -12,6 +13,10 @@ from hypothesis import settings
 
 from tests.support.small_data import write_data_set
 
+if not os.environ.get("CLOZELINE_DATA"):  # empty is as good as unset
+    os.environ.pop("CLOZELINE_DATA", None)
+# `nohup` and `&` ignore SIGINT, and so would the processes that tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Time per example depends on the load of the machine, not on the code.
 settings.register_profile("clozeline", deadline=None)
 settings.load_profile("clozeline")

@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from clozeline.pipeline.commandline.command import Command
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
@@ -145,3 +146,16 @@ def test_a_user_error_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.endswith("\nError: Missing option '--tokenizer'.\n")
     assert "No such command 'shard'" in clozeline("shard").stderr
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ImportError("a library's")])
+def test_an_interrupted_command_says_what_is_kept(error):
+    def interrupted():
+        raise error from KeyboardInterrupt()
+
+    command = Command("cook", callback=interrupted, example="cook", kept="The soup is kept.")
+    result = CliRunner().invoke(command, [])
+    assert result.exit_code == 1
+    assert "\nInterrupted. The soup is kept.\n" in result.stderr
+    assert "same command again" in main.commands["shards"].kept
+    assert "--resume" in main.commands["finetune"].kept

@@ -127,6 +127,15 @@ def test_a_sound_data_set_has_no_findings(tmp_path, change, capsys):
     assert f"; rebuilt from {source}; " in summary(manifest, [source])
 
 
+def test_a_limit_that_no_example_comes_near_is_said(data_set):
+    manifest = read_manifest(data_set)
+    longer = replace(manifest, config=replace(manifest.config, max_seq_length=512))
+    longest = 16 * max(len(entry.length_histogram) for entry in manifest.shards)
+    said = f"; no example has more than {longest} of max_seq_length 512 tokens; "
+    assert said in summary(longer)
+    assert "no example" not in summary(manifest)
+
+
 # ---- files -------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from clozeline.pipeline.cli import inspect, shards, tokenizer, verify
-from clozeline.pipeline.commandline.command import Command, grouped_option
+from clozeline.pipeline.commandline.command import Command, grouped_option, is_interrupted
 from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
@@ -66,20 +66,11 @@ class InOrder(click.Group):
             message = f"there is not enough memory ({one_line(error) or 'MemoryError'})."
             raise failure(message, ClozelineError.exit_code) from error
         except Exception as error:
-            if _is_interrupted(error):
+            if is_interrupted(error):
                 raise click.Abort from error
             if missing := missing_package(error):
                 raise failure(str(missing), missing.exit_code) from error
             raise
-
-
-def _is_interrupted(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is the cause: a library may turn it into an import error of its own."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 @click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})

@@ -44,11 +44,12 @@ def grouped_option(*names: str, group: str, **attributes: Any) -> Callable[[Any]
 class Command(click.Command):
     """A command with grouped options, an example, `--config` and `--print-config`."""
 
-    def __init__(self, *args: Any, example: str, **attributes: Any) -> None:
+    def __init__(self, *args: Any, example: str, kept: str = "", **attributes: Any) -> None:
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": WIDTH}
         attributes["context_settings"] = settings | (attributes.get("context_settings") or {})
         super().__init__(*args, **attributes)
         self.example = example
+        self.kept = kept  # what an interrupted command has kept, and how to continue
         known = {param.name for param in self.params}
         self.params += [option for option in _config_options() if option.name not in known]
 
@@ -79,7 +80,21 @@ class Command(click.Command):
         if ctx.meta.get(PRINTS):
             click.echo(as_toml(str(ctx.info_name), plain_values(ctx)), nl=False)
             return None
-        return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except BaseException as error:
+            if self.kept and is_interrupted(error):
+                click.echo(f"\nInterrupted. {self.kept}", err=True)
+            raise
+
+
+def is_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is the cause: a library may turn it into an import error of its own."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def group_of(param: click.Parameter) -> str:

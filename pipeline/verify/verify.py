@@ -168,9 +168,14 @@ def _stray_files(folder: AnyPath, manifest: Manifest) -> Iterator[str]:
 
 def summary(manifest: Manifest, sources: Sequence[str] = ()) -> str:
     """One line about a sound data set, and what was checked."""
+    longest = LENGTH_BIN * max(
+        (len(entry.length_histogram) for entry in manifest.shards), default=0
+    )
+    limit = manifest.config.max_seq_length
+    short = f"no example has more than {longest} of max_seq_length {limit} tokens; "
     checked = f"rebuilt from {', '.join(sources)}" if sources else "not compared with its source"
     return (
         f"{len(manifest.shards)} shards with {manifest.num_examples(TRAIN):,} training examples "
-        f"are sound: bytes, manifest, pairs, masks; {checked}; dataset digest "
-        f"{manifest.dataset_digest[:12]}"
+        f"are sound: bytes, manifest, pairs, masks; {checked}; "
+        f"{short if longest < limit else ''}dataset digest {manifest.dataset_digest[:12]}"
     )

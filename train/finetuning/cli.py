@@ -23,6 +23,7 @@ FOLDER = PathOrUrl()
 @click.command(
     cls=Command,
     example="clozeline finetune work/run train.csv --test test.csv --out work/classifier",
+    kept="Models that are trained are kept; add `--resume` to continue.",
 )
 @click.argument("run", metavar="RUN|HF_DIR", type=Folder())
 @click.argument("train", metavar="TRAIN")
