@@ -18,7 +18,7 @@ from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, mean_of_tokens
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from clozeline.model.huggingface.weight_files import weights_sha256
-from clozeline.pipeline.common.json_files import sealed
+from clozeline.pipeline.common.json_files import sealed, write_json
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
@@ -305,7 +305,7 @@ def test_a_folder_of_sentence_transformers_pools_the_hidden_states_of_the_run(
 def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(run, tmp_path / "run")
     heldout = {"examples": 23, "mlm_loss": 3.21987, "mlm_accuracy": 0.25}
-    (copy / "summary.json").write_text(json.dumps({"step": 1, "heldout": heldout}))
+    write_json(copy / "summary.json", {"step": 1, "heldout": heldout}, seal=True)
     output_of("export", copy, "--out", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     rows = ["| steps | 1 |", "| held-out examples | 23 |", "| masked-LM loss | 3.22 |"]
@@ -315,7 +315,7 @@ def test_the_card_states_what_the_run_recorded(run: Path, tmp_path: Path) -> Non
     results = {("loss", "masked-LM loss"): 3.21987, ("accuracy", "masked-LM accuracy"): 0.25}
     assert hub_results(tmp_path / "out") == results
     # An evaluation at another step does not describe these weights.
-    (copy / "summary.json").write_text(json.dumps({"step": 2, "heldout": heldout}))
+    write_json(copy / "summary.json", {"step": 2, "heldout": heldout}, seal=True)
     output_of("export", copy, "--out", tmp_path / "out", "--overwrite")
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
     assert ModelCard.load(tmp_path / "out" / "README.md").data.eval_results is None
