@@ -19,7 +19,8 @@ and non-ASCII characters (a combining mark, Chinese); text without ASCII space o
 to the library as a whole. ASCII capitals may be lower-cased first if the library would do so, for
 the same reason: it maps one character at a time.
 
-For models other than WordPiece none of this is known: the library encodes whole sentences.
+Models other than WordPiece are cut as `cut_words.py` says; where it knows of no cut, the library
+encodes whole sentences.
 """
 
 import sys
@@ -33,6 +34,7 @@ from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.pipeline.tokenization.cut_words import cut_words, find_cuts
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
 
@@ -67,6 +69,7 @@ class ColumnTokenizer:
         self.vocab_size = tokenizer.vocab_size
         self.tokenizer = tokenizer
         self._library = tokenizer.library
+        self._cuts = find_cuts(tokenizer.spec) if tokenizer.spec else None
         self._wordpiece = tokenizers.Tokenizer(tokenizer.library.model)  # without normalizer
         self._wordpiece.pre_tokenizer = WhitespaceSplit()
         self._is_continuation = tokenizer.is_continuation
@@ -82,9 +85,9 @@ class ColumnTokenizer:
 
         Raises UnicodeEncodeError for a lone surrogate, as the library does.
         """
-        if self.tokenizer.spec:
+        if self.tokenizer.spec and self._cuts is None:
             return self._encode_by_library(sentences)
-        slabs = [split_words(slab, letters=self._letters) for slab in _slabs(sentences)]
+        slabs = [self._split(slab) for slab in _slabs(sentences)]
         # One dictionary for all slabs.
         words = pa.concat_arrays([words for words, _ in slabs]).dictionary_encode()
         ids_of_words = self._ids_of_words(words.dictionary.to_pylist())
@@ -101,6 +104,11 @@ class ColumnTokenizer:
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths
 
+    def _split(self, sentences: list[str]) -> tuple[pa.LargeStringArray, Offsets]:
+        if self._cuts:
+            return cut_words(sentences, self._cuts)
+        return split_words(sentences, letters=self._letters)
+
     def _ids_of_words(self, words: list[str]) -> pa.LargeListArray:
         """The ids of each of the distinct words, memoized or encoded now: list<uint32>."""
         self._memo.make_room()
@@ -108,6 +116,11 @@ class ColumnTokenizer:
         return self._memo.ids_of(words)
 
     def _encode_new(self, words: list[str]) -> None:
+        if self._cuts:
+            for batch in _batches(words):
+                ids, lengths = self._encode_by_library(batch)
+                self._memo.add(batch, ids, offsets_of(lengths)[:-1])
+            return
         plain = [word for word in words if word.isascii() and word.isprintable()]
         other = [word for word in words if not (word.isascii() and word.isprintable())]
         for batch in _batches(plain):

@@ -1,0 +1,128 @@
+"""Sentences to words with their spaces, for models that are not WordPiece; ids stay the library's.
+
+    ["No, no."]  ->  [No][,][ no][.]  byte-level BPE      [No,][ no.]  Metaspace (Unigram)
+
+**Where a cut is exact.** The library normalizes, then splits a text into pre-tokens, then encodes
+each by itself. A text may be cut where a pre-token ends, whatever stands further left or right:
+
+- before a space that does not follow whitespace. Byte-level BPE splits with GPT-2's pattern, in
+  which a space can only begin a pre-token or be in a run of whitespace; Metaspace begins one at
+  every space;
+- in byte-level BPE, between an ASCII letter or digit and an ASCII mark, since no pre-token has
+  both. But after an apostrophe only the library knows whether it is that of "it's".
+
+No Unicode normalization form joins a character with a space, a letter or a mark of ASCII that
+follows it, or moves a combining mark across one. Other normalizers and splits are not known, and
+neither are sentences that hold an added token which a cut would break: they stay whole.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+
+Offsets = NDArray[np.int64]
+
+SPACE, BLANK, ALNUM, MARK, APOSTROPHE, OTHER = range(6)  # kinds of byte; OTHER: not ASCII
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+#: The last bytes of whitespace that is not ASCII: one of two bytes, or the end of one of three.
+WIDE_BLANKS = np.array(
+    [int.from_bytes(c.encode()[-3:]) for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
+)
+
+
+def kind_of_byte(byte: int) -> int:
+    if byte >= 0x80:
+        return OTHER
+    if byte <= 0x20 or byte == 0x7F:
+        return SPACE if byte == 0x20 else BLANK
+    return ALNUM if chr(byte).isalnum() else APOSTROPHE if byte == ord("'") else MARK
+
+
+KINDS = bytes(map(kind_of_byte, range(256)))
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where the sentences of a tokenizer may be cut."""
+
+    at_marks: bool  #: also between ASCII letters and marks
+    unbroken: tuple[str, ...]  #: sentences that hold one of these are not cut
+
+
+def find_cuts(spec: TokenizerSpec) -> Cuts | None:
+    """Where sentences may be cut; None where nothing is known of the tokenizer's steps."""
+    values = json.loads(spec.text)
+    step = values.get("normalizer")
+    if any(part["type"] not in FORMS for part in _parts(step, "normalizers")):
+        return None
+    match [(part["type"], part) for part in _parts(values["pre_tokenizer"], "pretokenizers")]:
+        case [("ByteLevel", part)] if part["use_regex"] and not part["add_prefix_space"]:
+            at_marks = True
+        case [("Metaspace", part)] | [("WhitespaceSplit", _), ("Metaspace", part)]:
+            if part["replacement"] != "\u2581" or not part.get("split", True):
+                return None
+            at_marks = False
+        case _:
+            return None
+    cuts = Cuts(at_marks, ())
+    added = [token for token in values["added_tokens"] if not token["special"]]
+    if any(token["normalized"] and not token["content"].isascii() for token in added):
+        return None
+    return Cuts(at_marks, tuple(t["content"] for t in added if _breaks(t, cuts)))
+
+
+def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
+    """The steps of a sequence, of a single step, or of none."""
+    if step is None:
+        return []
+    return step[name] if step["type"] == "Sequence" else [step]
+
+
+def _breaks(token: dict[str, Any], cuts: Cuts) -> bool:
+    """Whether a cut may fall inside an added token, or on the spaces that it takes."""
+    takes_more = token["lstrip"] or token["rstrip"] or token["single_word"]
+    return takes_more or len(cut_words([token["content"]], cuts)[0]) > 1
+
+
+def cut_words(sentences: list[str], cuts: Cuts) -> tuple[pa.LargeStringArray, Offsets]:
+    """The words of S sentences, with all their bytes, and the offsets of sentences, int64 [S + 1].
+
+        ["No, no.", "x"], at_marks  ->  [No][,][ no][.][x],  [0 4 5]
+
+    Raises UnicodeEncodeError for a lone surrogate.
+    """
+    encoded = [sentence.encode() for sentence in sentences]
+    edges = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded)))
+    raw = b"".join(encoded)
+    kinds = np.frombuffer(raw.translate(KINDS), np.uint8)
+
+    begins = np.zeros(len(raw) + 1, dtype=bool)
+    left, right, inside = kinds[:-1], kinds[1:], begins[1:-1]
+    inside[:] = (right == SPACE) & (left > BLANK)
+    _keep_wide_blanks(begins, kinds, raw)
+    if cuts.at_marks:
+        is_mark = (right == MARK) | (right == APOSTROPHE)
+        inside |= (left == ALNUM) & is_mark | (left == MARK) & (right == ALNUM)
+    for text in cuts.unbroken:
+        for row in [row for row, sentence in enumerate(sentences) if text in sentence]:
+            begins[edges[row] : edges[row + 1]] = False
+    begins[edges] = True
+    begin = np.flatnonzero(begins)
+    words = pa.LargeStringArray.from_buffers(len(begin) - 1, pa.py_buffer(begin), pa.py_buffer(raw))
+    return words, np.searchsorted(begin, edges)
+
+
+def _keep_wide_blanks(begins: NDArray[np.bool_], kinds: NDArray[np.uint8], raw: bytes) -> None:
+    """Undo the cuts after whitespace that is not ASCII, in place."""
+    data = np.frombuffer(raw, np.uint8).astype(np.int32)
+    after = np.flatnonzero(begins[1:-1] & (kinds[:-1] == OTHER)) + 1  # at least two bytes before
+    two = data[after - 2] << 8 | data[after - 1]
+    three = np.where(after > 2, data[after - 3], 0) << 16 | two
+    begins[after[np.isin(two, WIDE_BLANKS) | np.isin(three, WIDE_BLANKS)]] = False

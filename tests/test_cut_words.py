@@ -1,0 +1,138 @@
+"""Tokenizers other than WordPiece in columns: the library's ids, on hostile text, too."""
+
+import os
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
+
+from clozeline.pipeline.tokenization.cut_words import Cuts, cut_words, find_cuts
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from tests.support.small_jobs import articles
+from tests.test_fast_wordpiece import HOSTILE, as_lists, scripts, sentences
+
+DATA = os.environ.get("CLOZELINE_DATA", "")
+MARKS = [*"'’\"`.,;:!?-_()[]<>=|#@&%+*/~^", "'s", "'ll", "<|x|>", "  ", "\t", "\n", "\x1f", "\x7f"]
+BLANKS = ["\u00a0", "\u1680", "\u2003", "\u2028", "\u202f", "\u3000", "\u200b", "\u0085"]
+#: Words, marks and whitespace in any order: where cuts are.
+mixed = st.lists(
+    st.lists(st.sampled_from([*MARKS, *BLANKS, *HOSTILE, "a", "Z", "7", "é", "е\u0301", " "]))
+    .map("".join),
+    max_size=4,
+)  # fmt: skip
+
+
+def byte_level(normalizer, **options) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.BPE())
+    library.normalizer = normalizer
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, **options)
+    library.train_from_iterator(
+        articles(30),
+        trainers.BpeTrainer(
+            vocab_size=900,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            special_tokens=list(SPECIAL_TOKENS),
+            show_progress=False,
+        ),
+    )
+    return library
+
+
+def unigram(normalizer, before=(), **options) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.normalizer = normalizer
+    steps = [*before, pre_tokenizers.Metaspace(**options)]
+    library.pre_tokenizer = pre_tokenizers.Sequence(steps) if before else steps[0]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=600, unk_token="[UNK]", special_tokens=list(SPECIAL_TOKENS), show_progress=False
+    )
+    library.train_from_iterator([*articles(30), *MARKS, *HOSTILE], trainer)
+    return library
+
+
+def with_added(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """ModernBERT's kinds of added tokens, and one that takes the spaces around it."""
+    library.add_tokens(["|||IP|||", "  ", "   ", AddedToken("<|x|>", lstrip=True, rstrip=True)])
+    return library
+
+
+def tokenizer_of(library: tokenizers.Tokenizer) -> Tokenizer:
+    vocabulary = library.get_vocab()
+    return Tokenizer(sorted(vocabulary, key=vocabulary.get), TokenizerSpec(library.to_str()))
+
+
+TOKENIZERS = {
+    "bpe": tokenizer_of(byte_level(normalizers.NFC())),
+    "bpe, nothing normalized": tokenizer_of(byte_level(None)),
+    "bpe, added tokens": tokenizer_of(with_added(byte_level(normalizers.NFC()))),
+    "unigram": tokenizer_of(unigram(normalizers.NFKC())),
+    "unigram, prepended first": tokenizer_of(unigram(None, prepend_scheme="first")),
+    "unigram, split at whitespace": tokenizer_of(
+        unigram(normalizers.NFKC(), [pre_tokenizers.WhitespaceSplit()])
+    ),
+    "unigram, added tokens": tokenizer_of(with_added(unigram(normalizers.NFKC()))),
+}
+COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+
+
+def test_each_of_these_is_cut():
+    assert all(find_cuts(tokenizer.spec) for tokenizer in TOKENIZERS.values())
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@settings(max_examples=300)
+@given(texts=st.one_of(mixed, sentences, scripts))
+def test_ids_equal_the_librarys(name, texts):
+    tokenizer = TOKENIZERS[name]
+    texts = [text if n % 2 else tokenizer.after_space(text) for n, text in enumerate(texts)]
+    assert as_lists(COLUMNS[name], texts) == tokenizer.encode_batch(texts)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_every_pair_around_a_space_and_a_mark_equals_the_librarys(name):
+    those = [*MARKS, *BLANKS, *HOSTILE]
+    texts = [f"a{x}{y}{x} {y},{x}b" for x in those for y in those]
+    assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
+
+
+def test_words_keep_their_spaces_and_lose_their_marks():
+    texts = ["No, no.", "", "it's  a\u00a0 b", "(x)"]
+    words, bounds = cut_words(texts, Cuts(at_marks=True, unbroken=()))
+    assert words.to_pylist() == [
+        *("No", ",", " no", "."), *("it", "'s", "  a\u00a0 b"), *("(", "x", ")")
+    ]  # fmt: skip
+    assert bounds.tolist() == [0, 4, 4, 7, 10]
+    words, _ = cut_words(texts, Cuts(at_marks=False, unbroken=("it",)))
+    assert words.to_pylist() == ["No,", " no.", texts[2], "(x)"]
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        lambda: byte_level(normalizers.Lowercase()),
+        lambda: byte_level(None, use_regex=False),
+        lambda: unigram(normalizers.Replace("a", " ")),
+    ],
+)
+def test_a_tokenizer_with_other_steps_is_left_to_the_library(library):
+    tokenizer = tokenizer_of(library())
+    assert find_cuts(tokenizer.spec) is None
+    texts = ["It's a house, (small).", "", "  x"]
+    assert as_lists(ColumnTokenizer(tokenizer), texts) == tokenizer.encode_batch(texts)
+
+
+@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
+@pytest.mark.parametrize("name", ["bpe", "unigram"])
+def test_real_articles_equal_the_librarys(name):
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(Path(DATA) / "wikipedia" / "train-00000-of-00006.parquet")
+    texts = file.read(columns=["text"])["text"].slice(0, 60).to_pylist()
+    lines = [line for text in texts for line in text.split("\n")]
+    assert as_lists(COLUMNS[name], lines) == TOKENIZERS[name].encode_batch(lines)
