@@ -1,6 +1,6 @@
 """The commands from text to shards. Each parses its options, calls once and prints the result."""
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -15,6 +15,7 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.job import JobOptions
+from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
 
 FOLDER = PathOrUrl()
 
@@ -28,7 +29,10 @@ FOLDER = PathOrUrl()
     "--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.", group="Output"
 )
 @grouped_option(
-    "--vocab", type=FOLDER, help="Use this vocab.txt or tokenizer.json.", group="Vocabulary"
+    "--vocab",
+    type=FOLDER,
+    help="Adopt this vocab.txt or tokenizer.json, or the tokenizer of a Hugging Face folder.",
+    group="Vocabulary",
 )
 @grouped_option(
     "--vocab-size",
@@ -37,8 +41,23 @@ FOLDER = PathOrUrl()
     group="Vocabulary",
 )
 @grouped_option(
+    "--model",
+    type=click.Choice(get_args(Model)),
+    default=TokenizerOptions.model,
+    show_default=True,
+    help="Learn BERT's WordPiece, byte-level BPE as ModernBERT's, or Unigram as XLM-R's; the last "
+    "two keep case and accents.",
+    group="Vocabulary",
+)
+@grouped_option(
+    "--compare",
+    type=FOLDER,
+    help="Also measure this tokenizer folder on the same text.",
+    group="Vocabulary",
+)
+@grouped_option(
     "--cased/--uncased",
-    default=False,
+    default=TokenizerOptions.cased,
     show_default=True,
     help="Keep upper case.",
     group="Vocabulary",
@@ -51,7 +70,7 @@ FOLDER = PathOrUrl()
 )
 @grouped_option(
     "--language",
-    default="english",
+    default=TokenizerOptions.language,
     show_default=True,
     help="Language of the sentence splitter.",
     group="Text",
@@ -59,14 +78,14 @@ FOLDER = PathOrUrl()
 @grouped_option(
     "--text-columns",
     multiple=True,
-    default=DataConfig.text_columns,
+    default=TokenizerOptions.text_columns,
     show_default=True,
     help="Columns (or JSON keys) of the text.",
     group="Text",
 )
 @grouped_option(
     "--max-megabytes",
-    default=200,
+    default=TokenizerOptions.max_megabytes,
     show_default=True,
     type=click.IntRange(min=1),
     help="Maximum megabytes of text to learn from.",
@@ -79,23 +98,21 @@ FOLDER = PathOrUrl()
     group="Text",
 )
 @grouped_option("--overwrite", is_flag=True, help="Replace an existing tokenizer.", group="Output")
-def tokenizer(
-    sources: tuple[str, ...], out: AnyPath, vocab: AnyPath | None, **options: Any
-) -> None:
-    """Learn or adopt a WordPiece vocabulary and a sentence splitter.
+def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:
+    """Learn or adopt a vocabulary and a sentence splitter.
 
-    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. A
-    tokenizer.json may also be of another model, such as ModernBERT's byte-level BPE. Without
+    Give --vocab FILE to adopt a vocabulary, or sources and --vocab-size N to learn one. Without
     NLTK's punkt_tab for the language, Punkt is trained on the sources.
     """
+    config_or_usage_error(TokenizerOptions, options)
     from clozeline.pipeline.tokenization.train_tokenizer import make_tokenizer
 
-    if (vocab is None) == (options["vocab_size"] is None):
-        raise click.UsageError("give one of --vocab FILE and --vocab-size N.")
-    made = make_tokenizer(sources, out=out, vocab=vocab, **options)
+    made = make_tokenizer(sources, out=out, **options)
     if made.warning:
         click.echo(f"warning: {made.warning}", err=True)
     size = f"{made.tokenizer.vocab_size:,} tokens"
+    for line in made.quality:
+        click.echo(line, err=True)
     click.echo(f"{size}, {made.accents}, Punkt parameters {made.punkt}: {out}")
     given = sources or ("SOURCE...",)
     print_next("shards", *given, "--tokenizer", out, "--out", beside(out, "shards"))

@@ -30,7 +30,7 @@ from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, make_folder, names_in, path_of, whole_file
 from clozeline.pipeline.common.store import is_file
-from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
+from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec
 from clozeline.pipeline.tokenization.transformers_files import (
     SPECIAL_TOKENS_MAP,
     TOKENIZER_CONFIG,
@@ -39,7 +39,6 @@ from clozeline.pipeline.tokenization.transformers_files import (
 from clozeline.pipeline.tokenization.vocabulary import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
-    SPECIAL_TOKENS,
     Normalization,
     check_tokens,
     read_json_object,
@@ -64,7 +63,8 @@ class Tokenizer:
 
     tokens            list[str] [V]    id -> token
     normalization     Normalization of a WordPiece, or the TokenizerSpec of another model
-    is_special        bool      [V]    one of SPECIAL_TOKENS
+    special_tokens    tuple[str, ...]  for [PAD] [UNK] [CLS] [SEP] [MASK], in this order
+    is_special        bool      [V]    one of special_tokens
     is_continuation   bool      [V]    tokens that continue a word: "##...", or without a word mark
     replacement_ids   uint32    [R]    candidates for a random token: no special, no "[unused..."
     punkt             dict | None      Punkt's parameters, as read from JSON
@@ -86,9 +86,10 @@ class Tokenizer:
         self.vocab_size = len(tokens)
         self.normalization = normalization
         self.punkt: dict[str, Any] | None = json.loads(canonical_json(punkt))
-        special_ids = [self.tokens.index(token) for token in SPECIAL_TOKENS]
+        self.special_tokens = self.spec.special_tokens if self.spec else SPECIAL_TOKENS
+        special_ids = [self.tokens.index(token) for token in self.special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids
-        self.is_special = _flags(token in SPECIAL_TOKENS for token in tokens)
+        self.is_special = _flags(token in self.special_tokens for token in tokens)
         self.is_continuation = _flags(map(self._continues, tokens))
         unused = _flags(token.startswith("[unused") for token in tokens)
         self.replacement_ids = np.flatnonzero(~self.is_special & ~unused).astype(np.uint32)
@@ -107,6 +108,16 @@ class Tokenizer:
     def knows_words(self) -> bool:
         """Whether tokens say where a word begins, which whole-word masking needs."""
         return self.spec is None or self.spec.word_mark is not None
+
+    @property
+    def mask_token(self) -> str:
+        """How a user writes a mask, such as "[MASK]" or "<mask>"."""
+        return self.special_tokens[-1]
+
+    @property
+    def mark(self) -> str:
+        """What tokens inside of words, or those at their start, begin with; "" for neither."""
+        return CONTINUATION if self.spec is None else self.spec.word_mark or ""
 
     @cached_property
     def shown_tokens(self) -> list[str]:
@@ -153,7 +164,7 @@ class Tokenizer:
         if not is_new:
             self._check_same(folder)
         files = transformers_files(
-            SPECIAL_TOKENS,
+            self.special_tokens,
             None if isinstance(self.normalization, TokenizerSpec) else asdict(self.normalization),
             max_seq_length=max_seq_length,
             has_segments=has_segments,
@@ -187,7 +198,9 @@ class Tokenizer:
         if self.spec is None:
             return token.startswith(CONTINUATION)
         mark = self.spec.word_mark
-        return mark is not None and not (token.startswith((mark, " ")) or token in SPECIAL_TOKENS)
+        return mark is not None and not (
+            token.startswith((mark, " ")) or token in self.special_tokens
+        )
 
     def _build_library(self, normalization: Normalization) -> tokenizers.Tokenizer:
         vocabulary = {token: i for i, token in enumerate(self.tokens)}
@@ -213,6 +226,8 @@ class Tokenizer:
         parts: list[Any] = [self.tokens, asdict(self.normalization), self.punkt]
         if self.spec:
             parts = [self.spec.text, self.punkt]
+            if self.special_tokens != SPECIAL_TOKENS:
+                parts.append(self.special_tokens)
         return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
     def _check_same(self, folder: AnyPath) -> None:

@@ -1,7 +1,8 @@
 """A tokenizer.json of a model other than WordPiece, such as the byte-level BPE of ModernBERT.
 
-It is adopted as it is and never learned here: the library encodes with it. All it must have are
-BERT's special tokens and the template [CLS] A [SEP] B [SEP].
+It is learned (`learn.py`) or adopted, and its JSON is kept whole. The tokens for padding, unknown
+text, start, separator and mask are known by role, as the tokenizer_config.json beside it says: they
+may be spelled "<mask>". Rows are always [CLS] A [SEP] B [SEP].
 """
 
 import json
@@ -12,9 +13,11 @@ from functools import cached_property
 from typing import Any
 
 import tokenizers
+from tokenizers import processors
 
 from clozeline.pipeline.common.errors import InputError, one_line
 
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order of BERT's vocabulary
 #: The character that begins the first token of a word, by the pre-tokenizer that writes it.
 WORD_MARKS = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}
 
@@ -24,6 +27,7 @@ class TokenizerSpec:
     """The content of a tokenizer.json, as canonical JSON, without padding and truncation."""
 
     text: str
+    special_tokens: tuple[str, ...] = SPECIAL_TOKENS  #: by role, in the order of BERT's
 
     def library(self) -> tokenizers.Tokenizer:
         """The library's tokenizer, for which text that spells [MASK] stays text."""
@@ -42,7 +46,9 @@ class TokenizerSpec:
     def mask_strips(self) -> tuple[bool, bool]:
         """Whether [MASK] absorbs the spaces before it, and those after it."""
         added = self._values.get("added_tokens") or []
-        mask: dict[str, Any] = next((token for token in added if token["content"] == "[MASK]"), {})
+        mask: dict[str, Any] = next(
+            (t for t in added if t["content"] == self.special_tokens[-1]), {}
+        )
         return bool(mask.get("lstrip")), bool(mask.get("rstrip"))
 
     @cached_property
@@ -60,10 +66,11 @@ def is_wordpiece(values: dict[str, Any]) -> bool:
 def read_spec(
     values: dict[str, Any], *, special_tokens: tuple[str, ...]
 ) -> tuple[list[str], TokenizerSpec]:
-    """The tokens, by id, and the spec of a tokenizer.json.
+    """The tokens, by id, and the spec of a tokenizer.json with these special tokens, by role.
 
     Raises InputError where the library cannot read it, its BPE has dropout, an id or a special
-    token is missing, or pairs are not [CLS] A [SEP] B [SEP].
+    token is missing, or texts are not [CLS] A [SEP] and pairs [CLS] A [SEP] B [SEP]. The second
+    [SEP] that RoBERTa and XLM-R put between A and B is taken out of the template.
     """
     added = values.get("added_tokens") or []
     if isinstance(added, list):
@@ -71,7 +78,7 @@ def read_spec(
     values = {**values, "added_tokens": added, "padding": None, "truncation": None}
     if values["model"].get("dropout"):
         raise InputError("its BPE drops merges at random (dropout); set dropout to null.")
-    spec = TokenizerSpec(json.dumps(values, sort_keys=True, separators=(",", ":")))
+    spec = _spec_of(values, special_tokens)
     with _library_errors():
         library = spec.library()
     vocabulary = library.get_vocab(with_added_tokens=True)
@@ -83,11 +90,18 @@ def read_spec(
     if missing := [token for token in special_tokens if token not in vocabulary]:
         raise InputError(
             f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; only tokenizers "
-            "with BERT's special tokens can be used."
+            "with BERT's special tokens can be used, under these names or those that "
+            "tokenizer_config.json gives them."
         )
     with _library_errors():
-        _check_template(library)
+        if _separators(library, special_tokens) == 2:
+            values["post_processor"] = template(library, special_tokens)
+            spec = _spec_of(values, special_tokens)
     return tokens, spec
+
+
+def _spec_of(values: dict[str, Any], special_tokens: tuple[str, ...]) -> TokenizerSpec:
+    return TokenizerSpec(json.dumps(values, sort_keys=True, separators=(",", ":")), special_tokens)
 
 
 def _as_special(token: Any, special_tokens: tuple[str, ...]) -> Any:
@@ -111,10 +125,25 @@ def _library_errors() -> Iterator[None]:
         ) from error
 
 
-def _check_template(library: tokenizers.Tokenizer) -> None:
+def _separators(library: tokenizers.Tokenizer, special_tokens: tuple[str, ...]) -> int:
+    """The number of separators between A and B. Raises InputError for another template."""
     first, second = (library.encode(text, add_special_tokens=False).ids for text in "ab")
-    cls_id, sep_id = library.token_to_id("[CLS]"), library.token_to_id("[SEP]")
+    cls_id, sep_id = map(library.token_to_id, special_tokens[2:4])
     pair = library.encode("a", "b").ids
-    if pair != [cls_id, *first, sep_id, *second, sep_id]:
-        found = " ".join(str(library.id_to_token(i)) for i in pair)
-        raise InputError(f"it writes a pair as {found}, not as [CLS] A [SEP] B [SEP].")
+    for count in (1, 2):
+        if pair == [cls_id, *first, *[sep_id] * count, *second, sep_id]:
+            return count
+    found = " ".join(str(library.id_to_token(i)) for i in pair)
+    raise InputError(f"it writes a pair as {found}, not as [CLS] A [SEP] B [SEP].")
+
+
+def template(library: tokenizers.Tokenizer, special_tokens: tuple[str, ...]) -> dict[str, Any]:
+    """The post-processor that writes [CLS] A [SEP] and [CLS] A [SEP] B [SEP]."""
+    cls, sep = special_tokens[2:4]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{cls} $A {sep}",
+        pair=f"{cls} $A {sep} $B:1 {sep}:1",
+        special_tokens=[(name, library.token_to_id(name)) for name in (cls, sep)],
+    )
+    made: dict[str, Any] = json.loads(library.to_str())["post_processor"]
+    return made

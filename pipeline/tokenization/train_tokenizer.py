@@ -3,18 +3,17 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-import tokenizers
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
-from clozeline.pipeline.common.paths import AnyPath, names_in
+from clozeline.pipeline.common.paths import AnyPath, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED
@@ -25,30 +24,34 @@ from clozeline.pipeline.tokenization.accents import (
     count_letters,
     lost_from_vocabulary,
 )
+from clozeline.pipeline.tokenization.learn import MIN_ALPHABET, learn_vocabulary
+from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
 from clozeline.pipeline.tokenization.punkt import (
     PunktData,
     find_punkt,
     installed_languages,
     train_punkt,
 )
+from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,
+    TOKENIZER_JSON,
     PunktJson,
     Tokenizer,
     adopt_vocabulary,
-    named_tokenizer,
-    normalization_of,
+    load_tokenizer,
 )
-from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
+from clozeline.pipeline.tokenization.vocabulary import Normalization
 
 # NLTK's trainer takes seconds per megabyte and converges early: 8 MB of Wikipedia came no closer to
 # the published English parameters than 1 MB.
 PUNKT_TEXT_BYTES = 2_000_000
 SAMPLE_BYTES = 2_000_000  # read to decide whether accents are letters, and to count the alphabet
-# The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
-MIN_ALPHABET = 1000
 ALPHABET_COVERS = 0.9995  #: of the characters of the text
 SMALL_BLOCK = 1 << 20
+MEGABYTE = 1_000_000
+QUALITY_BYTES = 1_000_000  #: of text on which a vocabulary is measured
+QUALITY_TEXTS = 1000  #: of the text it was learned from, if there is no other
 LONG_TEXT = 1 << 20  # bytes; with less, the work after reading takes no time
 
 
@@ -59,6 +62,7 @@ class Made(NamedTuple):
     punkt: str  #: where Punkt's parameters come from
     accents: str  #: whether accents are stripped, and why; or that the vocabulary decides
     warning: str | None
+    quality: list[str]  #: of this tokenizer, and of the one it is compared with
 
 
 @dataclass(frozen=True)
@@ -107,37 +111,45 @@ def _begin(text: str, size: int) -> str:
 
 
 def make_tokenizer(
-    sources: Sequence[str],
+    sources: Sequence[str] = (),
     *,
-    out: AnyPath,
-    vocab: AnyPath | None,
-    vocab_size: int | None,
-    cased: bool,
-    language: str,
-    text_columns: tuple[str, ...],
-    max_megabytes: int,
-    strip_accents: bool | None = None,
-    allow_truncated: bool = False,
+    out: str | AnyPath,
+    vocab: str | AnyPath | None = None,
+    vocab_size: int | None = None,
+    model: Model = TokenizerOptions.model,
+    cased: bool = TokenizerOptions.cased,
+    strip_accents: bool | None = TokenizerOptions.strip_accents,
+    language: str = TokenizerOptions.language,
+    text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
+    max_megabytes: int = TokenizerOptions.max_megabytes,
+    allow_truncated: bool = TokenizerOptions.allow_truncated,
+    compare: str | AnyPath | None = None,
     overwrite: bool = False,
 ) -> Made:
-    """Write the tokenizer folder.
+    """Write a tokenizer folder: learned from `sources` (`vocab_size`) or adopted (`vocab`).
 
-    Raises InputError for a vocabulary that is not BERT's, and if there is no text to learn from;
-    JobFailedError for a source that ends early, unless that is allowed.
+        make_tokenizer(["articles/*.parquet"], out="work/tokenizer", vocab_size=16384)
+
+    Raises InputError for a vocabulary that cannot be used, and if there is no text to learn from;
+    JobFailedError for a source that ends early, unless that is allowed; ValueError for options that
+    do not go together.
     """
+    options = TokenizerOptions(
+        vocab=path_of(vocab) if vocab else None,
+        vocab_size=vocab_size,
+        model=model,
+        cased=cased,
+        strip_accents=strip_accents,
+        language=language,
+        text_columns=text_columns,
+        max_megabytes=max_megabytes,
+        allow_truncated=allow_truncated,
+    )
+    out = path_of(out)
+    other = load_tokenizer(compare) if compare else None
     _check_out(out, overwrite=overwrite)
     with locked_folder(out):
-        made = _learn_or_adopt(
-            sources,
-            vocab,
-            vocab_size,
-            cased,
-            strip_accents,
-            language,
-            text_columns,
-            max_megabytes * 1_000_000,
-            allow_truncated,
-        )
+        made = _learn_or_adopt(sources, options, other)
         if overwrite:
             remove_files(out, TOKENIZER_FILES)
         made.tokenizer.save(out)
@@ -145,74 +157,62 @@ def make_tokenizer(
 
 
 def _learn_or_adopt(
-    sources: Sequence[str],
-    vocab: AnyPath | None,
-    vocab_size: int | None,
-    cased: bool,
-    strip_accents: bool | None,
-    language: str,
-    text_columns: tuple[str, ...],
-    limit: int,
-    allow_truncated: bool,
+    sources: Sequence[str], options: TokenizerOptions, other: Tokenizer | None
 ) -> Made:
-    """The tokenizer; reads up to `limit` bytes of text."""
-    if vocab is not None:  # report a bad one before the long work
-        adopt_vocabulary(vocab, cased=cased, strip_accents=strip_accents, punkt=None)
-    blocks = _mixed(sources, text_columns) if sources else []
-    corpus = Corpus(blocks, allow_truncated)
-    punkt = find_punkt(language)
-    origin = f"from nltk ({language})"
-    if punkt is None:
-        punkt = _train_punkt(corpus, language)
-        there = ", ".join(installed_languages())
-        note = f" (nltk's punkt_tab has {there}, not {language})" if there else ""
-        origin = f"trained on the sources{note}"
-    if vocab is not None:
-        tokenizer = adopt_vocabulary(
-            vocab, cased=cased, strip_accents=strip_accents, punkt=punkt.to_json()
-        )
-        reason, warning = "", _warning(tokenizer, corpus)
+    """The tokenizer, and its quality beside that of the `other` one."""
+    if options.vocab is not None:  # report a bad one before the long work
+        _adopt(options, punkt=None)
+    blocks = _mixed(sources, options.text_columns) if sources else []
+    corpus = Corpus(blocks, options.allow_truncated)
+    punkt, origin = _find_or_train_punkt(corpus, options.language)
+    reason, warning = "", None
+    if options.vocab is not None:
+        tokenizer = _adopt(options, punkt=punkt.to_json())
+        warning = _warning(tokenizer, corpus)
     else:
-        tokenizer, reason = _learn(
-            corpus,
-            vocab_size=vocab_size,
-            cased=cased,
-            strip_accents=strip_accents,
-            punkt=punkt.to_json(),
-            limit=limit,
-        )
-        warning = None
+        tokenizer, reason = _learn(corpus, options, punkt=punkt.to_json())
     accents = "with its own normalizer"
     if isinstance(tokenizer.normalization, Normalization):
         stripped = tokenizer.normalization.strip_accents
         accents = f"accents {'stripped' if stripped else 'kept'}{reason}"
-    return Made(tokenizer, origin, accents, warning)
+    quality = [tokenizer, *([other] if other else [])] if blocks else []
+    return Made(tokenizer, origin, accents, warning, _qualities(corpus, options, quality))
 
 
-def _learn(
-    corpus: Corpus,
-    *,
-    vocab_size: int | None,
-    cased: bool,
-    strip_accents: bool | None,
-    punkt: PunktJson,
-    limit: int,
-) -> tuple[Tokenizer, str]:
+def _adopt(options: TokenizerOptions, *, punkt: PunktJson) -> Tokenizer:
+    assert options.vocab is not None
+    path = options.vocab / TOKENIZER_JSON if options.vocab.is_dir() else options.vocab
+    return adopt_vocabulary(
+        path, cased=options.cased, strip_accents=options.strip_accents, punkt=punkt
+    )
+
+
+def _find_or_train_punkt(corpus: Corpus, language: str) -> tuple[PunktData, str]:
+    """Punkt's parameters and where they come from."""
+    if punkt := find_punkt(language):
+        return punkt, f"from nltk ({language})"
+    there = ", ".join(installed_languages())
+    note = f" (nltk's punkt_tab has {there}, not {language})" if there else ""
+    return _train_punkt(corpus, language), f"trained on the sources{note}"
+
+
+def _learn(corpus: Corpus, options: TokenizerOptions, *, punkt: PunktJson) -> tuple[Tokenizer, str]:
     """A learned tokenizer; and why it keeps accents, if that is because of the text."""
-    assert vocab_size is not None
+    assert options.vocab_size is not None
     if not corpus.blocks:
         raise InputError("there is no source to learn from; give at least one, or --vocab FILE.")
-    reason = ""
+    reason, strip_accents = "", options.strip_accents
     counts = _count_characters(corpus)
-    if strip_accents is None and not cased:
+    if strip_accents is None and not options.cased:
         lost, letters = count_letters(counts)
         strip_accents = lost <= MAX_LOST * letters
         if not strip_accents:
             reason = f" (stripping them would lose {lost / letters:.1%} of the letters)"
     tokenizer = learn_vocabulary(
-        corpus.texts(limit, reading_for="the vocabulary"),
-        vocab_size=vocab_size,
-        cased=cased,
+        corpus.texts(options.max_megabytes * MEGABYTE, reading_for="the vocabulary"),
+        model=options.model,
+        vocab_size=options.vocab_size,
+        cased=options.cased,
         strip_accents=strip_accents,
         punkt=punkt,
         alphabet=max(MIN_ALPHABET, _alphabet(counts)),
@@ -220,42 +220,29 @@ def _learn(
     return tokenizer, reason
 
 
+def _qualities(
+    corpus: Corpus, options: TokenizerOptions, tokenizers: Sequence[Tokenizer]
+) -> list[str]:
+    """A line for each tokenizer, on text that was not learned from, as far as there is any."""
+    if not tokenizers:
+        return []
+    learned = options.max_megabytes * MEGABYTE if options.vocab is None else 0
+    texts = list(corpus.texts(learned + QUALITY_BYTES, reading_for="the quality"))
+    sizes = np.cumsum([len(text.encode()) for text in texts])
+    unseen = texts[int(np.searchsorted(sizes, learned)) + 1 :] if learned else texts
+    where = "on other text" if unseen else "on the text it was learned from"
+    texts = unseen or texts[-QUALITY_TEXTS:]
+    names = [f"{where if learned else 'on the sources'}", "the other tokenizer"]
+    return [
+        f"{name}: {quality_of(tokenizer, texts)}"
+        for name, tokenizer in zip(names, tokenizers, strict=False)
+    ]
+
+
 def _alphabet(counts: Counter[str]) -> int:
     """The number of characters that cover nearly all of the text."""
     covered = np.cumsum([number for _, number in counts.most_common()])
     return int(np.searchsorted(covered, ALPHABET_COVERS * counts.total())) + 1
-
-
-def learn_vocabulary(
-    texts: Iterator[str],
-    *,
-    vocab_size: int,
-    cased: bool,
-    punkt: PunktJson,
-    strip_accents: bool | None = None,
-    alphabet: int = MIN_ALPHABET,
-) -> Tokenizer:
-    """Learn at most `vocab_size` tokens with the library's WordPiece trainer, special ones first.
-
-    They include the `alphabet` most frequent characters.
-
-    The library breaks ties by hash order, so **training twice on the same text does not give the
-    same vocabulary**: learn once, keep the folder, and treat it as an input. A small text gives
-    fewer tokens; a `vocab_size` below the number of distinct characters gives more. Raises
-    InputError if the text has no words.
-    """
-    normalization = normalization_of(cased=cased, strip_accents=strip_accents)
-    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
-    library.train_from_iterator(
-        texts,
-        vocab_size=vocab_size,
-        limit_alphabet=alphabet,
-        special_tokens=list(SPECIAL_TOKENS),
-        show_progress=False,
-    )
-    vocabulary = library.get_vocab()
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    return named_tokenizer("the training text", tokens, normalization, punkt)
 
 
 def _warning(tokenizer: Tokenizer, corpus: Corpus) -> str | None:

@@ -8,6 +8,7 @@ Without them, `AutoTokenizer` finds the ids in `tokenizer.json`, but no mask tok
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 TOKENIZER_CONFIG, SPECIAL_TOKENS_MAP = "tokenizer_config.json", "special_tokens_map.json"
 #: Fields of `Normalization` -> options of BertTokenizer, which has none for `clean_text`.
@@ -18,6 +19,18 @@ FLAGS = {
 }
 SPECIAL_NAMES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 ANY_TOKENIZER = "PreTrainedTokenizerFast"  # does what tokenizer.json says
+
+
+def special_tokens_of(
+    configs: Sequence[Mapping[str, Any]], *, default: Sequence[str]
+) -> tuple[str, ...]:
+    """The special tokens that these files name, by role: the first that names one wins."""
+    found: list[str] = []
+    for name, otherwise in zip(SPECIAL_NAMES, default, strict=True):
+        named = next((config[name] for config in configs if config.get(name)), otherwise)
+        content = named.get("content") if isinstance(named, dict) else named
+        found.append(content if isinstance(content, str) else otherwise)
+    return tuple(found)
 
 
 def transformers_files(

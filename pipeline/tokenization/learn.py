@@ -1,0 +1,119 @@
+"""Text to a vocabulary, by the trainers of the `tokenizers` library.
+
+    learn_vocabulary(texts, model="bpe", vocab_size=50_368)  ->  Tokenizer
+
+wordpiece   BERT's (Devlin et al. 2018): BertNormalizer, words and marks, "##" inside of words
+bpe         byte-level BPE (Radford et al. 2019), as ModernBERT has it (Warner et al. 2024): NFC,
+            GPT-2's words, no unknown characters
+unigram     (Kudo 2018), as XLM-R and DeBERTa-v3 have it: NFKC, "\u2581" at the start of a word
+
+BPE is the same on every run. **WordPiece and Unigram are not**: the library breaks ties by hash
+order. So learn once, keep the folder, and treat it as an input.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.tokenization.options import Model
+from clozeline.pipeline.tokenization.tokenizer import (
+    PunktJson,
+    Tokenizer,
+    named_tokenizer,
+    normalization_of,
+)
+from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, read_spec, template
+
+# The library's default is 1,000 characters, too few for Chinese; a rarer one makes its word [UNK].
+MIN_ALPHABET = 1000
+MULTIPLE = 64  #: sizes of matrices that GPUs multiply fast
+#: As in ModernBERT's and XLM-R's: [MASK] takes the space before it, as the word it stands for does.
+ADDED = [*SPECIAL_TOKENS[:-1], AddedToken(SPECIAL_TOKENS[-1], lstrip=True, special=True)]
+
+
+def learn_vocabulary(
+    texts: Iterator[str],
+    *,
+    model: Model = "wordpiece",
+    vocab_size: int,
+    cased: bool = False,
+    strip_accents: bool | None = None,
+    punkt: PunktJson = None,
+    alphabet: int = MIN_ALPHABET,
+) -> Tokenizer:
+    """Learn at most `vocab_size` tokens, special ones first.
+
+    WordPiece and Unigram include the `alphabet` most frequent characters. BPE and Unigram keep case
+    and accents, and are filled up to a multiple of 64 with "[unused0]" and so on. A small text
+    gives fewer tokens; a `vocab_size` below the size of the alphabet gives more. Raises InputError
+    if the text has no words, or if `vocab_size` has no room for the 256 bytes of BPE.
+    """
+    if model == "wordpiece":
+        return _learn_wordpiece(texts, vocab_size, cased, strip_accents, punkt, alphabet)
+    library, trainer = _byte_level_bpe(vocab_size) if model == "bpe" else _unigram(vocab_size)
+    library.train_from_iterator(texts, trainer)
+    known = library.get_vocab_size()
+    if known <= len(SPECIAL_TOKENS) + (256 if model == "bpe" else 1):
+        raise InputError("the training text has no words; give more text.")
+    unused = [f"[unused{i}]" for i in range(-known % MULTIPLE)]
+    library.add_special_tokens(unused)  # special: text that spells one stays text
+    values = json.loads(library.to_str())
+    tokens, spec = read_spec(
+        values | {"post_processor": template(library, SPECIAL_TOKENS)},
+        special_tokens=SPECIAL_TOKENS,
+    )
+    return named_tokenizer("the training text", tokens, spec, punkt)
+
+
+def _learn_wordpiece(
+    texts: Iterator[str],
+    vocab_size: int,
+    cased: bool,
+    strip_accents: bool | None,
+    punkt: PunktJson,
+    alphabet: int,
+) -> Tokenizer:
+    normalization = normalization_of(cased=cased, strip_accents=strip_accents)
+    library = tokenizers.BertWordPieceTokenizer(**asdict(normalization))
+    library.train_from_iterator(
+        texts,
+        vocab_size=vocab_size,
+        limit_alphabet=alphabet,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=False,
+    )
+    vocabulary = library.get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    return named_tokenizer("the training text", tokens, normalization, punkt)
+
+
+def _byte_level_bpe(vocab_size: int) -> tuple[tokenizers.Tokenizer, trainers.BpeTrainer]:
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    if vocab_size < len(letters) + len(SPECIAL_TOKENS) + 1:
+        raise InputError(
+            f"--vocab-size {vocab_size} has no room for the 256 bytes of --model bpe; give at "
+            "least 300."
+        )
+    library = tokenizers.Tokenizer(models.BPE())
+    library.normalizer = normalizers.NFC()
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, initial_alphabet=letters, special_tokens=ADDED, show_progress=False
+    )
+    return library, trainer
+
+
+def _unigram(vocab_size: int) -> tuple[tokenizers.Tokenizer, trainers.UnigramTrainer]:
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.normalizer = normalizers.NFKC()
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=vocab_size, unk_token="[UNK]", special_tokens=ADDED, show_progress=False
+    )
+    return library, trainer
