@@ -86,7 +86,7 @@ def test_each_of_these_is_cut():
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(texts=st.one_of(mixed, sentences, scripts))
 def test_ids_equal_the_librarys(name, texts):
     tokenizer = TOKENIZERS[name]

@@ -292,3 +292,55 @@ def test_whole_words_need_a_vocabulary_that_knows_them(modern_json: Path, tmp_pa
     )
     assert "do not say where a word begins; use --masking tokens" in said
     assert not (tmp_path / "out").exists()
+
+
+ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+
+@pytest.fixture
+def roberta(tmp_path: Path) -> Path:
+    """A folder as XLM-R is published: special tokens by role, two separators in a pair."""
+    library = tokenizers.Tokenizer(models.Unigram())
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    trainer = trainers.UnigramTrainer(
+        vocab_size=120, unk_token="<unk>", special_tokens=list(ROBERTA), show_progress=False
+    )
+    library.train_from_iterator([TEXT] * 4, trainer)
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> </s> $B </s>",
+        special_tokens=[(name, library.token_to_id(name)) for name in ("<s>", "</s>")],
+    )
+    library.save(str(tmp_path / "tokenizer.json"))
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    config = dict(zip(names, ROBERTA, strict=True))
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    config["mask_token"] = {"content": "<mask>", "lstrip": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+def test_special_tokens_are_known_by_their_role(roberta: Path) -> None:
+    ours = load_tokenizer(roberta)
+    assert ours.special_tokens == ROBERTA
+    assert [ours.tokens[i] for i in (ours.pad_id, ours.cls_id, ours.mask_id)] == [
+        *("<pad>", "<s>", "<mask>")
+    ]
+    assert ours.is_special.sum() == 5
+    [spelled] = ours.encode_batch(["the <mask> sat</s>"])  # pieces of the vocabulary, too
+    assert not {ours.mask_id, ours.sep_id} & set(spelled)
+    assert ours.library.encode("a", "b").ids.count(ours.sep_id) == 2
+    ours.save(roberta / "again")
+    again = load_tokenizer(roberta / "again")
+    assert (again.digest, again.special_tokens) == (ours.digest, ROBERTA)
+    ids = mask_ids("the <mask> sat", ours, max_seq_length=64)
+    assert (ids[0], ids.count(ours.mask_id), ids[-1]) == (ours.cls_id, 1, ours.sep_id)
+    with pytest.raises(InputError, match=r"no <mask> in 'the \[MASK\]'; write <mask>"):
+        mask_ids("the [MASK]", ours, max_seq_length=64)
+
+
+def test_a_tokenizer_without_a_mask_is_one_line(roberta: Path) -> None:
+    (roberta / "tokenizer_config.json").write_text(json.dumps({"mask_token": None}))
+    with pytest.raises(InputError, match=r"lacks \[PAD\].*\[MASK\].*names? .*or those that"):
+        load_tokenizer(roberta)

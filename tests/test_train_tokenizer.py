@@ -13,6 +13,7 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.small import small_tokenizer
+from tests.support.small_jobs import articles
 from tests.test_steps import TEXT
 
 DATA = os.environ.get("CLOZELINE_DATA")
@@ -42,16 +43,9 @@ def corpus(tmp_path):
     return path
 
 
-def make(out, *sources, **more):
-    options = {
-        "vocab": None,
-        "vocab_size": None,
-        "cased": False,
-        "language": "english",
-        "text_columns": ("text",),
-        "max_megabytes": 10,
-    }
-    return make_tokenizer([str(source) for source in sources], out=out, **(options | more))
+def make(out, *sources, **options):
+    names = [str(source) for source in sources]
+    return make_tokenizer(names, out=out, **({"max_megabytes": 10} | options))
 
 
 @pytest.fixture
@@ -180,3 +174,57 @@ def test_a_tokenizer_is_replaced_on_request_and_nothing_else_is(tmp_path, corpus
     with pytest.raises(InputError, match="other is not empty and not a tokenizer"):
         make(other, corpus, vocab=vocabulary, overwrite=True)
     assert [path.name for path in other.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_a_learned_model_encodes_its_text_and_fills_up_to_64(model, tmp_path, corpus, no_punkt):
+    made = make(tmp_path / "out", corpus, vocab_size=300, model=model)
+    tokenizer = made.tokenizer
+    assert tokenizer.vocab_size % 64 == 0
+    assert tokenizer.tokens[:5] == list(SPECIAL_TOKENS)
+    assert tokenizer.spec.mask_strips == (True, False)
+    line = TEXT.partition("\n")[0]
+    [ids] = tokenizer.encode_batch([f"{line} [MASK] [unused1]"])
+    assert tokenizer.decode(ids).startswith(line)
+    assert not set(ids) & {tokenizer.mask_id, tokenizer.tokens.index("[unused1]")}
+    assert not any(tokenizer.tokens[i].startswith("[unused") for i in tokenizer.replacement_ids)
+    assert load_tokenizer(tmp_path / "out").digest == tokenizer.digest
+    assert "tokens a word" in made.quality[0]
+
+
+def test_bpe_is_the_same_on_every_run_and_case_and_accents_stay(tmp_path, corpus, no_punkt):
+    corpus.write_text(TEXT + "Éa éA eA " * 30)
+    made = [make(tmp_path / name, corpus, vocab_size=300, model="bpe") for name in "ab"]
+    assert made[0].tokenizer.digest == made[1].tokenizer.digest
+    texts = ["Éa", "éA", "eA"]
+    assert [made[0].tokenizer.decode(i) for i in made[0].tokenizer.encode_batch(texts)] == texts
+
+
+def test_a_small_text_gives_fewer_tokens_with_a_warning(tmp_path, corpus, no_punkt):
+    made = make(tmp_path / "out", corpus, vocab_size=100_000)
+    assert f"gives only {made.tokenizer.vocab_size:,} tokens" in made.warning
+
+
+def test_quality_is_measured_on_other_text_and_beside_another_tokenizer(tmp_path, no_punkt):
+    source = tmp_path / "text.txt"
+    source.write_text("\n\n".join(articles(900)))  # 1.4 MB
+    make(tmp_path / "bpe", source, vocab_size=400, model="bpe", max_megabytes=1)
+    options = {"vocab_size": 2000, "max_megabytes": 1, "compare": tmp_path / "bpe"}
+    mine, other = make(tmp_path / "out", source, **options).quality
+    assert mine.startswith("on other text: 1.")
+    assert other.startswith("the other tokenizer: 3.")
+
+
+REFUSED = {
+    "give one of --vocab FILE and --vocab-size N": {},
+    "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},
+    "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
+    "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_options_that_do_not_go_together_are_refused(message, tmp_path, corpus, no_punkt):
+    with pytest.raises((InputError, ValueError), match=message):
+        make(tmp_path / "out", corpus, **REFUSED[message])
+    assert not (tmp_path / "out").exists()

@@ -139,7 +139,18 @@ class Tokenizer:
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The library's ids of each text, without [CLS] and [SEP]; as in `fast_wordpiece`."""
-        return [text.ids for text in self.library.encode_batch(texts, add_special_tokens=False)]
+        rows = [text.ids for text in self.library.encode_batch(texts, add_special_tokens=False)]
+        if self.spec is None or not self.spec.spells_special_tokens:
+            return rows
+        return [row if self._not_text.isdisjoint(row) else self._as_text(row) for row in rows]
+
+    @cached_property
+    def _not_text(self) -> frozenset[int]:
+        return frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
+
+    def _as_text(self, ids: list[int]) -> list[int]:
+        """Text that spells a special token is unknown where the vocabulary has no other pieces."""
+        return [self.unk_id if i in self._not_text else i for i in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: tokens joined to words, including special tokens."""

@@ -43,6 +43,11 @@ class TokenizerSpec:
         return next((WORD_MARKS[type_] for type_ in types if type_ in WORD_MARKS), None)
 
     @cached_property
+    def spells_special_tokens(self) -> bool:
+        """Whether special tokens are pieces that text can be made of, as in Unigram."""
+        return bool(self._values["model"].get("type") == "Unigram")
+
+    @cached_property
     def mask_strips(self) -> tuple[bool, bool]:
         """Whether [MASK] absorbs the spaces before it, and those after it."""
         added = self._values.get("added_tokens") or []

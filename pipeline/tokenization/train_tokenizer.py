@@ -171,6 +171,8 @@ def _learn_or_adopt(
         warning = _warning(tokenizer, corpus)
     else:
         tokenizer, reason = _learn(corpus, options, punkt=punkt.to_json())
+        if tokenizer.vocab_size < (options.vocab_size or 0):
+            warning = f"the text gives only {tokenizer.vocab_size:,} tokens; give more of it."
     accents = "with its own normalizer"
     if isinstance(tokenizer.normalization, Normalization):
         stripped = tokenizer.normalization.strip_accents

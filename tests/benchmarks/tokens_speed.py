@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from clozeline.pipeline.tokenization.tokenizer import adopt_vocabulary
+from clozeline.pipeline.tokenization.learn import learn_vocabulary
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 
 CALL_BYTES = 8_000_000
 Result = TypeVar("Result")
@@ -54,19 +55,26 @@ def timed(name: str, calls: list[list[str]], encode: Callable[[list[str]], Resul
 
 speeds: dict[str, float] = {}
 
-if __name__ == "__main__":
-    data = Path(os.environ["CLOZELINE_DATA"])
-    calls = paragraphs(data, int(float(sys.argv[1] if len(sys.argv) > 1 else 48) * 1e6))
-    half = len(calls) // 2
-    path = data / "vocab" / "bert-base-uncased-vocab.txt"
-    tokenizer = adopt_vocabulary(path, cased=False, punkt=None)
-    columns = ColumnTokenizer(tokenizer)
 
+def compare(name: str, tokenizer: Tokenizer, calls: list[list[str]]) -> None:
+    print(name)
+    half = len(calls) // 2
+    columns = ColumnTokenizer(tokenizer)
     reference = timed("encode_batch", calls[:1], tokenizer.encode_batch)
     ids, lengths = timed("cold", calls[:1], columns.encode)
     timed("cold on", calls[1:half], columns.encode)
     timed("warm", calls[half:], columns.encode)
     timed("again", calls[half:], columns.encode)
-
     assert lengths.tolist() == list(map(len, reference))
     assert np.array_equal(ids, np.concatenate([np.array(x, np.uint32) for x in reference]))
+
+
+if __name__ == "__main__":
+    data = Path(os.environ["CLOZELINE_DATA"])
+    calls = paragraphs(data, int(float(sys.argv[1] if len(sys.argv) > 1 else 48) * 1e6))
+    path = data / "vocab" / "bert-base-uncased-vocab.txt"
+    compare("WordPiece", adopt_vocabulary(path, cased=False, punkt=None), calls)
+    for model in ("bpe", "unigram"):
+        text = iter("\n".join(calls[0]).split("\n\n"))
+        learned = learn_vocabulary(text, model=model, vocab_size=16_384)
+        compare(f"{model}, 16,384 tokens", learned, calls)

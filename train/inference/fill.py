@@ -18,11 +18,9 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
+from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, SPECIAL_TOKENS
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.engine.distributed import join_world
-
-MASK = "[MASK]"
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,7 @@ def fill_with(
     """Like `fill`, for one text and a loaded model; `name` is its folder, for messages."""
     if "mlm_head" in pretrained.absent:
         raise InputError(
-            f"{name} has no masked-LM head, so it cannot fill {MASK}; use a model that has one."
+            f"{name} has no masked-LM head, so it cannot fill masks; use a model that has one."
         )
     tokenizer, text = pretrained.tokenizer, fix_unicode(text)
     ids = mask_ids(text, tokenizer, max_seq_length=pretrained.max_seq_length)
@@ -75,14 +73,16 @@ def fill_with(
         [Guess(tokenizer.shown_tokens[i], p) for i, p in zip(row_ids, row, strict=True)]
         for row_ids, row in zip(ids_of_best.tolist(), best.tolist(), strict=True)
     ]
-    return Filled(fill_text(text, [row[0].token for row in guesses]), guesses)
+    best_tokens = [row[0].token for row in guesses]
+    return Filled(fill_text(text, best_tokens, mask=tokenizer.mask_token), guesses)
 
 
 def mask_ids(text: str, tokenizer: Tokenizer, *, max_seq_length: int) -> list[int]:
-    """Ids of [CLS] text [SEP], with the mask token wherever the text says "[MASK]"."""
+    """Ids of [CLS] text [SEP], with the mask token wherever the text has one."""
     first, *rest = tokenizer.encode_batch(_around_masks(text, tokenizer))
     if not rest:
-        raise InputError(f"no {MASK} in {text!r}; write {MASK} where a word is missing.")
+        mask = tokenizer.mask_token
+        raise InputError(f"no {mask} in {text!r}; write {mask} where a word is missing.")
     ids = [tokenizer.cls_id, *first]
     for part in rest:
         ids += [tokenizer.mask_id, *part]
@@ -97,7 +97,7 @@ def mask_ids(text: str, tokenizer: Tokenizer, *, max_seq_length: int) -> list[in
 
 def _around_masks(text: str, tokenizer: Tokenizer) -> list[str]:
     """The text before, between and after the masks, without the spaces that belong to a mask."""
-    parts = text.split(MASK)
+    parts = text.split(tokenizer.mask_token)
     before, after = tokenizer.spec.mask_strips if tokenizer.spec else (False, False)
     if before:
         parts[:-1] = [part.rstrip() for part in parts[:-1]]
@@ -117,12 +117,12 @@ def masked_probabilities(model: BertForPretraining, ids: list[int], mask_id: int
     return logits[0, :, : model.config.vocab_size].float().softmax(-1).cpu()
 
 
-def fill_text(text: str, tokens: list[str]) -> str:
+def fill_text(text: str, tokens: list[str], *, mask: str = SPECIAL_TOKENS[-1]) -> str:
     """Replace each mask by a token; a "##" token joins the preceding word.
 
     "The [MASK] of [MASK] [MASK].", [king, fran, ##ce]  ->  "The king of france."
     """
-    filled, *rest = text.split(MASK)
+    filled, *rest = text.split(mask)
     for token, part in zip(tokens, rest, strict=True):
         if token.startswith(CONTINUATION):
             filled = filled.rstrip(" ")
