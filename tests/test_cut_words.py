@@ -91,7 +91,8 @@ def test_each_of_these_is_cut():
 def test_ids_equal_the_librarys(name, texts):
     tokenizer = TOKENIZERS[name]
     texts = [text if n % 2 else tokenizer.after_space(text) for n, text in enumerate(texts)]
-    assert as_lists(COLUMNS[name], texts) == tokenizer.encode_batch(texts)
+    found = tokenizer.library.encode_batch(texts, add_special_tokens=False)
+    assert as_lists(COLUMNS[name], texts) == [encoding.ids for encoding in found]
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
