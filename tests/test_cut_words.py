@@ -92,7 +92,10 @@ def test_ids_equal_the_librarys(name, texts):
     tokenizer = TOKENIZERS[name]
     texts = [text if n % 2 else tokenizer.after_space(text) for n, text in enumerate(texts)]
     found = tokenizer.library.encode_batch(texts, add_special_tokens=False)
-    assert as_lists(COLUMNS[name], texts) == [encoding.ids for encoding in found]
+    special = {*tokenizer.special_ids} if tokenizer.spec.spells_special_tokens else set()
+    unk = tokenizer.unk_id  # what text that spells a special token becomes in Unigram
+    wanted = [[unk if i in special else i for i in encoding.ids] for encoding in found]
+    assert as_lists(COLUMNS[name], texts) == wanted
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -87,8 +87,8 @@ class Tokenizer:
         self.normalization = normalization
         self.punkt: dict[str, Any] | None = json.loads(canonical_json(punkt))
         self.special_tokens = self.spec.special_tokens if self.spec else SPECIAL_TOKENS
-        special_ids = [self.tokens.index(token) for token in self.special_tokens]
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids
+        self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.is_special = _flags(token in self.special_tokens for token in tokens)
         self.is_continuation = _flags(map(self._continues, tokens))
         unused = _flags(token.startswith("[unused") for token in tokens)
@@ -144,15 +144,12 @@ class Tokenizer:
         rows = [text.ids for text in found]
         if self.spec is None or not self.spec.spells_special_tokens:
             return rows
-        return [row if self._not_text.isdisjoint(row) else self._as_text(row) for row in rows]
+        special = frozenset(self.special_ids)
+        return [row if special.isdisjoint(row) else self._as_text(row, special) for row in rows]
 
-    @cached_property
-    def _not_text(self) -> frozenset[int]:
-        return frozenset((self.pad_id, self.cls_id, self.sep_id, self.mask_id))
-
-    def _as_text(self, ids: list[int]) -> list[int]:
-        """Text that spells a special token is unknown where the vocabulary has no other pieces."""
-        return [self.unk_id if i in self._not_text else i for i in ids]
+    def _as_text(self, ids: list[int], special: frozenset[int]) -> list[int]:
+        """Text that spells a special token is unknown where the model finds no other pieces."""
+        return [self.unk_id if i in special else i for i in ids]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: tokens joined to words, including special tokens."""
