@@ -22,9 +22,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.errors import InputError
@@ -38,12 +36,12 @@ from clozeline.pipeline.tokenization.transformers_files import (
 )
 from clozeline.pipeline.tokenization.vocabulary import (
     CONTINUATION,
-    MAX_WORD_CHARACTERS,
     Normalization,
     check_tokens,
     read_json_object,
     read_tokenizer_json,
     read_vocab_txt,
+    wordpiece_library,
 )
 
 PunktJson = dict[str, Any] | None  # see PunktData.to_json
@@ -96,7 +94,7 @@ class Tokenizer:
         if isinstance(normalization, TokenizerSpec):
             self.library = normalization.library()
         else:
-            self.library = self._build_library(normalization)
+            self.library = wordpiece_library(self.tokens, normalization)
         self.digest = self._digest()
 
     @property
@@ -211,26 +209,6 @@ class Tokenizer:
         return mark is not None and not (
             token.startswith((mark, " ")) or token in self.special_tokens
         )
-
-    def _build_library(self, normalization: Normalization) -> tokenizers.Tokenizer:
-        vocabulary = {token: i for i, token in enumerate(self.tokens)}
-        library = tokenizers.Tokenizer(
-            models.WordPiece(
-                vocabulary,
-                unk_token="[UNK]",
-                max_input_chars_per_word=MAX_WORD_CHARACTERS,
-                continuing_subword_prefix=CONTINUATION,
-            )
-        )
-        library.normalizer = normalizers.BertNormalizer(**asdict(normalization))
-        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        library.post_processor = processors.BertProcessing(
-            ("[SEP]", self.sep_id), ("[CLS]", self.cls_id)
-        )
-        library.decoder = decoders.WordPiece(prefix=CONTINUATION)
-        library.add_special_tokens(list(SPECIAL_TOKENS))
-        library.encode_special_tokens = True
-        return library
 
     def _digest(self) -> str:
         parts: list[Any] = [self.tokens, asdict(self.normalization), self.punkt]

@@ -3,8 +3,11 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
@@ -46,6 +49,28 @@ class Normalization:
     handle_chinese_chars: bool = True  #: put spaces around each Chinese character
     strip_accents: bool  #: decompose (NFD), drop nonspacing marks
     lowercase: bool
+
+
+def wordpiece_library(tokens: Sequence[str], normalization: Normalization) -> tokenizers.Tokenizer:
+    """BERT's tokenizer with these tokens, as the library has it."""
+    ids = {token: i for i, token in enumerate(tokens)}
+    library = tokenizers.Tokenizer(
+        models.WordPiece(
+            ids,
+            unk_token="[UNK]",
+            max_input_chars_per_word=MAX_WORD_CHARACTERS,
+            continuing_subword_prefix=CONTINUATION,
+        )
+    )
+    library.normalizer = normalizers.BertNormalizer(**asdict(normalization))
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.post_processor = processors.BertProcessing(
+        ("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"])
+    )
+    library.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    library.add_special_tokens(list(SPECIAL_TOKENS))
+    library.encode_special_tokens = True  # text never becomes a special token
+    return library
 
 
 def check_tokens(tokens: Sequence[str]) -> None:
