@@ -137,7 +137,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The library's ids of each text, without [CLS] and [SEP]; as in `fast_wordpiece`."""
-        # The fast form leaves out offsets, which nobody reads.
+        # The fast form leaves out offsets.
         found = self.library.encode_batch_fast(texts, add_special_tokens=False)
         rows = [text.ids for text in found]
         if self.spec is None or not self.spec.spells_special_tokens:
