@@ -44,7 +44,7 @@ class TokenizerSpec:
 
     @cached_property
     def spells_special_tokens(self) -> bool:
-        """Whether special tokens are pieces that text can be made of, as in Unigram."""
+        """Whether special tokens are pieces that text can become, as in Unigram."""
         return bool(self._values["model"].get("type") == "Unigram")
 
     @cached_property
