@@ -98,6 +98,21 @@ class DataConfig:
         "duplicates (`--deduplicate near`).",
         group="Curation",
     )
+    quality: tuple[str, ...] = option(
+        (),
+        "Rules that a document must pass: `gopher`, `c4`, `fineweb`, `none`, or one rule and its "
+        "threshold, as in `min_words=50`; repeatable.",
+        group="Curation",
+    )
+    exclude: tuple[str, ...] = option(
+        (),
+        "Drop documents that share an n-gram of words with a text of this SOURCE, such as a test "
+        "set; repeatable.",
+        group="Curation",
+    )
+    exclude_ngram: int = option(
+        13, "Words in a row that a document may not share with --exclude.", group="Curation"
+    )
     format: Format = option("arrow", "File format of the shards.", group="Shards")
     compression: Compression = option(
         "none", "Compression inside a shard; `none` lets the loader memory-map it.", group="Shards"
@@ -122,6 +137,7 @@ class DataConfig:
         check_between("min_characters", self.min_characters, 0, 1 << 30)
         check_between("max_document_bytes", self.max_document_bytes, 1, 1 << 31)
         check_between("similarity", self.similarity, 0.3, 1.0)
+        check_between("exclude_ngram", self.exclude_ngram, 1, 100)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         if self.num_shards is not None:
             check_between("num_shards", self.num_shards, 1, 100_000)

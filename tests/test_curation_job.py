@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.curate import text_hash
+from clozeline.pipeline.curation.measures import Text
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
-from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.context import JobContext, excluded_blocks
 from clozeline.pipeline.job.held_out import held_out_copies
 from clozeline.pipeline.job.near_files import write_rows
 from clozeline.pipeline.job.phases import phases
@@ -21,6 +23,7 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.verify import verify
 from tests.support.small_jobs import (
     articles,
+    clozeline,
     clozeline_ok,
     shard_digests,
     without_sources,
@@ -223,3 +226,47 @@ def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Pa
                 expected[key] = round(similarity(clean(planted()[a]), clean(planted()[b])), 9)
     assert found == expected
     assert len(found) > 3
+
+
+def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: Path):
+    texts = articles(60)
+    tests = [*(f"Unseen {text[:300]}" for text in texts[:5]), "too short", "no such words " * 9]
+    (tmp_path / "test.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in tests))
+    source = str(tmp_path / "test.jsonl")
+    config = replace(CONFIG, exclude=(source,), quality=("min_words=260",))
+    kept = [text for text in texts[5:] if len(Text(text).words) >= 260]
+    assert 10 < len(kept) < 55
+    given = {"excluded": excluded_blocks(config)}
+    manifest = build(make(tmp_path / "work", config, texts, **given), block_bytes=20_000)
+    plain = build(make(tmp_path / "plain", CONFIG, kept))
+    assert manifest.dataset_digest == plain.dataset_digest
+    assert manifest.dropped["quality_min_words"] == 55 - len(kept)
+    assert manifest.dropped["excluded"] == 5
+    [entry] = manifest.excluded
+    assert (entry.source, entry.texts, entry.searched) == (source, 7, 6)
+    assert (entry.documents, entry.found) == (5, 5)
+    assert entry.hits == {text_hash(text): 1 for text in sorted(tests[:5], key=text_hash)}
+    assert list(verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")])) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--quality=gophr"], "there is no such rule; did you mean gopher?"),
+        (["--quality=min_words=-3"], "give a number from 0 on"),
+        (["--similarity=1.5"], "similarity is 1.5; it must be 0.3 to 1.0."),
+        (["--exclude-ngram=0"], "exclude_ngram is 0; it must be 1 to 100."),
+        (["--exclude={}/empty.jsonl"], "empty.jsonl"),
+        (["--exclude={}/nothing.jsonl"], "nothing.jsonl"),
+        (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
+        (["--quality=min_words=99999"], "quality_min_words 20"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str):
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "short.jsonl").write_text('{"text": "only a few words"}\n')
+    options = [option.format(tmp_path) for option in options]
+    done = clozeline(*command(tmp_path / "work", articles(20), *options, "--workers=1"))
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

@@ -18,7 +18,6 @@ from clozeline.pipeline.curation.words import fold, hash_ngrams, hash_words
 TEXTS = st.lists(st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0")))
 #: Characters that depend on their neighbours, expand, or are words of their own.
 TRICKY = st.lists(st.text("aÀA\u0301\u0323\u1100\u1161ßﬁ½…\u00a0.東カﾞกำ ſİ"))
-IDS = st.lists(st.integers(0, 12), max_size=60)
 
 
 def plain_words(text: str) -> list[str]:
@@ -138,11 +137,12 @@ def test_keys_of_different_bands_differ():
     assert len(np.unique(keys)) == 18
 
 
-@given(IDS, IDS)
-def test_every_pair_of_a_small_group_is_a_candidate(keys, ids):
-    size = min(len(keys), len(ids))
-    rows = list(zip(keys[:size], ids[:size], strict=True))
-    left, right = candidate_pairs(np.array(keys[:size], np.uint64), np.array(ids[:size], np.uint64))
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 12)), max_size=40), st.integers(1, 9))
+def test_every_pair_of_a_small_group_is_a_candidate(rows, orders):
+    """Whatever the following keys are, which a document has once for each key."""
+    keys, ids = np.array(rows, np.uint64).reshape(-1, 2).T
+    following = (keys * np.uint64(7) + ids * ids) % np.uint64(orders)
+    left, right = candidate_pairs(keys, following, ids)
     found = [(*rows[a], *rows[b]) for a, b in zip(left.tolist(), right.tolist(), strict=True)]
     expected = {(k, a, m, b) for k, a in rows for m, b in rows if k == m and a < b}
     assert sorted(found) == sorted(expected)
@@ -150,10 +150,19 @@ def test_every_pair_of_a_small_group_is_a_candidate(keys, ids):
 
 def test_a_large_group_is_connected_by_few_pairs():
     ids = random_bits(stream_key(3, "ids"), np.arange(1000))
-    left, right = candidate_pairs(np.zeros(1000, np.uint64), ids)
-    assert len(left) < 1000 * (near.NEIGHBORS + near.LOWEST)
+    left, right = candidate_pairs(np.zeros(1000, np.uint64), ids % np.uint64(3), ids)
+    assert len(left) < 1000 * (near.NEIGHBORS + near.FIRST)
     assert len(set(zip(left.tolist(), right.tolist(), strict=True))) == len(left)
+    assert (ids[left] < ids[right]).all()
     assert set(components(ids[left], ids[right])[1].tolist()) == {int(ids.min())}
+
+
+def test_copies_are_found_among_thousands_that_share_a_band():
+    """Each document has one copy, which shares the following band with it and with no other."""
+    ids = random_bits(stream_key(5, "ids"), np.arange(2000))
+    left, right = candidate_pairs(np.zeros(2000, np.uint64), np.arange(2000) // 2 + ids * 0, ids)
+    found = set(zip(left.tolist(), right.tolist(), strict=True))
+    assert all({(i, i + 1), (i + 1, i)} & found for i in range(0, 2000, 2))
 
 
 @given(st.lists(st.integers(0, 9), min_size=1), st.lists(st.integers(0, 9), min_size=1))

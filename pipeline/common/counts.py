@@ -16,6 +16,8 @@ class Counts:
     dropped: Counter[str] = field(default_factory=Counter)
     #: {"where": ..., "reason": ...}; also "kind" for a source that ends early
     rejected: list[dict[str, str]] = field(default_factory=list)
+    #: documents that share text with an excluded one: "source:" and "source:hash of the text"
+    hits: Counter[str] = field(default_factory=Counter)
     #: some of the dropped documents for each reason: those of the lowest hashes
     samples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     #: CPU seconds by stage; not compared, since they differ from run to run.
@@ -26,6 +28,7 @@ class Counts:
         self.read.update(other.read)
         self.dropped.update(other.dropped)
         self.rejected.extend(other.rejected)
+        self.hits.update(other.hits)
         for reason, samples in other.samples.items():
             self._show(reason, samples)
         self.seconds.update(other.seconds)
@@ -51,5 +54,6 @@ class Counts:
             dropped=Counter(values["dropped"]),
             rejected=values["rejected"],
             samples=values["samples"],
+            hits=Counter(values["hits"]),
             seconds=Counter(values["seconds"]),
         )

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import UInt64Array, random_bits, stream_key
 from clozeline.pipeline.common.ragged import Ragged
 
-#: Pairs of a document that shares a key with thousands: the next ones by id, and the lowest. All
-#: pairs of up to 1 + NEIGHBORS documents are compared.
+#: Pairs of a document that shares a key with thousands: the next ones, and the first of all. Up to
+#: 1 + NEIGHBORS documents are all compared with each other.
 NEIGHBORS: Final = 16
-LOWEST: Final = 4
+FIRST: Final = 4
 
 Indices = NDArray[np.int64]
 
@@ -31,26 +31,35 @@ def document_ids(high: UInt64Array, low: UInt64Array) -> UInt64Array:
     return random_bits(random_bits(stream_key(0, "near/kept"), high), low)
 
 
-def candidate_pairs(keys: UInt64Array, ids: UInt64Array) -> tuple[Indices, Indices]:
-    """Rows of the same key and different ids, each pair once for a key; the lower id is first."""
-    order = np.lexsort((ids, keys))
+def candidate_pairs(
+    keys: UInt64Array, following: UInt64Array, ids: UInt64Array
+) -> tuple[Indices, Indices]:
+    """Rows of the same key and different ids, each pair once for a key; the lower id is first.
+
+    In a large group only rows that stand close together are paired, so those that also share the
+    `following` band stand side by side: thousands of articles made from one template share many
+    bands, but copies of one of them share nearly all.
+    """
+    order = np.lexsort((ids, following, keys))
     key, document = keys[order], ids[order]
     is_new = np.ones(len(order), np.bool_)  # the copies of a text are one document
     is_new[1:] = (key[1:] != key[:-1]) | (document[1:] != document[:-1])
     order, key = order[is_new], key[is_new]
     starts = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
-    first = np.repeat(starts, np.diff(np.append(starts, len(key))))  # row of the lowest id
+    first = np.repeat(starts, np.diff(np.append(starts, len(key))))
     rows = np.arange(len(key))
     left, right = [], []
     for ahead in range(1, NEIGHBORS + 1):
         later = rows[ahead:][first[ahead:] == first[: len(rows) - min(ahead, len(rows))]]
         left.append(later - ahead)
         right.append(later)
-    for above in range(LOWEST):
+    for above in range(FIRST):
         far = rows[rows - first > NEIGHBORS + above]
         left.append(first[far] + above)
         right.append(far)
-    return order[np.concatenate(left)], order[np.concatenate(right)]
+    one, other = order[np.concatenate(left)], order[np.concatenate(right)]
+    is_lower = ids[one] < ids[other]
+    return np.where(is_lower, one, other), np.where(is_lower, other, one)
 
 
 def shingle_sets(shingles: Ragged) -> list[UInt64Array]:

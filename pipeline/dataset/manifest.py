@@ -48,6 +48,19 @@ class ShardEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExcludedSource:
+    """A SOURCE of --exclude, and which of its texts the corpus had."""
+
+    source: str
+    digest: str  #: of the texts, whatever their order
+    texts: int
+    searched: int  #: texts with at least one n-gram that no text before them has
+    documents: int  #: dropped for this source
+    found: int  #: texts that were in the corpus
+    hits: dict[str, int]  #: documents by the hash of the text, for up to 1,000 of them
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The metadata of a data set."""
 
@@ -61,6 +74,8 @@ class Manifest:
     dropped: dict[str, int] = field(default_factory=dict)
     #: Occurrences of each token in the training examples before masking, [V].
     token_counts: list[int] = field(default_factory=list)
+    #: Sources of --exclude, and which of their texts were in the corpus.
+    excluded: list[ExcludedSource] = field(default_factory=list)
     #: Names, sizes and times of the source files; "" if not known.
     sources_digest: str = ""
     schema_version: int = SCHEMA_VERSION
@@ -97,6 +112,8 @@ class Manifest:
 def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
     """Write manifest.json with one line per field and one line per shard."""
     values = {**asdict(manifest), "config": manifest.config.to_dict()}
+    if not manifest.excluded:
+        del values["excluded"]
     values["dataset_digest"] = manifest.dataset_digest
     values = sealed(values)
     shards = values.pop("shards")
@@ -132,11 +149,12 @@ def _manifest_of(values: dict[str, Any]) -> Manifest:
     if found != (known := schema_version(packed=is_packed)):
         raise ValueError(f"schema version {found}, this code reads {known}")
     recorded = values.pop("dataset_digest")
-    check_field_names(Manifest, values)
+    check_field_names(Manifest, {"excluded": [], **values})
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
+    values["excluded"] = [ExcludedSource(**part) for part in values.get("excluded", ())]
     manifest = Manifest(**values)
-    for part in (manifest, *manifest.shards):
+    for part in (manifest, *manifest.shards, *manifest.excluded):
         check_types(part)
     numbers = [*manifest.token_counts, *(n for e in manifest.shards for n in (e.rows, e.bytes))]
     if min(numbers, default=0) < 0 or max(numbers, default=0) >= 1 << 63:

@@ -5,16 +5,18 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.curation.signatures import Bands
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import TOKENIZER
-from clozeline.pipeline.job.near_files import NEAR_SUFFIX, WORDS_SUFFIX
+from clozeline.pipeline.job.near_files import EXCLUDED_SUFFIX, NEAR_SUFFIX, WORDS_SUFFIX
 from clozeline.pipeline.job.token_cache import (
     CacheInput,
     FileGroup,
@@ -23,6 +25,7 @@ from clozeline.pipeline.job.token_cache import (
     group_files,
 )
 from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
@@ -43,6 +46,7 @@ class JobContext:
     allow_truncated: bool = False
     inputs: tuple[CacheInput, ...] = ()  #: the files of the token cache that shards read
     tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
+    excluded: tuple[tuple[str, tuple[Block, ...]], ...] = ()  #: sources of --exclude
     partitions: int = 1  #: of the search for near-duplicates
 
     def reading(self, blocks: Sequence[Block]) -> Self:
@@ -62,8 +66,22 @@ class JobContext:
             self.config.min_characters,
             self.config.max_document_bytes,
             block.text_columns,
+            *self._curation(),
         )
         return self.cache_dir / name
+
+    def _curation(self) -> list[object]:
+        """What decides which documents of a block are tokenized; nothing by default."""
+        thresholds = quality_of(self.config.quality).thresholds
+        parts: list[object] = [f"quality {thresholds}"] if thresholds else []
+        return [*parts, self.excluded_path.name] if self.excluded else parts
+
+    @property
+    def excluded_path(self) -> AnyPath:
+        """The texts of --exclude, once they are read."""
+        blocks = [block.identity for _, blocks in self.excluded for block in blocks]
+        name = digest_of([NEAR_VERSION, self.config.exclude_ngram, *blocks])
+        return self.cache_dir / (name + EXCLUDED_SUFFIX)
 
     def cache_input(self, block: Block) -> CacheInput:
         """The block's token cache file, as an input of shards."""
@@ -103,6 +121,16 @@ class JobContext:
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
 
 
+def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], ...]:
+    """The blocks of each source of --exclude. Raises InputError for one that cannot be read."""
+    listed = partial(
+        list_blocks,
+        text_columns=config.text_columns,
+        max_document_bytes=config.max_document_bytes,
+    )
+    return tuple((name, tuple(listed([name]))) for name in config.exclude)
+
+
 @contextmanager
 def scratch_context(
     tokenizer: Tokenizer, config: DataConfig, buckets: Buckets
@@ -120,6 +148,7 @@ def scratch_context(
             vocab_size=tokenizer.vocab_size,
             sources_digest="",
             allow_truncated=True,
+            excluded=excluded_blocks(config),
         )
 
 

@@ -4,7 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from clozeline.pipeline.dataset.manifest import (
 )
 from clozeline.pipeline.dataset.schema import schema_version
 from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.excluded import excluded_sources
 from clozeline.pipeline.job.steps import DAMAGED, ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
 
@@ -80,6 +81,9 @@ def finish_dataset(steps: Steps) -> Manifest:
     for record in _read_records(steps):
         totals.add(record)
     manifest = totals.manifest()
+    if steps.excluded is not None:
+        sources = excluded_sources(context, steps.excluded, totals.counts)
+        manifest = replace(manifest, excluded=sources)
     _write_rejected(context.out_dir / REJECTED, totals.counts.rejected)
     _check_rejected(totals.counts, context)
     if not manifest.num_examples(TRAIN):

@@ -27,9 +27,10 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
-from clozeline.pipeline.job.context import JobContext, job_digest, sources_digest
+from clozeline.pipeline.job.context import JobContext, excluded_blocks, job_digest, sources_digest
 from clozeline.pipeline.job.job_log import (
     LOG,
     add_to_job,
@@ -219,6 +220,7 @@ def job_context(
             "use --masking tokens."
         )
     text_bytes = sum(block.text_bytes for block in blocks)
+    quality_of(config.quality)  # raises for an unknown rule
     return JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=(options.token_cache or out_dir / CACHE).absolute(),
@@ -228,6 +230,7 @@ def job_context(
         vocab_size=tokenizer.vocab_size,
         sources_digest=sources_digest(blocks),
         allow_truncated=options.allow_truncated,
+        excluded=excluded_blocks(config),
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
     ).reading(blocks)
 

@@ -1,6 +1,6 @@
 """What the search for near-duplicates keeps of a block: its band keys, its words, its beginnings.
 
-    0f3a....near    entries (key, id, place) by partition of the key, in a cache file
+    0f3a....near    entries (key, following key, id, place) by partition of the key
     0f3a....words   documents, one after the other: header, words, the first 500 characters
 
 A partition holds all entries of its share of the keys, so it can be paired without the others. An
@@ -28,6 +28,7 @@ from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.pipeline.job.cache_file import CacheFileWriter, read_ends, read_index, read_slices
 
 NEAR_SUFFIX: Final = ".near"
+EXCLUDED_SUFFIX: Final = ".excluded"
 WORDS_SUFFIX: Final = ".words"
 STEP_SUFFIXES: Final = (".pairs", ".edges", ".drops")
 BYTES_PER_PARTITION: Final = 256 << 20  #: of text, which give about 40 MB of entries
@@ -35,7 +36,7 @@ HEAD_CHARACTERS: Final = 500  #: of a document, to show
 HEADER: Final = struct.Struct("<QQIII")  # hash, words, bytes of the beginning, crc32 of both
 PLACE: Final = np.dtype([("file", "<u4"), ("start", "<u8"), ("length", "<u4")])
 HASH: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
-ENTRY: Final = np.dtype([("key", "<u8"), ("id", "<u8"), ("at", PLACE)])
+ENTRY: Final = np.dtype([("key", "<u8"), ("following", "<u8"), ("id", "<u8"), ("at", PLACE)])
 
 Rows = NDArray[Any]  # of a structured dtype
 
@@ -65,6 +66,7 @@ class NearWriter:
         if len(rows):
             minima = signatures(shingles, self.bands.bands * self.bands.rows)
             entries["key"] = band_keys(minima, self.bands)
+            entries["following"] = np.roll(entries["key"], -1, axis=1)
         entries["id"] = document_ids(high, low)[rows, None]
         entries["at"] = self._write_words(high, low, texts, words)[rows, None]
         for partition, part in partitioned(entries.ravel(), "key", self.near.num_buckets):

@@ -62,7 +62,7 @@ def pair_documents(context: JobContext, partition: int) -> None:
         part["at"]["file"] = number
         parts.append(part)
     entries = np.concatenate(parts)
-    left, right = candidate_pairs(entries["key"], entries["id"])
+    left, right = candidate_pairs(entries["key"], entries["following"], entries["id"])
     pairs = np.zeros(len(left), PAIR)
     for side, rows in (("left", left), ("right", right)):
         pairs[side], pairs[f"{side}_at"] = entries["id"][rows], entries["at"][rows]

@@ -1,6 +1,7 @@
 """The phases of a job, in their order: the one list that Beam and `--task` work through.
 
     phase          items                   files of an item
+    ReadExcluded: with --exclude (excluded.py)
     TokenizeBlock  blocks                  0f3a....tokens
     MergeBlocks    groups of over 1 block  77c1....merged
     PairDocuments, CompareDocuments, ConnectDocuments: with --deduplicate near (near_steps.py)
@@ -49,6 +50,13 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
     unique = {context.cache_input(block): block for block in blocks}
     groups = [group.names for group in context.file_groups(blocks)]
     every = [
+        Phase(
+            label="ReadExcluded",
+            done="sets of excluded texts read",
+            items=range(1 if context.excluded else 0),
+            work=lambda steps, _: steps.excluded,
+            files=lambda steps, _: [steps.context.excluded_path],
+        ),
         Phase(
             label="TokenizeBlock",
             done="blocks tokenized",

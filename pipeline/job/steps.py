@@ -26,6 +26,8 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.curation.curate import Excluded, curate
+from clozeline.pipeline.curation.rules import Quality, quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
 from clozeline.pipeline.dataset.schema import Examples, example_schema
@@ -33,6 +35,7 @@ from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.excluded import read_excluded
 from clozeline.pipeline.job.memory import process_peak, release_memory
 from clozeline.pipeline.job.near_files import (
     HASH,
@@ -127,6 +130,16 @@ class Steps:
     def _columns(self) -> ColumnTokenizer:
         return ColumnTokenizer(self.tokenizer)
 
+    @cached_property
+    def _quality(self) -> Quality:
+        return quality_of(self.context.config.quality)
+
+    @cached_property
+    def excluded(self) -> Excluded | None:
+        """The texts of --exclude, read once for all workers; None without them."""
+        context = self.context
+        return read_excluded(context) if context.config.exclude else None
+
     def tokenize_block(self, block: Block) -> CacheInput:
         """Write the block's token cache file, unless it exists.
 
@@ -178,20 +191,23 @@ class Steps:
     ) -> Iterator[tuple[TokenizedDocuments, Counts]]:
         timer = StageTimer()
         for chunk in timer.each("read", chunks):
+            with timer.stage("curation"):
+                kept, curated = curate(chunk.texts, self._quality, self.excluded)
             documents, texts, counts = tokenize_documents(
-                chunk.texts,
+                kept,
                 splitter=self._splitter,
                 tokenizer=self._columns,
                 min_characters=self.context.config.min_characters,
             )
+            counts.add(curated)
             for reason, number in chunk.counts.items():
                 (counts.read if reason in KEPT else counts.dropped)[reason] += number
             counts.rejected += map(_entry, chunk.rejected)
-            counts.seconds.update(timer.seconds)
-            timer.seconds.clear()
             if near:
                 with timer.stage("near-duplicates"):
                     near.add(documents.high, documents.low, texts)
+            counts.seconds.update(timer.seconds)
+            timer.seconds.clear()
             yield documents, counts
 
     def record_path(self, bucket: int) -> AnyPath:

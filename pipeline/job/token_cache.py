@@ -55,7 +55,13 @@ from clozeline.pipeline.job.cache_file import (
     read_runs,
     read_slices,
 )
-from clozeline.pipeline.job.near_files import NEAR_SUFFIX, STEP_SUFFIXES, WORDS_SUFFIX, Rows
+from clozeline.pipeline.job.near_files import (
+    EXCLUDED_SUFFIX,
+    NEAR_SUFFIX,
+    STEP_SUFFIXES,
+    WORDS_SUFFIX,
+    Rows,
+)
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
@@ -161,7 +167,7 @@ def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
     endings = (
         *(SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX),
-        *(NEAR_SUFFIX, WORDS_SUFFIX, *STEP_SUFFIXES),
+        *(EXCLUDED_SUFFIX, NEAR_SUFFIX, WORDS_SUFFIX, *STEP_SUFFIXES),
     )
     ours = [name for name in names_in(folder) if name.endswith(endings) or PARTIAL.fullmatch(name)]
     remove_named(folder, ours)

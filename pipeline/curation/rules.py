@@ -1,0 +1,131 @@
+"""Quality rules: a measure, a bound and a threshold. Texts that break one are dropped.
+
+    --quality gopher --quality min_words=20    the rules of Gopher, but from 20 words
+    "Too short."  ->  ("min_words", 2.0)
+
+A later value replaces an earlier one. Rules are tried in the order of RULES; the first that a text
+breaks is the reason that is counted.
+"""
+
+import difflib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.curation import measures
+from clozeline.pipeline.curation.measures import Text, without_boilerplate
+
+#: Every rule: its name says whether its threshold is the least or the most that may be.
+RULES: Final[Mapping[str, Callable[[Text], float]]] = {
+    "min_words": measures.words,
+    "max_words": measures.words,
+    "min_mean_word_length": measures.mean_word_length,
+    "max_mean_word_length": measures.mean_word_length,
+    "max_hash_marks": measures.hash_marks,
+    "max_ellipses": measures.ellipses,
+    "max_bullet_lines": measures.bullet_lines,
+    "max_ellipsis_lines": measures.ellipsis_lines,
+    "min_alphabetic_words": measures.alphabetic_words,
+    "min_stop_words": measures.stop_words,
+    "max_repeated_paragraphs": measures.repeated_paragraphs,
+    "max_repeated_paragraph_characters": measures.repeated_paragraph_characters,
+    "max_repeated_lines": measures.repeated_lines,
+    "max_repeated_line_characters": measures.repeated_line_characters,
+    **{f"max_top_{n}gram": partial(measures.top_ngram, size=n) for n in (2, 3, 4)},
+    **{f"max_repeated_{n}grams": partial(measures.repeated_ngrams, size=n) for n in range(5, 11)},
+    "max_lorem_ipsum": measures.lorem_ipsum,
+    "max_curly_brackets": measures.curly_brackets,
+    "min_sentences": measures.sentences,
+    "min_terminal_lines": measures.terminal_lines,
+    "max_short_lines": measures.short_lines,
+    "max_new_lines": measures.new_lines,
+}
+#: A rule that changes texts: 1 removes the lines that C4 removes.
+BOILERPLATE: Final = "remove_boilerplate"
+
+SETS: Final[Mapping[str, Mapping[str, float]]] = {
+    "none": {},
+    # Rae et al. 2021, A.1.1; its stop words are English.
+    "gopher": {
+        "min_words": 50,
+        "max_words": 100_000,
+        "min_mean_word_length": 3,
+        "max_mean_word_length": 10,
+        "max_hash_marks": 0.1,
+        "max_ellipses": 0.1,
+        "max_bullet_lines": 0.9,
+        "max_ellipsis_lines": 0.3,
+        "min_alphabetic_words": 0.8,
+        "min_stop_words": 2,
+        "max_repeated_paragraphs": 0.3,
+        "max_repeated_paragraph_characters": 0.2,
+        "max_repeated_lines": 0.3,
+        "max_repeated_line_characters": 0.2,
+        **{"max_top_2gram": 0.2, "max_top_3gram": 0.18, "max_top_4gram": 0.16},
+        **{f"max_repeated_{n}grams": round(0.2 - n / 100, 2) for n in range(5, 11)},
+    },
+    # Raffel et al. 2020, 2.2, without its list of words.
+    "c4": {BOILERPLATE: 1, "max_lorem_ipsum": 0, "max_curly_brackets": 0, "min_sentences": 5},
+    # Penedo et al. 2024, 3.6: FineWeb's own rules, which it applies after those of gopher and c4.
+    "fineweb": {
+        "min_terminal_lines": 0.12,
+        "max_short_lines": 0.67,
+        "max_repeated_line_characters": 0.01,
+        "max_new_lines": 0.3,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Quality:
+    """The rules of a job, with their thresholds."""
+
+    thresholds: Mapping[str, float]
+
+    def check(self, text: str) -> tuple[str, str, float]:
+        """The text as it is kept, the rule that it breaks ("" for none) and what was measured."""
+        if self.thresholds.get(BOILERPLATE):
+            text = without_boilerplate(text)
+        measured = Text(text)
+        for rule, threshold in self.thresholds.items():
+            if rule != BOILERPLATE:
+                found = float(RULES[rule](measured))
+                if found < threshold if rule.startswith("min_") else found > threshold:
+                    return text, rule, found
+        return text, "", 0.0
+
+
+def quality_of(names: Sequence[str]) -> Quality:
+    """The rules that the names of sets and `rule=threshold` give.
+
+    Raises InputError for an unknown rule and for a threshold that is not a number from 0 on.
+    """
+    chosen: dict[str, float] = {}
+    for name in names:
+        rule, _, value = name.partition("=")
+        if not value and rule in SETS:
+            chosen |= SETS[rule]
+        elif rule in RULES or rule == BOILERPLATE:
+            chosen[rule] = _threshold(rule, value)
+        else:
+            known = [*SETS, *RULES, BOILERPLATE]
+            near = difflib.get_close_matches(rule, known, n=1)
+            raise InputError(
+                f"--quality {name}: there is no such rule"
+                f"{f'; did you mean {near[0]}?' if near else ''} Sets are {', '.join(SETS)}; "
+                f"rules are {', '.join(known[len(SETS) :])}."
+            )
+    return Quality({rule: chosen[rule] for rule in (BOILERPLATE, *RULES) if rule in chosen})
+
+
+def _threshold(rule: str, value: str) -> float:
+    try:
+        threshold = float(value)
+    except ValueError:
+        threshold = math.nan
+    if not 0 <= threshold < math.inf:
+        raise InputError(f"--quality {rule}={value}: give a number from 0 on, as in {rule}=0.2.")
+    return threshold

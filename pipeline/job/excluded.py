@@ -1,0 +1,87 @@
+"""The texts of --exclude: read once into a file, which every worker that tokenizes loads.
+
+test.parquet  ->  5b2c....excluded  ->  Excluded: 13-grams, hashes of the texts, their sources
+"""
+
+from typing import Final
+
+import numpy as np
+
+from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.curation.curate import Excluded, text_hash
+from clozeline.pipeline.curation.exclusion import Exclusion, exclusion_of, texts_digest
+from clozeline.pipeline.dataset.manifest import ExcludedSource
+from clozeline.pipeline.job.context import JobContext
+from clozeline.pipeline.job.near_files import HASH, read_rows, write_rows
+from clozeline.pipeline.sources.formats import read_block
+
+GRAM: Final = np.dtype([("gram", "<u8"), ("row", "<u4")])
+TEXT: Final = np.dtype([("hash", HASH), ("source", "<u4")])
+LISTED: Final = 1000  #: texts found in the corpus that the manifest lists, for each source
+
+
+def read_excluded(context: JobContext) -> Excluded:
+    """The excluded texts of a job. Raises InputError for a source without text."""
+    path = context.excluded_path
+    if not path.exists():
+        write_excluded(context)
+    [grams], [texts] = (list(read_rows([path], n, kind)) for n, kind in enumerate((GRAM, TEXT)))
+    exclusion = Exclusion(
+        context.config.exclude_ngram,
+        grams["gram"].astype(np.uint64),
+        grams["row"].astype(np.int64),
+    )
+    hashes = [f"{high:016x}{low:016x}" for high, low in texts["hash"].tolist()]
+    return Excluded(exclusion, hashes, texts["source"].tolist())
+
+
+def write_excluded(context: JobContext) -> None:
+    """Read the sources into the file."""
+    found, sources = [], []
+    for number, (source, blocks) in enumerate(context.excluded):
+        texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
+        if not texts:
+            raise InputError(f"--exclude {source} has no text; check its columns (?text=..).")
+        found += texts
+        sources += [number] * len(texts)
+    exclusion, short = exclusion_of(found, context.config.exclude_ngram)
+    if short == len(found):
+        raise InputError(
+            f"--exclude: no text has {exclusion.size} words, so nothing would be excluded; give a "
+            "smaller --exclude-ngram."
+        )
+    grams, rows = np.zeros(len(exclusion.grams), GRAM), np.zeros(len(found), TEXT)
+    grams["gram"], grams["row"] = exclusion.grams, exclusion.rows
+    digits = [text_hash(text) for text in found]
+    rows["hash"] = [(int(digit[:16], 16), int(digit[16:], 16)) for digit in digits]
+    rows["source"] = sources
+    write_rows(context.excluded_path, iter([(0, grams), (1, rows)]), partitions=2)
+
+
+def excluded_sources(
+    context: JobContext, excluded: Excluded, counts: Counts
+) -> list[ExcludedSource]:
+    """What the manifest says of each source."""
+    searched = set(excluded.exclusion.rows.tolist())
+    entries = []
+    for number, (source, _) in enumerate(context.excluded):
+        rows = [row for row, own in enumerate(excluded.sources) if own == number]
+        prefix = f"{number}:"
+        hits = {
+            key.removeprefix(prefix): count
+            for key, count in sorted(counts.hits.items())
+            if key.startswith(prefix) and key != prefix
+        }
+        entries.append(
+            ExcludedSource(
+                source=source,
+                digest=texts_digest([excluded.hashes[row] for row in rows]),
+                texts=len(rows),
+                searched=sum(row in searched for row in rows),
+                documents=counts.hits[prefix],
+                found=len(hits),
+                hits=dict(list(hits.items())[:LISTED]),
+            )
+        )
+    return entries

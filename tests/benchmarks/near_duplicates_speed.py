@@ -1,0 +1,211 @@
+"""Near-duplicates in real text with planted copies: found, missed, and at what cost.
+
+    CLOZELINE_DATA=... python tests/benchmarks/near_duplicates_speed.py --megabytes 250
+    ... --datatrove ENV/bin/python    # of an environment with `pip install "datatrove[processing]"`
+
+A tenth of the articles is planted a second time: as it is, with 1, 2, 5 or 10 % of its words
+replaced, cut, or between boilerplate. Prints the CPU seconds of each step beside tokenizing, recall
+over the exact similarity of the planted pairs, and with --datatrove the same for its MinHash
+pipeline: four stages, local executor, the same shingles and bands.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from clozeline.pipeline.common.counter_rng import random_bits, stream_key
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.near import components, document_ids, jaccard, shingle_sets
+from clozeline.pipeline.curation.words import hash_ngrams, hash_words
+from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
+from clozeline.pipeline.job.cache_file import read_counts
+from clozeline.pipeline.job.context import scratch_context
+from clozeline.pipeline.job.near_files import read_rows
+from clozeline.pipeline.job.near_steps import EDGE, edges_path
+from clozeline.pipeline.job.phases import near_phases
+from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import Normalization
+
+KINDS = ("0 %", "1 %", "2 %", "5 %", "10 %", "cut", "boilerplate")
+BOILERPLATE = "Sign up for our newsletter and never miss a story again. All rights reserved."
+EDGES_OF_BINS = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
+
+
+def articles(megabytes: int) -> list[str]:
+    """The first articles of the shared Wikipedia; lines are paragraphs, none is short."""
+    texts: list[str] = []
+    size = 0
+    for path in sorted(Path(os.environ["CLOZELINE_DATA"]).glob("wikipedia/*.parquet")):
+        for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
+            lines = [line.strip() for line in text.split("\n")]
+            texts.append("\n".join(line for line in lines if len(line) >= 16))
+            size += len(texts[-1].encode())
+            if size >= megabytes * 1_000_000:
+                return [text for text in texts if text]
+    return [text for text in texts if text]
+
+
+def planted(text: str, number: int) -> str:
+    """A copy of the text of the number's kind."""
+    kind = KINDS[number % len(KINDS)]
+    if kind == "cut":
+        return text[: int(len(text) * (0.6 + 0.05 * (number // len(KINDS) % 8)))].strip()
+    if kind == "boilerplate":
+        return f"{BOILERPLATE}\n{text}\n{BOILERPLATE}"
+    words = text.split(" ")
+    share = int(kind.split()[0]) / 100
+    bits = random_bits(stream_key(0, "benchmark/edits"), number, np.arange(len(words)))
+    for index in np.flatnonzero(bits < np.uint64(share * 2**64)).tolist():
+        words[index] = f"word{bits[index] % np.uint64(9999)}"
+    return " ".join(words)
+
+
+def tokenizer() -> Tokenizer:
+    """BERT's, with NLTK's Punkt for English where there is none of our own."""
+    data = Path(os.environ["CLOZELINE_DATA"])
+    vocabulary = (data / "vocab/bert-base-uncased-vocab.txt").read_text().splitlines()
+    punkt = PunktData(
+        language="english", abbrev_types=[], collocations=[], sent_starters=[], ortho_context={}
+    )
+    return Tokenizer(vocabulary, Normalization(lowercase=True, strip_accents=True), punkt.to_json())
+
+
+def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
+    """CPU seconds of the steps, then the edges."""
+    config = replace(DataConfig(num_shards=4), deduplicate="near", similarity=similarity)
+    blocks = list_blocks([str(corpus)])
+    size = sum(block.text_bytes for block in blocks)
+    with scratch_context(tokenizer(), config, Buckets.plan(config, size)) as scratch:
+        context = replace(scratch.reading(blocks), partitions=2)
+        steps = Steps(context)
+        for block in blocks:
+            steps.tokenize_block(block)
+        seconds: Counter[str] = Counter()
+        for counts in read_counts([context.cache_path(block) for block in blocks]):
+            seconds.update(counts.seconds)
+        near = {"signatures and words": seconds.pop("near-duplicates")}
+        for phase in near_phases(context):
+            started = time.process_time()
+            for item in phase.items:
+                phase.work(steps, item)
+            near[phase.label] = time.process_time() - started
+        yield "tokenizing", dict(seconds)
+        yield "near-duplicates", near
+        yield (
+            "disk",
+            {
+                ending: sum(file.stat().st_size for file in context.cache_dir.glob(f"*.{ending}"))
+                for ending in ("tokens", "near", "words", "pairs", "edges", "drops")
+            },
+        )
+        yield "found", dict(next(read_counts([context.drops_path])).read)
+        paths = [edges_path(context, number) for number in range(context.partitions)]
+        yield "edges", np.concatenate(list(read_rows(paths, 0, EDGE)))
+
+
+def exact(pairs: list[tuple[str, str]]) -> np.ndarray:
+    """The exact similarity of pairs of texts."""
+    found = []
+    for pair in pairs:
+        sets = shingle_sets(hash_ngrams(hash_words(pair), 5, pad=True))
+        found.append(jaccard(*sets))
+    return np.array(found)
+
+
+def print_recall(similarity: np.ndarray, together: np.ndarray, kinds: np.ndarray) -> None:
+    """Over the similarity of planted pairs, and over the kind of copy."""
+    print("similarity     pairs   in one component")
+    for low, high in pairwise(EDGES_OF_BINS):
+        rows = (similarity >= low) & ((similarity < high) | (high == 1.0))
+        if rows.any():
+            print(f"{low:.2f} to {high:.2f} {rows.sum():7,}   {together[rows].mean():7.2%}")
+    rows = similarity >= 0.85
+    print(f"0.85 or more {rows.sum():7,}   {together[rows].mean():7.2%}")
+    for number, kind in enumerate(KINDS):
+        rows = kinds == number
+        print(
+            f"{kind:12} {rows.sum():7,}   {together[rows].mean():7.2%}   "
+            f"mean similarity {similarity[rows].mean():.2f}"
+        )
+
+
+def same_component(edges: np.ndarray, pairs: list[tuple[str, str]]) -> np.ndarray:
+    """Whether the two texts of each pair are connected, or equal."""
+    ids, kept = components(edges["left"], edges["right"])
+    own = document_ids(*hash_documents([text for pair in pairs for text in pair]))
+    rows = np.minimum(np.searchsorted(ids, own), len(ids) - 1)
+    label = np.where(ids[rows] == own, kept[rows], own).reshape(-1, 2)
+    return label[:, 0] == label[:, 1]
+
+
+def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) -> set[int]:
+    """Run its pipeline; return the rows that it removes, and print its CPU seconds."""
+    from clozeline.pipeline.curation.signatures import Bands
+
+    bands = Bands.for_similarity(similarity)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    script = Path(__file__).with_name("datatrove_minhash.py")
+    arguments = [python, script, corpus, folder, bands.bands, bands.rows]
+    environment = {**os.environ, "PYTHONPATH": ""}
+    subprocess.run([*map(str, arguments)], check=True, capture_output=True, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"datatrove      {cpu:8.1f} CPU s in all, with reading and writing")
+    return {int(row) for row in (folder / "removed.txt").read_text().split()}
+
+
+def main() -> None:
+    """Everything, in the order of the docstring."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=20)
+    parser.add_argument("--similarity", type=float, default=0.8)
+    parser.add_argument("--datatrove", metavar="PYTHON")
+    given = parser.parse_args()
+    texts = articles(given.megabytes)
+    pairs = [(text, planted(text, number)) for number, text in enumerate(texts[::10])]
+    kinds = np.arange(len(pairs)) % len(KINDS)
+    every = [*texts, *(copy for _, copy in pairs)]
+    print(f"{len(texts):,} articles, {len(pairs):,} planted copies")
+    with tempfile.TemporaryDirectory() as scratch:
+        corpus = Path(scratch, "corpus.jsonl")
+        lines = (json.dumps({"id": str(n), "text": text}) for n, text in enumerate(every))
+        corpus.write_text("\n".join(lines) + "\n")
+        found = dict(measure(corpus, given.similarity))
+        for name in ("tokenizing", "near-duplicates"):
+            print(f"{name:15}{sum(found[name].values()):7.1f} CPU s")
+            for stage, seconds in found[name].items():
+                print(f"  {stage:24}{seconds:7.1f}")
+        print("disk, MB      ", {name: size // 10**6 for name, size in found["disk"].items()})
+        print("found         ", found["found"])
+        print(f"lowest edge    {found['edges']['similarity'].min():.4f}")
+        print(f"peak memory    {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1000} MB")
+        similarity, together = exact(pairs), same_component(found["edges"], pairs)
+        print_recall(similarity, together, kinds)
+        if given.datatrove:
+            removed = run_datatrove(given.datatrove, corpus, Path(scratch), given.similarity)
+            row = dict(zip(texts, range(len(texts)), strict=False))
+            hit = [
+                row[text] in removed or len(texts) + number in removed
+                for number, (text, _) in enumerate(pairs)
+            ]
+            print("datatrove: of each pair at least one removed")
+            print_recall(similarity, np.array(hit), kinds)
+
+
+if __name__ == "__main__":
+    main()
