@@ -29,6 +29,7 @@ from tests.support.small_jobs import (
     without_sources,
     write_tokenizer,
 )
+from tests.test_curation_exclusion import grams
 from tests.test_curation_near import plain_words
 
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
@@ -234,18 +235,25 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
     (tmp_path / "test.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in tests))
     source = str(tmp_path / "test.jsonl")
     config = replace(CONFIG, exclude=(source,), quality=("min_words=260",))
-    kept = [text for text in texts[5:] if len(Text(text).words) >= 260]
-    assert 10 < len(kept) < 55
+    long = [text for text in texts if len(Text(text).words) >= 260]
+    of_tests = set().union(*(grams(text, 13) for text in tests))
+    kept = [text for text in long if not grams(text, 13) & of_tests]
+    assert 0 < len(kept) < len(long) < 60
     given = {"excluded": excluded_blocks(config)}
     manifest = build(make(tmp_path / "work", config, texts, **given), block_bytes=20_000)
     plain = build(make(tmp_path / "plain", CONFIG, kept))
     assert manifest.dataset_digest == plain.dataset_digest
-    assert manifest.dropped["quality_min_words"] == 55 - len(kept)
-    assert manifest.dropped["excluded"] == 5
+    assert manifest.dropped["quality_min_words"] == 60 - len(long)
+    assert manifest.dropped["excluded"] == len(long) - len(kept)
     [entry] = manifest.excluded
     assert (entry.source, entry.texts, entry.searched) == (source, 7, 6)
-    assert (entry.documents, entry.found) == (5, 5)
-    assert entry.hits == {text_hash(text): 1 for text in sorted(tests[:5], key=text_hash)}
+    found = {
+        text_hash(test): sum(bool(grams(text, 13) & grams(test, 13)) for text in long)
+        for test in tests
+    }
+    assert entry.documents == len(long) - len(kept)
+    assert entry.hits == {test: count for test, count in sorted(found.items()) if count}
+    assert entry.found == len(entry.hits)
     assert list(verify(tmp_path / "work" / "out", [str(tmp_path / "work" / "corpus.jsonl")])) == []
 
 
