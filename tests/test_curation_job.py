@@ -263,7 +263,7 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
         (["--quality=gophr"], "there is no such rule; did you mean gopher?"),
         (["--quality=min_words=-3"], "give a number from 0 on"),
         (["--similarity=1.5"], "similarity is 1.5; it must be 0.3 to 1.0."),
-        (["--exclude-ngram=0"], "exclude_ngram is 0; it must be 1 to 100."),
+        (["--exclude-ngram=0"], "ngram is 0; it must be 1 to 100."),
         (["--exclude={}/empty.jsonl"], "empty.jsonl"),
         (["--exclude={}/nothing.jsonl"], "nothing.jsonl"),
         (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),

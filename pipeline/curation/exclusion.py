@@ -4,7 +4,7 @@
     document  "A review: I would not buy this lamp again, not even for half its price!"  ->  row 0
 
 The words are those of `words.py`: neither capitals nor punctuation make a difference. A text with
-fewer words than the n-gram has nothing to share; such texts are counted, not looked for.
+fewer words than the n-gram has nothing to share; such texts are only counted.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 
-TABLE_BITS: Final = 24  #: of a hash that a table looks up before the sorted n-grams are searched
+TABLE_BITS: Final = 24  #: of a hash; a table of them comes before the search in sorted n-grams
 SHIFT: Final = np.uint64(64 - TABLE_BITS)
 
 

@@ -1,7 +1,7 @@
 """The held-out split against training, exactly: every pair of documents that share a shingle.
 
 The search for near-duplicates finds a pair with a probability (`Bands.recall`). Held-out documents
-are few, so here all of their shingles are looked up in every training document.
+are few, so here all of their shingles are searched in every training document.
 """
 
 from collections.abc import Iterable, Iterator
