@@ -1,12 +1,14 @@
 """README and manual say what is so: their commands, options, targets, files and columns exist."""
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
 import click
 import pytest
 
+import clozeline
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.train.cli import main
 from tests.support.printed_commands import PAGES as FILES
@@ -40,13 +42,23 @@ def test_the_readme_is_short():
     assert README.count("\n") <= 160
 
 
+REFERENCE = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))
+
+
+def test_the_reference_is_that_of_the_code():
+    """If it is stale: python docs/write_reference.py"""
+    assert REFERENCE["NAMES"].keys() == clozeline._MODULES.keys()
+    for page, text in REFERENCE["pages"]().items():
+        assert REFERENCE["written"](page, text) == PAGES[page], "docs/write_reference.py writes it"
+
+
 def test_every_page_of_the_manual_is_in_its_navigation():
     navigation = (ROOT / "docs/mkdocs.yml").read_text().partition("nav:")[2]
     assert sorted(re.findall(r"[\w-]+\.md", navigation)) == sorted(PAGES)
 
 
 def test_the_commands_of_the_manual_are_all_and_in_order():
-    assert re.findall(r":prog_name: clozeline (\w+)", PAGES["commands.md"]) == list(main.commands)
+    assert re.findall(r"^## clozeline (\w+)", PAGES["commands.md"], re.M) == list(main.commands)
 
 
 def test_every_link_of_the_readme_leads_to_a_file():
