@@ -20,6 +20,8 @@ TEST    ?= "sample:reviews?rows=2000&start=2000000"
 TEXT    ?= --text title --text-pair content --label label
 VOCAB   ?= 8192
 LENGTH  ?= 64
+# Masks alone make better classifiers; `segments` are BERT's next sentence pairs.
+PAIRS   ?= none
 PRESET  ?= nano
 STEPS   ?= 1000
 # HOURS=8 trains for that time instead of STEPS.
@@ -77,18 +79,18 @@ demo: $(READY)  ## train a sentiment classifier from the built-in sample, offlin
 
 # --- one stage each -------------------------------------------------------------------------------
 
-# FOLDER.values records the variables that FOLDER was built from. When they change the stage runs
+# FOLDER.variables records the variables that FOLDER was built from. When they change the stage runs
 # again, and its command says what differs or, with OVERWRITE=1, replaces the folder.
 values = $(foreach name,$(1),$(name)=$($(name)))
-recorded = $(shell cat $(1).values 2>/dev/null)
+recorded = $(shell cat $(1).variables 2>/dev/null)
 is_same = $(and $(findstring <$(1)>,<$(2)>),$(findstring <$(2)>,<$(1)>))
 differs = $(if $(1),$(if $(is_same),,$(3)))
 if_changed = $(call differs,$(call recorded,$(1)),$(call values,$(2)),$(1).differs)
-record = @printf '%s\n' "$$VALUES" > $(@D).values && touch -c $@
+record = @printf '%s\n' "$$VALUES" > $(@D).variables && touch -c $@
 replace := $(if $(OVERWRITE),--overwrite)
 
 %.differs:
-	@echo "the values of $* were $$(cat $*.values)" >&2
+	@echo "the values of $* were $$(cat $*.variables)" >&2
 	@echo "now they are $$VALUES$(if $(OVERWRITE),, (OVERWRITE=1 replaces $*))" >&2
 
 .PHONY: tokenizer shards pretrain finetune evaluate export wikipedia
@@ -99,11 +101,11 @@ $(TOKENIZER)/tokenizer.json: $(call if_changed,$(TOKENIZER),SOURCE VOCAB) | $(RE
 	$(record)
 
 shards: $(SHARDS)/manifest.json  ## build shards of LENGTH tokens from SOURCE, with WORKERS processes or a Beam RUNNER
-OF_SHARDS := SOURCE LENGTH SHARDS_OPTIONS
+OF_SHARDS := SOURCE LENGTH PAIRS SHARDS_OPTIONS
 $(SHARDS)/manifest.json: export VALUES = $(call values,$(OF_SHARDS))
 $(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS),$(OF_SHARDS))
 	$(BIN)/clozeline shards $(SOURCE) --tokenizer $(TOKENIZER) --out $(@D) $(replace) \
-	    --max-seq-length $(LENGTH) --workers $(WORKERS) $(SHARDS_OPTIONS) $(if $(RUNNER),-- $(RUNNER))
+	    --max-seq-length $(LENGTH) --pairs $(PAIRS) --workers $(WORKERS) $(SHARDS_OPTIONS) $(if $(RUNNER),-- $(RUNNER))
 	$(record)
 
 pretrain: $(RUN)/summary.json  ## pretrain PRESET for STEPS steps or HOURS hours into RUN; resumes where it stopped
