@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sources import delimited
 from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.labelled_table import read_table
@@ -56,6 +58,43 @@ def test_a_large_file_has_several_blocks_of_one_sum(tmp_path: Path) -> None:
         assert len(blocks) == max(1, round(size / block_bytes))
         assert sum(block.text_bytes for block in blocks) == size
         assert texts_of(source, block_bytes) == [f'a "row",\n{i}' for i in range(500)]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(ROWS, st.integers(1, 60), st.sampled_from(["\n", "\r", "\r\n"]))
+def test_cuts_do_not_depend_on_how_much_is_scanned_at_once(
+    tmp_path: Path, rows: list[tuple[str, str]], scan_bytes: int, line_end: str
+) -> None:
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator=line_end)
+        writer.writerows([("title", "text"), *((f"'{a}", f"x{b}") for a, b in rows)])
+    source = str(tmp_path / "a.csv")
+    whole = list_blocks([source], block_bytes=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delimited, "SCAN_BYTES", scan_bytes)
+        assert list_blocks([source], block_bytes=20) == whole
+
+
+def test_listing_a_file_takes_the_memory_of_a_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(tmp_path / "a.csv", [("t", f'a "row",\n{i}' * 5000) for i in range(300)])
+    monkeypatch.setattr(delimited, "SCAN_BYTES", 1 << 14)
+    tracemalloc.start()
+    try:
+        list_blocks([source])
+        assert tracemalloc.get_traced_memory()[1] < Path(source).stat().st_size / 2
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_open_field_far_into_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "SCAN_BYTES", 20)
+    (tmp_path / "a.csv").write_text("text,b\n" + "1,2\n" * 9 + '"1,2\n3,4\n')
+    with pytest.raises(InputError, match=r"a\.csv: after byte 39: row 2 has a field that begins"):
+        list_blocks([str(tmp_path / "a.csv")])
 
 
 def test_a_row_with_other_fields_is_rejected_and_named(tmp_path: Path) -> None:

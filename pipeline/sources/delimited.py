@@ -7,6 +7,7 @@ a quotation mark must end with one: Arrow would take all up to the next mark, ro
 field. A mark inside an unquoted field is text.
 """
 
+import io
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,10 @@ from clozeline.pipeline.sources.block import Block, cut_at, rows_per_chunk
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.files import (
     bare_name,
+    check_undamaged,
     estimate_unpacked,
     open_file,
+    open_unpacked,
     read_unpacked,
 )
 from clozeline.pipeline.sources.text_columns import CHOOSE, check_columns, documents_of_rows
@@ -34,7 +37,9 @@ NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 LINE_END = re.compile(rb"\r\n|\r|\n")
 HEADER_BYTES = 1 << 16  #: at most
 SHOWN_BYTES = 40  #: of a bad field
+SCAN_BYTES = 16 << 20  #: of a file at once, or more if a row is longer
 
+Spans = list[tuple[int, int]]
 OnBadRow = Callable[[pa_csv.InvalidRow], str]
 
 
@@ -44,15 +49,19 @@ def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
     Raises InputError where the file cannot be read, lacks a text column or has a field that is not
     closed.
     """
-    data = read_unpacked(whole.path, whole.compression)
-    names, _, quoted = _header(whole.path, data)
-    check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
     whole = replace(whole, text_bytes=estimate_unpacked(whole.stop, whole.compression))
-    if whole.compression:
-        return [whole]
-    parts = max(1, round(len(data) / block_bytes))
-    cuts = (_row_end(data, quoted, len(data) * part // parts) for part in range(1, parts))
-    return cut_at(whole, sorted({0, *cuts, len(data)}))
+    parts = 1 if whole.compression else max(1, round(whole.stop / block_bytes))
+    wanted = [whole.stop * part // parts for part in range(1, parts)]
+    edges, offset = {0}, 0
+    with open_unpacked(whole.path, whole.compression) as stream:
+        for data, quoted in _whole_rows(whole.path, stream):
+            if not offset:
+                names, _ = _header(whole.path, data, quoted)
+                check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
+            while wanted and wanted[0] < offset + len(data):
+                edges.add(offset + _row_end(data, quoted, wanted.pop(0) - offset))
+            offset += len(data)
+    return [whole] if whole.compression else cut_at(whole, sorted(edges | {offset}))
 
 
 def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
@@ -64,7 +73,8 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
         with open_file(block.path) as stream:
             if block.start:
                 head = stream.read(min(block.start, HEADER_BYTES))
-                head = head[: _header(block.path, head, is_part=True)[1]]
+                quoted = _quoted_fields(block.path, head, is_part=True)
+                head = head[: _header(block.path, head, quoted)[1]]
                 where += f": after byte {block.start:,}"
             stream.seek(block.start)
             data = head + stream.read(block.stop - block.start)
@@ -88,7 +98,8 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked; a cell that is empty without quotes is null."""
     data = read_unpacked(whole.path, whole.compression)
-    names, _, _ = _header(whole.path, data)
+    _check_delimiter(whole.path, data)
+    names, _ = _header(whole.path, data, _quoted_fields(whole.path, data))
     check_columns(whole.path, names, columns)
     return _parse(whole.path, data, columns, has_nulls=True)
 
@@ -139,14 +150,25 @@ def _native(data: bytes) -> pa.BufferReader:
     return pa.BufferReader(buffer)
 
 
-def _header(
-    path: str, data: bytes, *, is_part: bool = False
-) -> tuple[list[str], int, list[tuple[int, int]]]:
-    """The names of the columns, the byte after the header, the spans of all quoted fields.
+def _whole_rows(path: str, stream: io.BufferedReader) -> Iterator[tuple[bytes, Spans]]:
+    """The bytes of a file in chunks of whole rows, each with the spans of its quoted fields."""
+    data, offset, is_last = b"", 0, False
+    while not is_last:
+        size = max(SCAN_BYTES, len(data))
+        more = stream.read(size)
+        data, is_last = data + more, len(more) < size
+        check_undamaged(path, stream)
+        if not offset:
+            _check_delimiter(path, data)
+        quoted = _quoted_fields(path, data, offset, is_part=not is_last)
+        end = len(data) if is_last else _last_row_end(data, quoted)
+        if end:
+            yield data[:end], quoted
+        data, offset = data[end:], offset + end
 
-    With `is_part` the data may end inside a field. Raises InputError for a field that is not closed
-    and for columns that something else separates.
-    """
+
+def _check_delimiter(path: str, data: bytes) -> None:
+    """Raises InputError for columns that something else separates, and for no rows."""
     if not data.strip():
         raise InputError(f"{path} has no rows")
     delimiter = _delimiter(path)
@@ -157,21 +179,27 @@ def _header(
             f"{path}: its columns seem to be separated by {NAMES[others[0]]}, not by "
             f"{NAMES[delimiter]} as in .{bare_name(path).rpartition('.')[2].lower()}; convert it"
         )
-    quoted = _quoted_fields(path, data, is_part=is_part)
+
+
+def _header(path: str, data: bytes, quoted: Spans) -> tuple[list[str], int]:
+    """The names of the columns, and the byte after the header."""
     start = len(data) - len(data.lstrip())  # Arrow skips empty lines
     end = _row_end(data, quoted, start)
-    options = pa_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    options = pa_csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
     try:
         table = pa_csv.read_csv(_native(data[:end]), parse_options=options)
-        return table.schema.names, end, quoted
+        return table.schema.names, end
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
     except pa.ArrowException as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
 
 
-def _quoted_fields(path: str, data: bytes, *, is_part: bool) -> list[tuple[int, int]]:
-    """The spans of the quoted fields. Raises InputError for one that is not closed."""
+def _quoted_fields(path: str, data: bytes, offset: int = 0, *, is_part: bool = False) -> Spans:
+    """The spans of the quoted fields. Raises InputError for one that is not closed.
+
+    The data begin with a row, at this byte of the file; as a part, they may end inside a field.
+    """
     delimiter = _delimiter(path).encode()
     begins = rb'\A"', rb'\A\xef\xbb\xbf"', rb'[%s\r\n]"' % delimiter
     quoted = rb'"(?:%s)(?:[^"]++|"")*+' % b"|".join(rb"(?<=%s)" % begin for begin in begins)
@@ -186,15 +214,17 @@ def _quoted_fields(path: str, data: bytes, *, is_part: bool) -> list[tuple[int, 
         return spans
     before = fields.sub(b"x", data[: bad.start()])  # line ends in quoted fields begin no row
     row = sum(map(bool, LINE_END.split(before)[:-1]))
+    named = f"row {row + bool(offset)}" if row or offset else "the header"
+    where = f"{path}: after byte {offset:,}" if offset else path
     shown = LINE_END.split(data[bad.start() : bad.start() + SHOWN_BYTES])[0].decode(errors="ignore")
     raise InputError(
-        f"{path}: {f'row {row}' if row else 'the header'} has a field that begins with a quotation "
+        f"{where}: {named} has a field that begins with a quotation "
         f"mark and does not end with one: {escaped(shown)} ... Quote the whole field and double "
         'the marks in it: """Well"", she said."'
     )
 
 
-def _row_end(data: bytes, quoted: Sequence[tuple[int, int]], position: int) -> int:
+def _row_end(data: bytes, quoted: Spans, position: int) -> int:
     """The byte after the first line end, from a position on, that is in no quoted field."""
     while found := LINE_END.search(data, position):
         field = bisect_right(quoted, found.start(), key=itemgetter(0)) - 1
@@ -202,3 +232,17 @@ def _row_end(data: bytes, quoted: Sequence[tuple[int, int]], position: int) -> i
             return found.end()
         position = quoted[field][1]
     return len(data)
+
+
+def _last_row_end(data: bytes, quoted: Spans) -> int:
+    """The byte after the last line end that is in no quoted field; 0 if there is none.
+
+    A carriage return at the end may be half of a line end.
+    """
+    stop = len(data)
+    for start, end in [*reversed(quoted), (0, 0)]:
+        found = max(data.rfind(b"\n", end, stop), data.rfind(b"\r", end, min(stop, len(data) - 1)))
+        if found >= 0:
+            return found + 1
+        stop = start
+    return 0

@@ -322,6 +322,11 @@ def read_unpacked(path: str, compression: str | None) -> bytes:
     """All unpacked bytes of a file. Raises InputError where it is damaged or cannot be read."""
     with open_unpacked(path, compression) as stream:
         data = stream.read()
-        if reason := damage(stream):
-            raise InputError(f"{path}: {reason}; download it again")
+        check_undamaged(path, stream)
     return data
+
+
+def check_undamaged(path: str, stream: io.BufferedReader) -> None:
+    """Raises InputError where a stream of unpacked bytes ended early."""
+    if reason := damage(stream):
+        raise InputError(f"{path}: {reason}; download it again")
