@@ -65,7 +65,7 @@ from clozeline.pipeline.job.near_files import (
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
-CACHE_VERSION = 9
+CACHE_VERSION = 10
 
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
