@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,6 +19,9 @@ from clozeline.pipeline.job.held_out import held_out_copies
 from clozeline.pipeline.job.near_files import write_rows
 from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.report.dataset_summary import summarize_dataset
+from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.verify import verify
@@ -278,3 +282,29 @@ def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str)
     assert done.returncode == 2, done.stderr
     assert message in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(near: Path):
+    lines = [json.loads(line) for line in (near / "dropped.jsonl").read_text().splitlines()]
+    assert len(lines) == 20
+    by_hash = {text_hash(clean(text)): clean(text) for text in planted()}
+    for line in lines:
+        one, other = by_hash[line["document"]], by_hash[line["kept"]]
+        assert (line["text"], line["kept_text"]) == (one[:500], other[:500])
+        assert line["value"] == round(similarity(one, other), 4)
+    summary = summarize_dataset(near)
+    [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Dropped documents"]
+    [table] = section.tables
+    assert [row[2:] for row in table.rows] == [(x["text"], x["kept_text"]) for x in lines]
+
+
+def test_a_dry_run_tells_the_shares(tmp_path: Path):
+    """Copies are near each other here, so the sample, which is everything, has all of them."""
+    options = ("--deduplicate=near", "--quality=min_words=260", "--dry-run")
+    told = clozeline_ok(*command(tmp_path / "work", planted(), *options))
+    long = [text for text in planted() if len(Text(text).words) >= 260]
+    short = 170 - len(long)
+    assert 0 < short < 170
+    assert f"{short} of 170 documents sampled ({short / 170:.1%}): quality_min_words" in told
+    assert re.search(r"dropped    \d+ of 170 documents sampled \(\d+\.\d%\): near_duplicate", told)
+    assert not (tmp_path / "work" / "out").exists()

@@ -27,6 +27,7 @@ from clozeline.pipeline.dataset.schema import SCHEMA_VERSION, schema_version
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
 REJECTED = "rejected.jsonl"
+DROPPED = "dropped.jsonl"  #: samples of the documents that curation dropped
 JOB = "job.json"
 SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
 LENGTH_BIN = 16  #: tokens per bin of the length histograms

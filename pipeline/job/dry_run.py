@@ -36,6 +36,7 @@ class Estimate:
     cpu_seconds: float
     sampled: int  #: documents in the sample, including rejected ones
     rejected: list[Rejected]  #: in the sample
+    dropped: dict[str, int]  #: by curation, in the sample; near copies of other documents are not
 
 
 def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer) -> Estimate:
@@ -66,7 +67,8 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
                 phase.work(steps, item)
         if not read_bytes:
             raise InputError(_no_text(rejected))
-        shard = steps.build_shard(0).entry
+        record = steps.build_shard(0)
+        shard = record.entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
     is_merged = any(len(group.names) > 1 for group in context.file_groups(blocks))
     factor = sum(block.text_bytes for block in blocks) / read_bytes
@@ -78,6 +80,11 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         cpu_seconds=seconds * factor,
         sampled=documents + len(rejected),
         rejected=rejected,
+        dropped={
+            reason: count
+            for reason, count in record.counts.dropped.items()
+            if count and reason.startswith(("quality_", "excluded", "near_duplicate"))
+        },
     )
 
 
@@ -109,6 +116,11 @@ def dry_run(
         f"{context.buckets.num_validation:,} for validation, {context.config.format}, "
         f"in {context.out_dir}"
     )
+    for reason, count in sorted(found.dropped.items()):
+        yield (
+            f"dropped    {count:,} of {found.sampled:,} documents sampled "
+            f"({count / found.sampled:.1%}): {reason}"
+        )
     if found.rejected:
         share, first = len(found.rejected) / found.sampled, found.rejected[0]
         limit = context.config.max_rejected

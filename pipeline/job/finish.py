@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.store import read_ranges, sizes_in
 from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import (
+    DROPPED,
     JOB,
     REJECTED,
     Manifest,
@@ -84,7 +86,10 @@ def finish_dataset(steps: Steps) -> Manifest:
     if steps.excluded is not None:
         sources = excluded_sources(context, steps.excluded, totals.counts)
         manifest = replace(manifest, excluded=sources)
-    _write_rejected(context.out_dir / REJECTED, totals.counts.rejected)
+    _write_lines(context.out_dir / REJECTED, totals.counts.rejected)
+    samples = totals.counts.samples.items()
+    dropped = [{"reason": reason, **sample} for reason, every in samples for sample in every]
+    _write_lines(context.out_dir / DROPPED, dropped)
     _check_rejected(totals.counts, context)
     if not manifest.num_examples(TRAIN):
         raise InputError(_no_examples(manifest))
@@ -120,10 +125,10 @@ def _write_job(path: AnyPath, totals: Totals) -> None:
     write_json(path, values)
 
 
-def _write_rejected(path: AnyPath, rejected: list[dict[str, str]]) -> None:
+def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:
     path.unlink(missing_ok=True)
-    if rejected:
-        lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in rejected)
+    if entries:
+        lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in entries)
         with whole_file(path) as file:
             file.write(("\n".join(lines) + "\n").encode())
 

@@ -24,6 +24,7 @@ from clozeline.pipeline.common.paths import (
 )
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.dataset.manifest import (
+    DROPPED,
     JOB,
     MANIFEST,
     REJECTED,
@@ -110,7 +111,7 @@ def prepare_folders(
         return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
     gone = _owned_shards(context) - (set() if tasks else wanted)
-    for name in (MANIFEST, LOG, REJECTED, *sorted(gone)):
+    for name in (MANIFEST, LOG, REJECTED, DROPPED, *sorted(gone)):
         (context.out_dir / name).unlink(missing_ok=True)
     start = {"clozeline": version("clozeline"), "files": sorted(wanted)}
     write_json(context.out_dir / JOB, start)  # before anything else: the folder is a job's

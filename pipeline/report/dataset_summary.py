@@ -9,6 +9,7 @@ from clozeline.pipeline.common.json_files import json_values
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
+    DROPPED,
     JOB,
     REJECTED,
     TOKENIZER,
@@ -40,6 +41,7 @@ class DatasetSummary:
     shards: list[ShardSummary]
     job: dict[str, Any]  # job.json; empty if there is none
     rejected: list[dict[str, str]]  # "where", "reason"
+    dropped: list[dict[str, Any]]  # "reason", "document", "text", "value"; a copy also "kept_text"
 
     @property
     def all_rows(self) -> RowStatistics:
@@ -75,7 +77,8 @@ def summarize_dataset(folder: AnyPath) -> DatasetSummary:
         splits=splits,
         shards=shards,
         job=read_job(folder),
-        rejected=list(_rejected(folder)),
+        rejected=list(_lines(folder / REJECTED)),
+        dropped=list(_lines(folder / DROPPED)),
     )
 
 
@@ -88,7 +91,6 @@ def read_job(folder: AnyPath) -> dict[str, Any]:
         return values
 
 
-def _rejected(folder: AnyPath) -> Iterator[dict[str, str]]:
-    path = folder / REJECTED
+def _lines(path: AnyPath) -> Iterator[dict[str, Any]]:
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     yield from map(json.loads, text.splitlines())

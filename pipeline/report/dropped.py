@@ -6,6 +6,7 @@ cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; .
 
 from collections.abc import Iterator, Mapping
 
+from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
@@ -19,6 +20,8 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "no_tokens": ("documents", "nothing but control characters"),
     "duplicate_document": ("documents", "the same text as another document"),
     "near_duplicate": ("documents", "near copies of another document; see --similarity"),
+    "excluded": ("documents", "words in a row with a text of --exclude"),
+    **{f"quality_{rule}": ("documents", f"--quality {rule}") for rule in RULES},
     "short_paragraph": ("paragraphs", "shorter than --min-characters"),
     "single_sentence_paragraph": ("paragraphs", "a single sentence, so no pair"),
     "surplus_random_pair": ("pairs", "more random pairs than following ones; see --pairs"),

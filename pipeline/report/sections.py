@@ -228,6 +228,36 @@ def _dropped(summary: DatasetSummary) -> Section:
     )
 
 
+def _curated(summary: DatasetSummary) -> Section | None:
+    """Samples of what curation dropped; a near copy stands beside the document that was kept."""
+    if not summary.dropped:
+        return None
+    reasons: dict[str, list[dict[str, Any]]] = {}
+    for sample in summary.dropped:
+        reasons.setdefault(sample["reason"], []).append(sample)
+    tables = []
+    for reason, samples in sorted(reasons.items()):
+        with_twin = "kept_text" in samples[0]
+        heads = (reason, "value", "text", *(["text of the document that was kept"] * with_twin))
+        rows = [
+            (
+                sample["document"][:8],
+                f"{sample['value']:.4g}",
+                sample["text"],
+                *([sample["kept_text"]] * with_twin),
+            )
+            for sample in samples
+        ]
+        tables.append(Table(heads=heads, rows=rows, is_numeric=False))
+    return Section(
+        heading="Dropped documents",
+        sentence="Samples of the documents that curation dropped, by reason, with the value that "
+        "decided: the similarity of a near copy, what a rule measured, the number of excluded "
+        "texts found.",
+        tables=tables,
+    )
+
+
 def _count_table(what: str, counts: dict[str, int]) -> Table:
     rows = [(name, f"{count:,}") for name, count in counts.items()]
     return Table(heads=(what, "count"), rows=rows)
@@ -308,5 +338,5 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
 
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[DatasetSummary], Section | None], ...]] = (
-    *(_config, _shards, _lengths, _packed_rows, _masks, _pairs, _dropped, _tokens, _time),
+    *(_config, _shards, _lengths, _packed_rows, _masks, _pairs, _dropped, _curated, _tokens, _time),
 )

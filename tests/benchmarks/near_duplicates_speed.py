@@ -47,17 +47,22 @@ EDGES_OF_BINS = (0.0, 0.4, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
 
 
 def articles(megabytes: int) -> list[str]:
-    """The first articles of the shared Wikipedia; lines are paragraphs, none is short."""
+    """The first articles of the shared Wikipedia."""
     texts: list[str] = []
     size = 0
     for path in sorted(Path(os.environ["CLOZELINE_DATA"]).glob("wikipedia/*.parquet")):
         for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
-            lines = [line.strip() for line in text.split("\n")]
-            texts.append("\n".join(line for line in lines if len(line) >= 16))
+            texts.append(as_read(text))
             size += len(texts[-1].encode())
             if size >= megabytes * 1_000_000:
                 return [text for text in texts if text]
     return [text for text in texts if text]
+
+
+def as_read(text: str) -> str:
+    """The text as a data set takes it: without short lines."""
+    lines = [line.strip() for line in text.split("\n")]
+    return "\n".join(line for line in lines if len(line) >= DataConfig.min_characters)
 
 
 def planted(text: str, number: int) -> str:
@@ -177,7 +182,7 @@ def main() -> None:
     parser.add_argument("--datatrove", metavar="PYTHON")
     given = parser.parse_args()
     texts = articles(given.megabytes)
-    pairs = [(text, planted(text, number)) for number, text in enumerate(texts[::10])]
+    pairs = [(text, as_read(planted(text, number))) for number, text in enumerate(texts[::10])]
     kinds = np.arange(len(pairs)) % len(KINDS)
     every = [*texts, *(copy for _, copy in pairs)]
     print(f"{len(texts):,} articles, {len(pairs):,} planted copies")
