@@ -79,7 +79,11 @@ class JobContext:
     @property
     def excluded_path(self) -> AnyPath:
         """The texts of --exclude, once they are read."""
-        blocks = [block.identity for _, blocks in self.excluded for block in blocks]
+        blocks = [
+            (number, block.identity, block.text_columns, block.max_document_bytes)
+            for number, (_, blocks) in enumerate(self.excluded)
+            for block in blocks
+        ]
         name = digest_of([NEAR_VERSION, self.config.exclude_ngram, *blocks])
         return self.cache_dir / (name + EXCLUDED_SUFFIX)
 
