@@ -3,12 +3,14 @@
 import json
 import random
 import re
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from clozeline.pipeline.common.errors import UnfinishedError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.measures import Text
@@ -16,6 +18,7 @@ from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.context import JobContext, excluded_blocks
 from clozeline.pipeline.job.held_out import held_out_copies
+from clozeline.pipeline.job.job import JobOptions, build_shards
 from clozeline.pipeline.job.near_files import write_rows
 from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.steps import Steps
@@ -158,6 +161,21 @@ def test_two_workers_write_the_same_bytes(near: Path, tmp_path: Path):
     clozeline_ok(*command(tmp_path / "work", planted(), *options))
     assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
     assert not (tmp_path / "work" / "out" / ".cache").exists()
+
+
+def test_two_tasks_write_the_same_bytes(near: Path, tmp_path: Path):
+    command(tmp_path / "work", planted())
+    folders = {"tokenizer_dir": tmp_path / "work" / "tokenizer", "out_dir": tmp_path / "work/out"}
+    tries = 0
+    while not (tmp_path / "work" / "out" / MANIFEST).exists():
+        options = JobOptions(block_bytes=50_000, task=f"{tries % 2}/2", wait="0s")
+        with suppress(UnfinishedError):
+            build_shards(
+                [str(near.parent / "corpus.jsonl")], config=NEAR, options=options, **folders
+            )
+        tries += 1
+        assert tries < 20
+    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
 
 
 @pytest.mark.slow
