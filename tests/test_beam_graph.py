@@ -54,6 +54,25 @@ def test_a_job_server_that_does_not_answer_is_named_and_its_own_options_pass(nob
     assert found.startswith(f"--job_endpoint: cannot connect to {nobody} (")
 
 
+@pytest.mark.parametrize(
+    ("runner", "option", "address"),
+    [("FlinkRunner", "--flink_master", "{}"), ("FlinkRunner", "--flink_master", "http://{}"),
+     ("SparkRunner", "--spark_master_url", "spark://{}")],
+)  # fmt: skip
+def test_a_cluster_that_does_not_answer_is_named(runner, option, address, nobody):
+    address = address.format(nobody)
+    found = refusal(f"--runner={runner}", f"{option}={address}")
+    assert found.startswith(f"{option}: cannot connect to {address} (")
+
+
+@pytest.mark.parametrize(
+    "beam_args",
+    [["--runner=FlinkRunner"], ["--runner=SparkRunner", "--spark_master_url=local[4]"]],
+)
+def test_a_cluster_inside_the_job_server_is_not_asked(beam_args):
+    make_pipeline(beam_args)
+
+
 @pytest.mark.parametrize("address", ["tcp://{}", "{}", "tcp://127.0.0.1:port"])
 def test_a_dask_scheduler_that_does_not_answer_is_named(address, nobody):
     pytest.importorskip("distributed", reason="needs clozeline[dask]")

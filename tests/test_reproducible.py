@@ -136,9 +136,17 @@ def test_every_runner_writes_the_same_bytes(name: str, corpus: Corpus, tmp_path:
     corpus.assert_same_bytes(tmp_path / "out")
 
 
-@pytest.fixture
-def worker_pool() -> Iterator[str]:
-    """The address of a process that starts workers for whoever asks, as on a cluster."""
+@pytest.fixture(params=["python", "clozeline-worker"])
+def worker_pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The address of a process that starts workers for whoever asks, as on a cluster.
+
+    They are Beam's own, or the program that a PROCESS environment starts.
+    """
+    worker = tmp_path / "clozeline-worker"
+    code = "from clozeline.pipeline.job.beam_workers import boot; boot()"
+    worker.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{code}' \"$@\"\n")
+    worker.chmod(0o755)
+    started = [] if request.param == "python" else [f"--container_executable={worker}"]
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
@@ -146,7 +154,7 @@ def worker_pool() -> Iterator[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (
         subprocess.Popen(
-            [sys.executable, "-m", module, f"--service_port={port}"],
+            [sys.executable, "-m", module, f"--service_port={port}", *started],
             cwd=ROOT,
             env={**os.environ, "PATH": path},  # a worker is the first `python` there
             stderr=subprocess.DEVNULL,

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import logging
+import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ from clozeline.pipeline.job.phases import Phase
 from clozeline.pipeline.job.steps import Steps
 
 SECONDS_TO_CONNECT: Final = 5.0
+#: Masters of Flink and Spark that run inside the job server: "[auto]", "local[4]".
+INSIDE: Final = re.compile(r"\[?(auto|local|collection)\]?(\[.*\])?")
 
 
 def run_graph(pipeline: beam.Pipeline, phases: Sequence[Phase], context: JobContext) -> None:
@@ -117,6 +120,8 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     for option, name in {
         "--job_endpoint": "job_endpoint",
         "--dask_client_address": "address",
+        "--flink_master": "flink_master",
+        "--spark_master_url": "spark_master_url",
     }.items():
         if address := values.get(name):
             _check_connection(option, address)
@@ -134,8 +139,10 @@ def _nearest(unknown: Sequence[str], *, known: Iterable[str]) -> str:
 
 def _check_connection(option: str, address: str) -> None:
     """Raises InputError at once, where Beam and Dask would retry for half a minute or more."""
-    where = urlsplit(address if "//" in address else f"//{address}")
+    if INSIDE.fullmatch(address):
+        return
     try:
+        where = urlsplit(address if "//" in address else f"//{address}")
         if where.hostname and where.port:  # not `embed`, not a Unix socket
             socket.create_connection((where.hostname, where.port), SECONDS_TO_CONNECT).close()
     except (OSError, ValueError) as error:

@@ -1,10 +1,14 @@
-"""Worker processes of Beam's local runner: started without a shell, watched, on loopback only.
+"""Worker processes of Beam: those of the local runner, and those that other runners start.
 
-Beam 2.77 starts a worker with `shell=True` and an unquoted `sys.executable`, waits for ever if it
-dies, and binds its unauthenticated servers to all interfaces. Importing this module registers a
-worker handler without the first two; `loopback_only` closes the third.
+The local ones are started without a shell, watched, on loopback only. Beam 2.77 starts a worker
+with `shell=True` and an unquoted `sys.executable`, waits for ever if it dies, and binds its
+unauthenticated servers to all interfaces. Importing this module registers a worker handler without
+the first two; `loopback_only` closes the third.
+
+`clozeline-worker` is what a runner with `--environment_type=PROCESS` starts on its hosts.
 """
 
+import argparse
 import os
 import subprocess
 import sys
@@ -16,16 +20,24 @@ from typing import Any, Final
 
 import grpc
 from apache_beam.portability import python_urns
-from apache_beam.portability.api import beam_fn_api_pb2, endpoints_pb2
+from apache_beam.portability.api import (
+    beam_fn_api_pb2,
+    beam_provision_api_pb2,
+    beam_provision_api_pb2_grpc,
+    endpoints_pb2,
+)
 from apache_beam.runners.portability.fn_api_runner.worker_handlers import (
     GrpcWorkerHandler,
     WorkerHandler,
 )
 from google.protobuf import json_format, text_format
 
+from clozeline.pipeline.job.worker import WORKER as SDK_WORKER
+
 WORKER: Final = str(Path(__file__).with_name("worker.py"))
 SECONDS_BETWEEN_CHECKS: Final = 0.2
 SECONDS_TO_EXIT: Final = 10.0
+SECONDS_TO_PROVISION: Final = 60.0
 
 
 @WorkerHandler.register_environment(python_urns.SUBPROCESS_SDK, bytes)
@@ -38,16 +50,12 @@ class LocalWorker(GrpcWorkerHandler):
 
     def start_worker(self) -> None:
         """Start the process; it connects to the control server by itself."""
-        options = self.provision_info.provision_info.pipeline_options
-        control = endpoints_pb2.ApiServiceDescriptor(url=self.control_address)
-        environment = os.environ | {
-            "CONTROL_API_SERVICE_DESCRIPTOR": text_format.MessageToString(control),
-            "LOGGING_API_SERVICE_DESCRIPTOR": text_format.MessageToString(
-                self.logging_api_service_descriptor()
-            ),
-            "PIPELINE_OPTIONS": json_format.MessageToJson(options),
-            "WORKER_ID": self.worker_id,
-        }
+        environment = _environment(
+            self.worker_id,
+            control=self.control_address,
+            logging=self.logging_api_service_descriptor().url,
+            options=self.provision_info.provision_info.pipeline_options,
+        )
         # The pipe ends with this process, and the worker with the pipe.
         command = [sys.executable, WORKER]
         self._process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE)
@@ -78,6 +86,52 @@ class LocalWorker(GrpcWorkerHandler):
                 if not future.is_done():
                     answer = beam_fn_api_pb2.InstructionResponse
                     future.set(answer(instruction_id=request, error=message))
+
+
+def boot() -> None:
+    """Become a worker, as the command of a PROCESS environment.
+
+    --id=1-1 --control_endpoint=... --logging_endpoint=... --provision_endpoint=...
+    """
+    parser = argparse.ArgumentParser(prog="clozeline-worker", description=boot.__doc__)
+    for name in ("--id", "--control_endpoint", "--logging_endpoint", "--provision_endpoint"):
+        parser.add_argument(name, required=True)
+    given, _ = parser.parse_known_args()  # nothing is staged, so artifacts are not fetched
+    with grpc.insecure_channel(given.provision_endpoint) as channel:
+        info = (
+            beam_provision_api_pb2_grpc.ProvisionServiceStub(channel)
+            .GetProvisionInfo(
+                beam_provision_api_pb2.GetProvisionInfoRequest(),
+                metadata=[("worker_id", given.id)],
+                timeout=SECONDS_TO_PROVISION,
+                wait_for_ready=True,
+            )
+            .info
+        )
+    environment = _environment(
+        given.id,
+        control=given.control_endpoint,
+        logging=given.logging_endpoint,
+        options=info.pipeline_options,
+    )
+    environment["RUNNER_CAPABILITIES"] = " ".join(info.runner_capabilities)
+    # Not a child: the runner stops the process that it has started.
+    os.execve(sys.executable, [sys.executable, "-m", SDK_WORKER], environment)
+
+
+def _environment(worker_id: str, *, control: str, logging: str, options: Any) -> dict[str, str]:
+    """The environment variables from which Beam's worker takes what it needs."""
+    services = {"CONTROL": control, "LOGGING": logging}
+    return os.environ | {
+        "WORKER_ID": worker_id,
+        "PIPELINE_OPTIONS": json_format.MessageToJson(options),
+        **{
+            f"{name}_API_SERVICE_DESCRIPTOR": text_format.MessageToString(
+                endpoints_pb2.ApiServiceDescriptor(url=url)
+            )
+            for name, url in services.items()
+        },
+    }
 
 
 def _exit_reason(code: int) -> str:
