@@ -171,7 +171,7 @@ def run_datatrove(python: str, corpus: Path, folder: Path, similarity: float) ->
 
     bands = Bands.for_similarity(similarity)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    script = Path(__file__).with_name("datatrove_minhash.py")
+    script = Path(__file__).parents[1] / "support" / "datatrove_minhash.py"
     arguments = [python, script, corpus, folder, bands.bands, bands.rows]
     environment = {**os.environ, "PYTHONPATH": ""}
     subprocess.run([*map(str, arguments)], check=True, capture_output=True, env=environment)
