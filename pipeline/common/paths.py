@@ -112,7 +112,7 @@ def open_mapped(path: AnyPath) -> pa.NativeFile:
 def names_in(folder: AnyPath) -> set[str]:
     """The current names of the files in a folder; empty if there is no folder."""
     if is_local(folder):
-        return {path.name for path in folder.iterdir()} if folder.exists() else set()
+        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     folder.fs.invalidate_cache()  # fsspec caches listings
     try:
         found = folder.fs.ls(folder.path, detail=False)
