@@ -149,6 +149,45 @@ def test_what_was_removed_is_removed_in_the_store(store):
     assert contents(store).keys() == FILES.keys() - {"checkpoints/step-00000001/state.json"}
 
 
+def test_an_overwritten_run_never_has_the_checkpoints_of_the_old_one(store, monkeypatch):
+    """Uploads fail after the first: the store has the new run's config, and nothing to resume."""
+    kind, left = type(path_of(url_of(store)).fs), iter(range(1))
+    put_file = kind.put_file
+
+    def put_or_fail(*args, **options):
+        if next(left, None) is None:
+            raise PermissionError("403")
+        return put_file(*args, **options)
+
+    monkeypatch.setattr(kind, "put_file", put_or_fail)
+    with pytest.raises(JobFailedError, match="403"), opened(store) as folder:
+        empty(folder)
+        write(folder, {"run.json": b"of the new run", "tokenizer/a.txt": b"new"})
+    assert "checkpoints/step-00000001/state.json" not in contents(store)
+
+
+def test_a_reader_leaves_the_copy_to_a_writer_that_began_later(store, tmp_path, other_machine):
+    """The writer is killed; what it did not upload stays its own, and is not moved beside."""
+    weights = f"{STEP_2}/model.safetensors"
+    with opened(store) as folder:
+        write(folder, NEWER)
+    elsewhere = tmp_path / "elsewhere"
+    other_machine(elsewhere)
+    with opened(store, writes=False) as folder:
+        with opened(store) as same:  # takes the lease over, under a new name
+            fetched(folder / weights)
+            killed = tmp_path / "killed"
+            shutil.copytree(elsewhere, killed)
+            shutil.copy(store / LEASE, killed / "lease")
+        write(same, {"unsent.txt": b"1"})
+    shutil.rmtree(elsewhere)
+    shutil.copytree(killed, elsewhere)
+    shutil.copy(killed / "lease", store / LEASE)
+    write(same, {"unsent.txt": b"1"})
+    with opened(store, writes=False) as folder:
+        assert (folder / "unsent.txt").exists()
+
+
 def test_a_copy_that_is_ahead_of_its_store_stays(store):
     """The command before was killed before it had uploaded all."""
     write(copy_path(url_of(store)), NEWER)

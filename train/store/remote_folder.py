@@ -40,6 +40,7 @@ from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whol
 from clozeline.pipeline.common.store import patiently, reason_of
 from clozeline.pipeline.common.store_lease import Lease
 from clozeline.train.store.folder_files import (
+    STATE,
     Stamp,
     is_weights,
     last_last,
@@ -201,25 +202,33 @@ class RemoteFolder:
             if not (self.local / name).exists():
                 self._download_file(name)
             self._known[name][1] = stamp_of(self.local / name)
-            written_since = self._read_memory()[1]
+            self._owner, written_since = self._read_memory()  # of a writer that began meanwhile
             self._write_memory(written_since | {name: self._known[name]})
 
     def upload(self) -> None:
         """Upload or remove what changed here since the last time. Raises what the store raises."""
         here = local_files(self.local)
+        has_checkpoint = any(Path(name).name == STATE for name in here)
+        # Checkpoints of an overwritten run must not be resumed with the new run's config.
+        gone = 0 if has_checkpoint else self._remove_gone()
         changed = [name for name in here if self._known.get(name, ["", None])[1] != here[name]]
         for name in sorted(changed, key=last_last):
             if (self.local / name).exists():  # or else an old checkpoint, removed meanwhile
                 self._upload_file(name, here[name])
-        gone = [name for name in self._known if self._is_gone(name)]
-        for name in sorted(gone, key=last_last, reverse=True):
-            (self.remote / name).unlink(missing_ok=True)
-            del self._known[name]
+        gone += self._remove_gone()
         if changed or gone:
             for name, version in remote_files(self.remote).items():
                 if name in self._known:
                     self._known[name][0] = version
             self._write_memory(self._known)
+
+    def _remove_gone(self) -> int:
+        """Remove from the store what was removed here; the number of files."""
+        gone = [name for name in self._known if self._is_gone(name)]
+        for name in sorted(gone, key=last_last, reverse=True):
+            (self.remote / name).unlink(missing_ok=True)
+            del self._known[name]
+        return len(gone)
 
     def _hold(self, stack: ExitStack) -> bool:
         """Be the only one of this machine to change the copy; False if another process writes."""
