@@ -71,9 +71,10 @@ def test_on_cuda_a_new_run_has_no_dropout_in_attention_and_a_note(run, small_fol
     assert "attention" not in (resumed.note or "")
 
 
-def test_a_run_goes_on_with_its_own_numbers(run, small_folder):
+@pytest.mark.parametrize("preset", [None, "bert-tiny"])
+def test_a_run_goes_on_with_its_own_model_and_numbers(preset, run, small_folder):
     there = read_run(run)
-    found = plan(small_folder, run, preset="bert-tiny")
+    found = plan(small_folder, run, preset=preset)
     assert found.model == there.model
     stored = there.training.to_dict()
     assert found.values == {name: stored[name] for name in RECIPE_FIELDS}

@@ -1,7 +1,7 @@
 """The model and the numbers of a run, chosen before anything is written.
 
 an option that is given      wins
-else, a run in --out         continues with its own numbers, whatever its recipe says today
+else, a run in --out         continues with its own model and numbers, whatever its recipe says
 else, --start-from RUN       hands on the numbers of that run
 else, --cool-down-from       the numbers at that step, and a decay of the learning rate
 else                         the recipe of the preset, or with --init of continued pretraining
@@ -137,6 +137,9 @@ def _model(
     if start.init:
         return initial_config(start.init, preset_name=preset, dropout=dropout)
     model = model_config(preset or DEFAULT_PRESET, manifest, dropout=dropout)
+    if start.continued and preset is None:
+        own = replace(start.continued.model, vocab_size=manifest.vocab_size)
+        return with_dropout(own, dropout)
     if start.other is None:
         return model
     longest = manifest.config.max_seq_length
