@@ -160,9 +160,14 @@ def test_an_overwritten_run_never_has_the_checkpoints_of_the_old_one(store, monk
         return put_file(*args, **options)
 
     monkeypatch.setattr(kind, "put_file", put_or_fail)
-    with pytest.raises(JobFailedError, match="403"), opened(store) as folder:
-        empty(folder)
-        write(folder, {"run.json": b"of the new run", "tokenizer/a.txt": b"new"})
+
+    def overwrite():
+        with opened(store) as folder:
+            empty(folder)
+            write(folder, {"run.json": b"of the new run", "tokenizer/a.txt": b"new"})
+
+    with pytest.raises(JobFailedError, match="403"):
+        overwrite()
     assert "checkpoints/step-00000001/state.json" not in contents(store)
 
 
