@@ -32,11 +32,11 @@ Options:
   -h, --help  Show this message and exit.
 
 Commands:
-  tokenizer   Learn or adopt a WordPiece vocabulary and a sentence splitter.
+  tokenizer   Learn or adopt a vocabulary and a sentence splitter.
   shards      Build shards of masked examples from text.
   inspect     Show random examples in readable form.
   verify      Check every byte and every example of a data set.
-  report      Write an HTML report on a data set, a classifier or runs.
+  report      Write the pages of `clozeline view` to one HTML file.
   view        Browse a data set, runs and a classifier in a web browser.
   pretrain    Pretrain a model on shards, in one process or under torchrun.
   average     Average the weights of the last checkpoints of a run.

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.counter_rng import random_bits
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.rules import RULES
 from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry
 from clozeline.pipeline.report.dropped import CLEANED, REASONS, dropped_lines
 from clozeline.pipeline.sources.formats import find_sources, list_blocks, read_block
@@ -306,10 +307,12 @@ def test_memory_does_not_follow_a_document_without_end(name, tmp_path):
     assert peak < 20_000_000
 
 
-def test_the_limit_is_part_of_the_config_and_older_configs_have_its_default():
+def test_the_limit_is_part_of_the_config():
     values = DataConfig().to_dict()
-    assert values.pop("max_document_bytes") == 64_000_000
     assert DataConfig.from_dict(values) == DataConfig()
+    assert values.pop("max_document_bytes") == 64_000_000
+    with pytest.raises(ValueError, match="another version of Clozeline: missing max_document"):
+        DataConfig.from_dict(values)
     with pytest.raises(ValueError, match="max_document_bytes is 0; it must be 1 to"):
         DataConfig(max_document_bytes=0)
 
@@ -363,6 +366,7 @@ def test_every_reason_has_its_words():
     reasons |= set(re.findall(r'Counter\(\{"(\w+)": \w+, "(\w+)"', source)[0])
     counted = set(re.findall(r'\.count\("(\w+)"\)', source))
     assert set(CLEANED) < counted
+    reasons |= {f"quality_{rule}" for rule in RULES}
     assert reasons | counted - set(CLEANED) == set(REASONS)
 
 

@@ -92,7 +92,7 @@ def test_the_stages_of_a_job_stand_in_its_report(tmp_path):
     clozeline_ok("shards", source, *line)
     job = json.loads((tmp_path / "out" / "job.json").read_bytes())
     named = {"read", "documents", "sentences", "tokens", "token cache", "pairs", "masks", "shards"}
-    assert named | {"counting"} == set(job["stages"])
+    assert named | {"counting", "curation"} == set(job["stages"])
     assert 0 < sum(job["stages"].values()) <= job["cpu_seconds"]
     assert 50 < job["peak_worker_megabytes"] < 2000
     assert 50 < job["peak_memory_megabytes"] < 2000

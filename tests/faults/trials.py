@@ -159,9 +159,9 @@ TRIALS = (
           shards("text.txt"), "tokenizer/vocab.txt cannot be read (its content is not that of SHA"),
     # --- numbers, labels, rows ---
     Trial("no number", nothing, finetune("rows.csv").replace("1e-3", "nan"),
-          "learning_rate is nan; it must be"),
+          "--learning-rate is nan; it must be"),
     Trial("no examples", nothing, finetune("rows.csv") + " --max-examples=0",
-          "max_examples is 0; it must be 2 to"),
+          "--max-examples is 0; it must be 2 to"),
     Trial("a huge vocabulary", nothing,
           f"tokenizer text.txt --vocab-size={1 << 63} --out t", "'--vocab-size'"),
     Trial("labels that are no text", binary_labels, finetune("rows.parquet"),

@@ -56,7 +56,9 @@ def view(folders: tuple[AnyPath, ...], port: int, file: Path | None) -> None:
     "--out", type=PathOrUrl(), help="Write only the HTML page, to this file.", group="Output"
 )
 def report(folders: tuple[AnyPath, ...], out: AnyPath | None) -> None:
-    """Write the pages of `clozeline view` as one HTML file, FOLDER/report.html.
+    """Write the pages of `clozeline view` to one HTML file.
+
+    It is FOLDER/report.html.
 
     Several folders share the page of the first: up to four runs are compared. For a data set, also
     a data set card for the Hugging Face Hub, SHARDS/README.md; an edited card is kept.
