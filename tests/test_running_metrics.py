@@ -73,7 +73,7 @@ def test_mfu_is_logged_where_the_peak_of_the_device_is_known():
     running.add(loaded(), torch.zeros(2), flops=1e9, slots=60)
     line = line_of(running, loaded(tokens=30))
     assert line["mfu"] > 0
-    assert line["mfu_of_tokens"] == pytest.approx(line["mfu"] / 2, abs=1e-4)
+    assert line["mfu_of_tokens"] == pytest.approx(line["mfu"] / 2, rel=1e-6)
     assert line["slots_per_second"] == pytest.approx(2 * line["tokens_per_second"], rel=1e-3)
     assert "mfu" not in line_of(RunningMetrics(ALONE, peak_flops=None), loaded())
 
