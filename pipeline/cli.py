@@ -1,6 +1,6 @@
 """The commands from text to shards. Each parses its options, calls once and prints the result."""
 
-from typing import Any, get_args
+from typing import Any
 
 import click
 
@@ -15,7 +15,7 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.job.job import JobOptions
-from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
+from clozeline.pipeline.tokenization.options import TokenizerOptions
 
 FOLDER = PathOrUrl()
 
@@ -28,74 +28,12 @@ FOLDER = PathOrUrl()
 @grouped_option(
     "--out", required=True, type=FOLDER, help="Folder to write the tokenizer to.", group="Output"
 )
-@grouped_option(
-    "--vocab",
-    type=FOLDER,
-    help="Adopt this vocab.txt or tokenizer.json, or the tokenizer of a Hugging Face folder.",
-    group="Vocabulary",
-)
-@grouped_option(
-    "--vocab-size",
-    type=click.IntRange(100, 1 << 24),
-    help="Learn a vocabulary of this many tokens.",
-    group="Vocabulary",
-)
-@grouped_option(
-    "--model",
-    type=click.Choice(get_args(Model)),
-    default=TokenizerOptions.model,
-    show_default=True,
-    help="Learn BERT's WordPiece, byte-level BPE as ModernBERT's, or Unigram as XLM-R's; the last "
-    "two keep case and accents.",
-    group="Vocabulary",
-)
+@options_of(TokenizerOptions)
 @grouped_option(
     "--compare",
     type=FOLDER,
     help="Also measure this tokenizer folder on the same text.",
     group="Vocabulary",
-)
-@grouped_option(
-    "--cased/--uncased",
-    default=TokenizerOptions.cased,
-    show_default=True,
-    help="Keep upper case.",
-    group="Vocabulary",
-)
-@grouped_option(
-    "--strip-accents/--no-strip-accents",
-    default=None,
-    help="Remove accents.  [default: not if --cased, or if the text would lose letters]",
-    group="Vocabulary",
-)
-@grouped_option(
-    "--language",
-    default=TokenizerOptions.language,
-    show_default=True,
-    help="Language of the sentence splitter.",
-    group="Text",
-)
-@grouped_option(
-    "--text-columns",
-    multiple=True,
-    default=TokenizerOptions.text_columns,
-    show_default=True,
-    help="Columns (or JSON keys) of the text.",
-    group="Text",
-)
-@grouped_option(
-    "--max-megabytes",
-    default=TokenizerOptions.max_megabytes,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Maximum megabytes of text to learn from.",
-    group="Text",
-)
-@grouped_option(
-    "--allow-truncated",
-    is_flag=True,
-    help="Use what can be read of sources that end early.",
-    group="Text",
 )
 @grouped_option("--overwrite", is_flag=True, help="Replace an existing tokenizer.", group="Output")
 def tokenizer(sources: tuple[str, ...], out: AnyPath, **options: Any) -> None:

@@ -1,14 +1,20 @@
 """`clozeline`: all commands, in data-flow order."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from clozeline.pipeline.cli import inspect, shards, tokenizer, verify
 from clozeline.pipeline.commandline.command import Command, grouped_option, is_interrupted
-from clozeline.pipeline.commandline.config_options import config_or_usage_error, options_of
+from clozeline.pipeline.commandline.config_options import (
+    AT_LEAST_ONE,
+    config_or_usage_error,
+    option,
+    options_of,
+)
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
 from clozeline.pipeline.common.errors import (
@@ -30,6 +36,84 @@ from clozeline.train.store.folder_option import Folder
 from clozeline.train.view.cli import report, view
 
 OUT = Folder(writes=True)
+Engine = Literal["torch", "onnx"]
+
+
+ENGINE = "`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU."
+
+
+@dataclass(frozen=True)
+class PredictOptions:
+    """What is classified, by what, and how it is shown."""
+
+    file: tuple[str, ...] = option(
+        (), "A table, or a file with one text per line; - is standard input.", group="Text"
+    )
+    text: str | None = option(
+        None, "Column of the text in a table. Default: as in training.", group="Text"
+    )
+    text_pair: str | None = option(None, "Column of the second text of a pair.", group="Text")
+    batch_size: int = option(32, "Texts per forward pass.", group="Model", type=AT_LEAST_ONE)
+    engine: Engine = option("torch", ENGINE, group="Model")
+    json: bool = option(
+        False, "Print JSON lines with all probabilities.", group="Output", is_flag=True
+    )
+    out: Path | None = option(
+        None,
+        "Write JSON lines with all probabilities to this file.",
+        group="Output",
+        type=click.Path(path_type=Path, dir_okay=False),
+    )
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where the server listens, and what answers."""
+
+    host: str = option(
+        "127.0.0.1",
+        "Address to listen on; 0.0.0.0 is every network of this machine, without authentication.",
+        group="Server",
+    )
+    port: int = option(
+        8000, "Port; 0 takes a free one.", group="Server", type=click.IntRange(0, 65535)
+    )
+    allowed_host: tuple[str, ...] = option(
+        (),
+        "Further value of the Host header that is answered, besides the address and localhost; "
+        "repeatable.",
+        group="Server",
+        metavar="NAME",
+    )
+    text_pair: str | None = option(
+        None, "Given: a model in HF_DIR reads pairs of texts.", group="Model"
+    )
+    engine: Engine = option("torch", ENGINE, group="Model")
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What another library needs."""
+
+    format: Literal["transformers", "onnx", "sentence-transformers"] = option(
+        "transformers",
+        "Library that reads the folder; `onnx` takes every preset.",
+        group="Output",
+    )
+    int8: bool = option(
+        False,
+        "With `onnx`: int8 weights, a quarter of the size; prints what --test loses by it.",
+        group="Model",
+        is_flag=True,
+    )
+    test: str | None = option(
+        None,
+        "Measure --int8 here: labelled rows for a classifier (a name or URL, also with "
+        "`?text=A&label=B`), for a run the held-out examples of shards.",
+        group="Model",
+        metavar="TABLE|SHARDS",
+    )
+    overwrite: bool = option(False, "Replace an existing export.", group="Output", is_flag=True)
 
 
 def failure(message: str, exit_code: int) -> click.ClickException:
@@ -112,49 +196,8 @@ for command in (report, view, pretrain, average, evaluate, finetune, baseline, b
 @main.command(cls=Command, example='clozeline predict work/classifier "What a lovely lamp."')
 @click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=Folder())
 @click.argument("texts", metavar="[TEXT]...", nargs=-1)
-@grouped_option(
-    "--file",
-    "files",
-    multiple=True,
-    help="A table, or a file with one text per line; - is standard input.",
-    group="Text",
-)
-@grouped_option(
-    "--text", help="Column of the text in a table. Default: as in training.", group="Text"
-)
-@grouped_option("--text-pair", help="Column of the second text of a pair.", group="Text")
-@grouped_option(
-    "--batch-size",
-    default=32,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Texts per forward pass.",
-    group="Model",
-)
-@grouped_option(
-    "--engine",
-    default="torch",
-    show_default=True,
-    type=click.Choice(["torch", "onnx"]),
-    help="`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU.",
-    group="Model",
-)
-@grouped_option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON lines with all probabilities.",
-    group="Output",
-)
-@grouped_option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write JSON lines with all probabilities to this file.",
-    group="Output",
-)
-def predict(
-    classifier: Path, texts: tuple[str, ...], as_json: bool, out: Path | None, **options: Any
-) -> None:
+@options_of(PredictOptions)
+def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any) -> None:
     """Classify texts, files or standard input.
 
     Prints one line per text: class, probability and text, separated by tabs; line ends are
@@ -163,12 +206,13 @@ def predict(
     """
     from clozeline.train.inference.predict import predict as run_prediction
 
-    if not texts and not options["files"]:
+    files, out = options.pop("file"), options.pop("out")
+    if not texts and not files:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
-    predictions = run_prediction(classifier, texts, **options)
+    predictions = run_prediction(classifier, texts, files=files, **options)
     if out is None:
         for prediction in predictions:
-            click.echo(prediction.json() if as_json else prediction.line())
+            click.echo(prediction.json() if json else prediction.line())
         return
     with whole_file(out) as file:
         for prediction in predictions:
@@ -178,49 +222,9 @@ def predict(
 
 @main.command(cls=Command, example="clozeline serve work/classifier --port 8000")
 @click.argument("classifier", metavar="CLASSIFIER|HF_DIR", type=Folder())
-@grouped_option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; 0.0.0.0 is every network of this machine, without authentication.",
-    group="Server",
-)
-@grouped_option(
-    "--port",
-    default=8000,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="Port; 0 takes a free one.",
-    group="Server",
-)
-@grouped_option(
-    "--allowed-host",
-    "allowed_hosts",
-    metavar="NAME",
-    multiple=True,
-    help="Further value of the Host header that is answered, besides the address and localhost; "
-    "repeatable.",
-    group="Server",
-)
-@grouped_option("--text-pair", help="Given: a model in HF_DIR reads pairs of texts.", group="Model")
-@grouped_option(
-    "--engine",
-    default="torch",
-    show_default=True,
-    type=click.Choice(["torch", "onnx"]),
-    help="`onnx` runs a folder of `export --format onnx` in onnxruntime, on the CPU.",
-    group="Model",
-)
+@options_of(ServeOptions)
 @options_of(Limits)
-def serve(
-    classifier: Path,
-    host: str,
-    port: int,
-    allowed_hosts: tuple[str, ...],
-    text_pair: str | None,
-    engine: Any,
-    **options: Any,
-) -> None:
+def serve(classifier: Path, text_pair: str | None, engine: Any, **options: Any) -> None:
     """Answer requests for a classifier over HTTP.
 
     POST /classify takes {"texts": [...]} and returns the label and the probabilities of each text.
@@ -234,10 +238,10 @@ def serve(
 
     server = classifier_server(
         load_any_classifier(classifier, text_pair=text_pair, engine=engine),
-        host=host,
-        port=port,
+        host=options["host"],
+        port=options["port"],
         limits=limits,
-        allowed_hosts=allowed_hosts,
+        allowed_hosts=options["allowed_host"],
     )
     server.run_until_signal(click.echo)
 
@@ -265,44 +269,23 @@ def fill(run: Path, texts: tuple[str, ...], top: int) -> None:
 @grouped_option(
     "--out", required=True, type=OUT, help="Folder for the exported model.", group="Output"
 )
-@grouped_option(
-    "--format",
-    "form",
-    default="transformers",
-    show_default=True,
-    type=click.Choice(["transformers", "onnx", "sentence-transformers"]),
-    help="Library that reads the folder; `onnx` takes every preset.",
-    group="Output",
-)
-@grouped_option(
-    "--int8",
-    is_flag=True,
-    help="With `onnx`: int8 weights, a quarter of the size; prints what --test loses by it.",
-    group="Model",
-)
-@grouped_option(
-    "--test",
-    metavar="TABLE|SHARDS",
-    help="Measure --int8 here: labelled rows for a classifier (a name or URL, also with "
-    "`?text=A&label=B`), for a run the held-out examples of shards.",
-    group="Model",
-)
-@grouped_option("--overwrite", is_flag=True, help="Replace an existing export.", group="Output")
+@options_of(ExportOptions)
 def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any) -> None:
     """Convert a run or a classifier for other libraries.
 
     An ONNX graph is compared with the model in torch, and the speed of both is printed.
     """
-    if int8 and options["form"] != "onnx":
+    form = options.pop("format")
+    if int8 and form != "onnx":
         raise click.UsageError("--int8 is for --format onnx; add it, or leave --int8 out.")
     if int8 != (test is not None):
         raise click.UsageError("--int8 and --test go together: int8 is measured on the test rows.")
     from clozeline.train.export.export import export as run_export
 
-    exported = run_export(folder, out=out, int8_test=test, **options)
+    exported = run_export(folder, out=out, form=form, int8_test=test, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {as_given(out)}")
-    if options["form"] == "onnx" and kind_of(folder) == "classifier":
+    if form == "onnx" and kind_of(folder) == "classifier":
         print_next("predict", out, "TEXT", "--engine", "onnx")
     elif (out / "README.md").exists():  # of the formats, only transformers gets one
         click.echo(f"Next: {out / 'README.md'} shows how to load it", err=True)

@@ -28,10 +28,16 @@ Config = TypeVar("Config")
 Command = Callable[..., Any]
 Value = TypeVar("Value")
 
+AT_LEAST_ONE = click.IntRange(min=1)
 
-def option(default: Value, help: str, *, group: str) -> Value:
-    """A config field with its default, its help text and its group in the help."""
-    return field(default=default, metadata={"help": help, "group": group})
+
+def option(default: Value, help: str, *, group: str, **attributes: Any) -> Value:
+    """A config field with its default, its help text and its group in the help.
+
+    `attributes` are click's, such as `is_flag`, `metavar` and `type`; `off` is the name that turns
+    a boolean off, if not "no-...".
+    """
+    return field(default=default, metadata={"help": help, "group": group} | attributes)
 
 
 def chosen_option(chosen_by: str, help: str, *, group: str) -> Any:
@@ -85,13 +91,12 @@ def options_of(
 
     def decorate(command: Command) -> Command:
         for setting in reversed([f for f in fields(config_class) if f.name not in leave_out]):
-            keywords = {name: setting.metadata[name] for name in ("help", "group")}
-            keywords["show_default"] = True
+            keywords: dict[str, Any] = dict(setting.metadata)
             if setting.default is MISSING:
                 keywords |= {"default": None, "show_default": setting.metadata["default"]}
             else:
                 keywords["default"] = setting.default
-                keywords["show_default"] = setting.default != ""  # an empty text says nothing
+                keywords.setdefault("show_default", setting.default != "")  # a text that says it
             command = _click_option(setting.name, hints[setting.name], keywords)(command)
         return command
 
@@ -123,8 +128,11 @@ def _flag(name: str) -> str:
 def _click_option(name: str, hint: Any, keywords: dict[str, Any]) -> Callable[[Command], Command]:
     flag = _flag(name)
     inner = _without_none(hint)
+    if "type" in keywords or "is_flag" in keywords:
+        return grouped_option(flag, name, **keywords)
     if inner is bool:
-        return grouped_option(f"{flag}/--no-{flag[2:]}", name, **keywords)
+        off = keywords.pop("off", f"no-{flag[2:]}")
+        return grouped_option(f"{flag}/--{off}", name, **keywords)
     if get_origin(inner) is tuple:
         keywords["multiple"] = True
         inner = get_args(inner)[0]

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import click
+
+from clozeline.pipeline.commandline.config_options import AT_LEAST_ONE, option
 from clozeline.pipeline.common.paths import AnyPath
 
 Model = Literal["wordpiece", "bpe", "unigram"]
@@ -15,15 +18,40 @@ class TokenizerOptions:
     Raises ValueError for options that do not go together.
     """
 
-    vocab: AnyPath | None = None  #: a vocab.txt, tokenizer.json or folder to adopt
-    vocab_size: int | None = None  #: of a vocabulary to learn
-    model: Model = "wordpiece"  #: of a vocabulary to learn
-    cased: bool = False
-    strip_accents: bool | None = None  #: None: as the text needs it
-    language: str = "english"  #: of the sentence splitter
-    text_columns: tuple[str, ...] = ("text",)
-    max_megabytes: int = 200  #: of text to learn from
-    allow_truncated: bool = False
+    vocab: AnyPath | None = option(
+        None,
+        "Adopt this vocab.txt or tokenizer.json, or the tokenizer of a Hugging Face folder.",
+        group="Vocabulary",
+    )
+    vocab_size: int | None = option(
+        None,
+        "Learn a vocabulary of this many tokens.",
+        group="Vocabulary",
+        type=click.IntRange(100, 1 << 24),
+    )
+    model: Model = option(
+        "wordpiece",
+        "Learn BERT's WordPiece, byte-level BPE as ModernBERT's, or Unigram as XLM-R's; the last "
+        "two keep case and accents.",
+        group="Vocabulary",
+    )
+    cased: bool = option(False, "Keep upper case.", group="Vocabulary", off="uncased")
+    strip_accents: bool | None = option(
+        None,
+        "Remove accents.  [default: not if --cased, or if the text would lose letters]",
+        group="Vocabulary",
+        show_default=False,
+    )
+    language: str = option("english", "Language of the sentence splitter.", group="Text")
+    text_columns: tuple[str, ...] = option(
+        ("text",), "Columns (or JSON keys) of the text.", group="Text"
+    )
+    max_megabytes: int = option(
+        200, "Maximum megabytes of text to learn from.", group="Text", type=AT_LEAST_ONE
+    )
+    allow_truncated: bool = option(
+        False, "Use what can be read of sources that end early.", group="Text", is_flag=True
+    )
 
     def __post_init__(self) -> None:
         if (self.vocab is None) == (self.vocab_size is None):

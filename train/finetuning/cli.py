@@ -1,5 +1,6 @@
 """The commands that fine-tune a model and train its baseline."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,17 @@ import click
 
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_options import (
-    PathOrUrl,
     config_or_usage_error,
+    option,
     options_of,
 )
 from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.commandline.next_command import print_next, print_next_for
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.store.folder_option import Folder
 
 OUT = Folder(writes=True)
-FOLDER = PathOrUrl()
 
 
 @click.command(
@@ -84,36 +85,28 @@ def finetune(
     print_next_for(out)
 
 
+@dataclass(frozen=True)
+class BaselineOptions:
+    """The columns of the tables, and how much of a row is read."""
+
+    text: str = option(FinetuneConfig.text, "Column of the text.", group="Data")
+    text_pair: str | None = option(None, "Column of the second text of a pair.", group="Data")
+    label: str = option(FinetuneConfig.label, "Column of the class.", group="Data")
+    max_tokens: int | None = option(
+        None,
+        "Truncate each row to this many tokens.",
+        group="Data",
+        type=click.IntRange(min=3),
+    )
+    tokenizer: AnyPath | None = option(
+        None, "Count --max-tokens with this tokenizer. Default: words.", group="Data"
+    )
+
+
 @click.command(cls=Command, example="clozeline baseline train.csv --test test.csv --label stars")
 @click.argument("train", metavar="TRAIN")
 @grouped_option("--test", required=True, help="Labelled test rows.", group="Data")
-@grouped_option(
-    "--text",
-    default=FinetuneConfig.text,
-    show_default=True,
-    help="Column of the text.",
-    group="Data",
-)
-@grouped_option("--text-pair", help="Column of the second text of a pair.", group="Data")
-@grouped_option(
-    "--label",
-    default=FinetuneConfig.label,
-    show_default=True,
-    help="Column of the class.",
-    group="Data",
-)
-@grouped_option(
-    "--max-tokens",
-    type=click.IntRange(min=3),
-    help="Truncate each row to this many tokens.",
-    group="Data",
-)
-@grouped_option(
-    "--tokenizer",
-    type=FOLDER,
-    help="Count --max-tokens with this tokenizer. Default: words.",
-    group="Data",
-)
+@options_of(BaselineOptions)
 def baseline(train: str, **options: Any) -> None:
     """Train and test the bag-of-words baseline."""
     from clozeline.train.labelled.baseline import baseline as run_baseline

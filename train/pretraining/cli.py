@@ -1,9 +1,10 @@
 """The commands `pretrain` and `average`."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 from click.core import ParameterSource
@@ -11,8 +12,10 @@ from click.core import ParameterSource
 from clozeline.model.config import PRESETS, BertConfig
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_options import (
+    AT_LEAST_ONE,
     PathOrUrl,
     config_or_usage_error,
+    option,
     options_of,
 )
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -44,6 +47,70 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
     return [name for name in PRESETS if name.startswith(incomplete)]
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """The model, where the run starts, and what is printed or watched beside it."""
+
+    preset: str | None = option(
+        None,
+        f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
+        f"{DEFAULT_PRESET}.",
+        group="Model",
+        shell_complete=_presets,
+    )
+    dropout: float | None = option(
+        None, "Dropout probability; overrides the preset.", group="Model"
+    )
+    resume: bool = option(
+        False,
+        "Continue from the latest checkpoint, if there is one.",
+        group="Output",
+        is_flag=True,
+    )
+    overwrite: bool = option(False, "Replace an existing run.", group="Output", is_flag=True)
+    start_from: Path | None = option(
+        None,
+        "Start from the weights and optimizer state of this run.",
+        group="Model",
+        type=Folder(),
+    )
+    init: Path | None = option(
+        None, "Start from the weights of this Hugging Face folder.", group="Model", type=Folder()
+    )
+    cool_down_from: str | None = option(
+        None,
+        "Continue this run from this checkpoint, and lower its learning rate to 0 until "
+        "--max-steps.",
+        group="Model",
+        metavar="RUN@STEP",
+    )
+    print_recipe: bool = option(
+        False,
+        "Print the numbers of the run with their sources and exit.",
+        group="Output",
+        is_flag=True,
+    )
+    profile: int | None = option(
+        None,
+        "Profile this many steps after the first three: OUT/profile gets a trace and a table of "
+        "the ten most expensive operations.",
+        group="Output",
+        metavar="STEPS",
+        type=AT_LEAST_ONE,
+    )
+    timeout: str = option(
+        "10m",
+        "How long processes wait for one that does not answer before all end with an error.",
+        group="Speed and memory",
+        metavar="TIME",
+    )
+    track: Literal["none", "wandb", "mlflow"] = option(
+        "none",
+        "Also send the metrics to Weights & Biases or MLflow; a resumed run continues there, too.",
+        group="Metrics and checkpoints",
+    )
+
+
 @click.command(
     cls=Command,
     example="clozeline pretrain work/shards --preset bert-mini --max-steps 10000 --out work/run",
@@ -52,72 +119,7 @@ def _presets(context: click.Context, param: click.Parameter, incomplete: str) ->
 @grouped_option(
     "--out", required=True, type=OUT, help="Folder for the run, or its URL.", group="Output"
 )
-@grouped_option(
-    "--preset",
-    shell_complete=_presets,
-    help=f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
-    f"{DEFAULT_PRESET}.",
-    group="Model",
-)
-@grouped_option(
-    "--dropout", type=float, help="Dropout probability; overrides the preset.", group="Model"
-)
-@grouped_option(
-    "--resume",
-    is_flag=True,
-    help="Continue from the latest checkpoint, if there is one.",
-    group="Output",
-)
-@grouped_option("--overwrite", is_flag=True, help="Replace an existing run.", group="Output")
-@grouped_option(
-    "--start-from",
-    type=Folder(),
-    help="Start from the weights and optimizer state of this run.",
-    group="Model",
-)
-@grouped_option(
-    "--init",
-    type=Folder(),
-    help="Start from the weights of this Hugging Face folder.",
-    group="Model",
-)
-@grouped_option(
-    "--cool-down-from",
-    metavar="RUN@STEP",
-    help="Continue this run from this checkpoint, and lower its learning rate to 0 until "
-    "--max-steps.",
-    group="Model",
-)
-@grouped_option(
-    "--print-recipe",
-    is_flag=True,
-    help="Print the numbers of the run with their sources and exit.",
-    group="Output",
-)
-@grouped_option(
-    "--profile",
-    type=click.IntRange(min=1),
-    metavar="STEPS",
-    help="Profile this many steps after the first three: OUT/profile gets a trace and a table of "
-    "the ten most expensive operations.",
-    group="Output",
-)
-@grouped_option(
-    "--timeout",
-    default="10m",
-    show_default=True,
-    metavar="TIME",
-    help="How long processes wait for one that does not answer before all end with an error.",
-    group="Speed and memory",
-)
-@grouped_option(
-    "--track",
-    default="none",
-    show_default=True,
-    type=click.Choice(["none", "wandb", "mlflow"]),
-    help="Also send the metrics to Weights & Biases or MLflow; a resumed run continues there, too.",
-    group="Metrics and checkpoints",
-)
+@options_of(RunOptions)
 @options_of(PretrainConfig)
 def pretrain(
     shards: Path,
