@@ -62,6 +62,12 @@ def with_added(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     return library
 
 
+def with_word(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """An added token that is found inside of words."""
+    library.add_tokens(["a"])
+    return library
+
+
 def tokenizer_of(library: tokenizers.Tokenizer) -> Tokenizer:
     vocabulary = library.get_vocab()
     return Tokenizer(sorted(vocabulary, key=vocabulary.get), TokenizerSpec(library.to_str()))
@@ -71,6 +77,7 @@ TOKENIZERS = {
     "bpe": tokenizer_of(byte_level(normalizers.NFC())),
     "bpe, nothing normalized": tokenizer_of(byte_level(None)),
     "bpe, added tokens": tokenizer_of(with_added(byte_level(normalizers.NFC()))),
+    "bpe, an added word": tokenizer_of(with_word(byte_level(normalizers.NFC()))),
     "unigram": tokenizer_of(unigram(normalizers.NFKC())),
     "unigram, prepended first": tokenizer_of(unigram(None, prepend_scheme="first")),
     "unigram, split at whitespace": tokenizer_of(
@@ -81,8 +88,16 @@ TOKENIZERS = {
 COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 
 
-def test_each_of_these_is_cut():
-    assert all(find_cuts(tokenizer.spec) for tokenizer in TOKENIZERS.values())
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_each_of_these_is_cut_and_its_plain_words_are_known(name):
+    found = [
+        w for w in (" no", "no", " 1", "--", " it's", "1st", "é", " ") if COLUMNS[name]._is_plain(w)
+    ]
+    if name in ("unigram", "unigram, split at whitespace"):
+        assert found == [" no", "no", " 1", "--", " it's", "1st"]
+    else:
+        is_byte_level = name in ("bpe", "bpe, nothing normalized", "bpe, added tokens")
+        assert found == ([" no", "no", " 1", "--"] if is_byte_level else [])
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

@@ -14,9 +14,14 @@ each by itself. A text may be cut where a pre-token ends, whatever stands furthe
 No Unicode normalization form joins a character with a space, a letter or a mark of ASCII that
 follows it, or moves a combining mark across one. Other normalizers and splits are not known, and
 neither are sentences that hold an added token which a cut would break: they stay whole.
+
+**Plain words** are of ASCII, and in byte-level BPE of letters, digits or marks alone: no form of
+normalization changes them, and each is one pre-token, whose space becomes the word mark. So the
+model alone can encode them, without the library's other steps, which take most of the time.
 """
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,12 +53,22 @@ def kind_of_byte(byte: int) -> int:
 KINDS = bytes(map(kind_of_byte, range(256)))
 
 
+PLAIN_IN_BYTE_LEVEL = " ?(?:[A-Za-z]+|[0-9]+|[!-&(-/:-@[-`{-~]+)"  # whether 's is one is not known
+PLAIN_IN_METASPACE = " ?[!-~]+"  # of any kinds: Metaspace knows spaces alone
+NOTHING = "(?!)"
+
+
 @dataclass(frozen=True)
 class Cuts:
-    """Where the sentences of a tokenizer may be cut."""
+    """Where the sentences of a tokenizer may be cut, and which words are plain."""
 
     at_marks: bool  #: also between ASCII letters and marks
     unbroken: tuple[str, ...]  #: sentences that hold one of these are not cut
+    plain: re.Pattern[str] = re.compile(NOTHING)
+
+    def pretoken(self, word: str) -> str:
+        """What the model sees of a plain word: " no" -> "\u0120no", or "\u2581no"."""
+        return word.replace(" ", "\u0120") if self.at_marks else f"\u2581{word.lstrip(' ')}"
 
 
 def find_cuts(spec: TokenizerSpec) -> Cuts | None:
@@ -64,18 +79,24 @@ def find_cuts(spec: TokenizerSpec) -> Cuts | None:
         return None
     match [(part["type"], part) for part in _parts(values["pre_tokenizer"], "pretokenizers")]:
         case [("ByteLevel", part)] if part["use_regex"] and not part["add_prefix_space"]:
-            at_marks = True
+            at_marks, plain = True, PLAIN_IN_BYTE_LEVEL
         case [("Metaspace", part)] | [("WhitespaceSplit", _), ("Metaspace", part)]:
             if part["replacement"] != "\u2581" or not part.get("split", True):
                 return None
-            at_marks = False
+            at_marks, plain = False, NOTHING
+            if part.get("prepend_scheme") == "always":  # a word mark where there is no space, too
+                plain = PLAIN_IN_METASPACE
         case _:
             return None
     cuts = Cuts(at_marks, ())
     added = [token for token in values["added_tokens"] if not token["special"]]
     if any(token["normalized"] and not token["content"].isascii() for token in added):
         return None
-    return Cuts(at_marks, tuple(t["content"] for t in added if _breaks(t, cuts)))
+    contents = [token["content"] for token in added]
+    if any(re.fullmatch(f"{plain}| ", f" {text.removeprefix(' ')}") for text in contents):
+        plain = NOTHING  # such a token may stand inside of a plain word
+    unbroken = tuple(t["content"] for t in added if _breaks(t, cuts))
+    return Cuts(at_marks, unbroken, re.compile(plain))
 
 
 def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
