@@ -15,18 +15,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
-from clozeline.pipeline.sources.text_columns import CHOOSE
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
 
-DATA = os.environ.get("CLOZELINE_DATA")
 GOOD = "A line that is long enough to be a paragraph. It has two sentences."
 
 
@@ -128,15 +125,6 @@ def test_a_source_without_text_is_named(name: str, folder: Path, tmp_path: Path)
     assert not (tmp_path / "out" / MANIFEST).exists()
 
 
-def test_a_table_without_the_text_column_names_those_it_has(folder: Path, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": [1], "body": [GOOD]}), folder / "body.parquet")
-    line = refused(*shards_line(folder / "body.parquet", tmp_path / "out"))
-    assert line.endswith(f"has no column 'text'; its columns are id, body{CHOOSE}")
-    assert refused(
-        "tokenizer", folder / "body.parquet", "--vocab-size=200", "--out", tmp_path / "t"
-    )
-
-
 def test_an_error_in_a_worker_process_is_the_same_line(folder: Path, tmp_path: Path) -> None:
     data = bytearray((folder / "good.parquet").read_bytes())
     column = pq.ParquetFile(folder / "good.parquet").metadata.row_group(1).column(0)
@@ -195,20 +183,6 @@ def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(
     assert only["reason"].startswith(f"truncated or corrupt {ending}")
 
 
-@pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
-def test_the_truncated_greek_dump_is_one_rejection(folder: Path, tmp_path: Path) -> None:
-    source = Path(str(DATA)) / "dumps" / "elwiki-truncated-100k.xml.xz"
-    tokenizer = ("--tokenizer", folder / "tokenizer", "--out", tmp_path / "out")
-    assert "truncated after 933 pages" in refused(
-        "shards", source, *tokenizer, "--workers=1", exit_code=1
-    )
-    result = run("shards", source, *tokenizer, "--workers=1", "--allow-truncated")
-    assert result.exit_code == 0
-    assert "warning: 1 rejected" in result.stderr
-    assert read_manifest(tmp_path / "out").counts["documents"] > 10
-    assert [entry["where"] for entry in rejected(tmp_path / "out")] == [str(source)]
-
-
 def test_invalid_utf8_and_nul_are_repaired_and_counted(folder: Path, tmp_path: Path) -> None:
     documents = [f"{GOOD} Number {number}.".encode() for number in range(30)]
     documents[3] += b" Latin-1: caf\xe9."
@@ -251,50 +225,16 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Pa
 # --- options --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--max-seq-length=7", "--max-seq-length is 7; it must be 8 to 65535."),
-        ("--validation=0.9", "--validation is 0.9; it must be 0.0 to 0.5."),
-        ("--num-shards=0", "--num-shards is 0; it must be 1 to 100000."),
-        ("--workers=-1", "--workers is -1; give 0 (all cores) or more."),
-        ("--block-bytes=0", "--block-bytes is 0; give at least 1."),
-        (
-            "--pairs=next",
-            "Invalid value for '--pairs': 'next' is not one of 'segments', 'order', 'sentences', "
-            "'none', 'packed'.",
-        ),
-        ("--dupe-factor=x", "Invalid value for '--dupe-factor': 'x' is not a valid integer."),
-    ],
-)
-def test_an_option_out_of_bounds_is_a_usage_error(
-    option: str, message: str, folder: Path, tmp_path: Path
-) -> None:
-    result = run(*shards_line(folder / "good.parquet", tmp_path / "out", option))
-    assert result.exit_code == 2
-    assert result.stderr.splitlines()[-1] == f"Error: {message}"
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--runner=NoSuchRunner", "Beam rejects the options after --: Unexpected pipeline runner:"),
-        (
-            "--direct_num_workers=many",
-            "Beam rejects the options after --: argument --direct_num_workers: invalid int value: "
-            "'many'.",
-        ),
-    ],
-)
-def test_what_beam_refuses_is_one_line(
-    option: str, message: str, folder: Path, tmp_path: Path
-) -> None:
+def test_what_beam_refuses_is_one_line(folder: Path, tmp_path: Path) -> None:
     """In a process of its own, for Beam writes to the terminal itself and leaves."""
     out = tmp_path / "out"
-    done = clozeline(*shards_line(folder / "good.parquet", out), "--", option)
+    line = shards_line(folder / "good.parquet", out)
+    done = clozeline(*line, "--", "--direct_num_workers=many")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith(f"Error: {message}")
+    assert done.stderr.splitlines()[-1] == (
+        "Error: Beam rejects the options after --: argument --direct_num_workers: invalid int "
+        "value: 'many'."
+    )
     assert "usage:" not in done.stderr
     assert not out.exists()
 
@@ -318,8 +258,6 @@ def no_mask(path: Path) -> None:
     [
         ("vocab.txt", no_mask, "the vocabulary of 6 tokens lacks [MASK]; BERT needs them"),
         ("bpe.json", bpe, "lacks [PAD], [UNK], [CLS], [SEP], [MASK]; only tokenizers with BERT's"),
-        ("none.txt", lambda path: None, "no such file; give a vocab.txt or a tokenizer.json"),
-        ("a.json", lambda path: path.write_text("{"), "is not JSON ("),
     ],
 )
 def test_a_vocabulary_that_is_not_berts_is_refused(
@@ -340,22 +278,7 @@ def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder: Path, tmp_path: 
     assert refused("tokenizer", tmp_path / "blank.txt", "--vocab-size=200", "--out", tmp_path / "t")
     assert refused(*learn, tmp_path / "file").endswith("file is a file; give --out a folder.")
     assert "cannot create the folder" in refused(*learn, tmp_path / "file" / "t")
-    assert "already" in refused(*learn, folder / "tokenizer")
     assert not (tmp_path / "t").exists()
-
-
-def test_shards_need_a_tokenizer_folder(folder: Path, tmp_path: Path) -> None:
-    source, out = folder / "good.parquet", tmp_path / "out"
-    assert "no such folder" in refused(
-        "shards", source, "--tokenizer", tmp_path / "none", "--out", out
-    )
-    shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
-    for name in ("punkt.json", "SHA256SUMS"):
-        (tmp_path / "tokenizer" / name).unlink()
-    line = refused(
-        "shards", source, "--tokenizer", tmp_path / "tokenizer", "--out", out, "--workers=1"
-    )
-    assert "has no Punkt parameters; make it with `clozeline tokenizer`" in line
 
 
 # --- folders --------------------------------------------------------------------------------------
@@ -380,33 +303,6 @@ def test_a_folder_that_may_not_be_written_is_named(folder: Path, tmp_path: Path)
     assert str(tmp_path / "closed") in refused(*learn)
 
 
-def test_a_finished_folder_is_kept_refused_or_replaced(finished: Path, tmp_path: Path) -> None:
-    source, out = finished.parent / "good.parquet", tmp_path / "out"
-    shutil.copytree(finished, out)
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-
-    result = run(*shards_line(source, out, "--num-shards=2"))
-    assert result.exit_code == 0
-    assert result.output.startswith("already complete: ")
-    line = refused(*shards_line(source, out, "--num-shards=2", "--seed=3", "--pairs=none"))
-    assert (
-        "another finished data set (pairs 'segments' there, 'none' now; seed 0 there, 3 now)"
-        in line
-    )
-    assert line.endswith("Give another --out, or --overwrite.")
-    other = write_tokenizer(tmp_path / "tokenizer", articles(3))
-    same = ("--out", out, "--num-shards=2")
-    assert "(tokenizer " in refused("shards", source, "--tokenizer", other, *same)
-    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
-
-    manifest, _ = build(source, out, "--seed=3", "--format=webdataset", "--overwrite")
-    assert manifest.config.seed == 3
-    assert sorted(path.name for path in out.glob("*-of-*")) == [
-        "train-00000-of-00001.tar",
-        "validation-00000-of-00001.tar",
-    ]
-
-
 def test_a_folder_without_a_manifest_is_no_data_set(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, tmp_path / "out")
     (tmp_path / "out" / MANIFEST).unlink()
@@ -427,33 +323,16 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
-@pytest.mark.parametrize(
-    ("harm", "fault"),
-    [
-        (flip, "the file does not have the manifest's sha256"),
-        (cut, "the manifest says"),
-        (Path.unlink, "missing"),
-    ],
-)
-def test_verify_names_the_shard_that_is_not_what_it_was(
-    harm: Callable[[Path], None], fault: str, finished: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(finished, out)
+def test_verify_names_the_shard_that_is_not_what_it_was(finished: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(finished, tmp_path / "out")
     assert run("verify", out).exit_code == 0
-    harm(out / "train-00001-of-00002.arrow")
+    flip(out / "train-00001-of-00002.arrow")
     result = run("verify", out)
-    assert result.exit_code == 1
-    progress, *findings, last = result.stderr.splitlines()
+    assert (result.exit_code, result.stdout) == (1, "")
+    progress, finding, last = result.stderr.splitlines()
     assert progress.startswith("verifying: 100% ")
-    assert all(line.startswith("train-00001-of-00002.arrow: ") for line in findings)
-    assert any(fault in line for line in findings)
-    assert last.startswith(f"Error: {len(findings)} problem")
-    assert result.stdout == ""
+    assert finding == "train-00001-of-00002.arrow: the file does not have the manifest's sha256"
+    assert last.startswith("Error: 1 problem")
 
 
 # --- disks ----------------------------------------------------------------------------------------
@@ -489,6 +368,8 @@ def test_where_no_more_can_be_written_nothing_is_half_written(
 @pytest.mark.parametrize(
     ("command", "option", "message"),
     [
+        ("shards", "--workers=-1", "--workers is -1; give 0 (all cores) or more."),
+        ("shards", "--dupe-factor=x", "'--dupe-factor': 'x' is not a valid integer."),
         ("shards", "--validation=nan", "--validation is nan; it must be 0.0 to 0.5."),
         ("shards", f"--seed={1 << 63}", "--seed is 9223372036854775808; it must be 0 to "),
         ("shards", "--random-token-prob=0.3", "sum to more than 1; lower one of them."),
@@ -519,3 +400,4 @@ def test_impossible_numbers_are_one_line(
     assert last.startswith(("Error: ", "Usage"))
     assert message in last
     assert "Traceback" not in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -138,14 +138,16 @@ def test_a_user_error_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         ("pretrain", tmp_path / "nothing", "--out", tmp_path / "run"),
         ("predict", tmp_path / "nothing", "a text"),
     ):
-        done = clozeline(*line)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("Error: ")
-        assert done.stderr.count("\n") == 1
-    done = clozeline("shards", "no.txt")
-    assert done.returncode == 2
-    assert done.stderr.endswith("\nError: Missing option '--tokenizer'.\n")
-    assert "No such command 'shard'" in clozeline("shard").stderr
+        result = CliRunner().invoke(main, [str(word) for word in line])
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+    done = clozeline(*line)  # the last one, as a process
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", result.stderr)
+    missing = CliRunner().invoke(main, ["shards", "no.txt"])
+    assert missing.exit_code == 2
+    assert missing.stderr.endswith("\nError: Missing option '--tokenizer'.\n")
+    assert "No such command 'shard'" in CliRunner().invoke(main, ["shard"]).stderr
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ImportError("a library's")])

@@ -2,26 +2,21 @@
 
 import json
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-ROOT = Path(__file__).parent.parent
+from clozeline.train.cli import main
+
 CORPUS = "sample:articles?size=400KB sample:reviews?rows=400"
 
 
 def clozeline(folder: Path, line: str) -> str:
     """Output of a command that must succeed."""
-    run = subprocess.run(
-        [sys.executable, "-m", "clozeline", *shlex.split(line.format(folder))],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert run.returncode == 0, run.stderr
-    return run.stdout
+    result = CliRunner().invoke(main, shlex.split(line.format(folder)))
+    assert result.exit_code == 0, (result.stderr, result.exception)
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +29,7 @@ def stages(tmp_path_factory):
         " --max-seq-length 64 --num-shards 2 --validation 0.1",
         "verify": "verify {0}/shards",
         "inspect": "inspect {0}/shards -n 1",
-        "pretrain": "pretrain {0}/shards --out {0}/run --max-steps 30 --batch-size 16 --dropout 0",
+        "pretrain": "pretrain {0}/shards --out {0}/run --max-steps 10 --batch-size 16 --dropout 0",
         "evaluate": "evaluate {0}/run {0}/shards --limit 64",
         "finetune": "finetune {0}/run 'sample:reviews?rows=400&start=9000' --out {0}/classifier"
         " --test 'sample:reviews?rows=200&start=8000' --text title --text-pair content"
@@ -52,7 +47,7 @@ def test_the_last_line_of_each_stage_states_the_result(stages):
     assert f"training examples in 2 shards: {folder}/shards" in printed["shards"]
     assert "3 shards with" in printed["verify"]
     assert "are sound" in printed["verify"]
-    assert f"step 30 of 30: {folder}/run" in printed["pretrain"]
+    assert f"step 10 of 10: {folder}/run" in printed["pretrain"]
     assert f": {folder}/classifier" in printed["finetune"]
 
 
@@ -87,6 +82,6 @@ def test_a_second_call_finds_everything_complete(stages):
                       " --max-seq-length 64 --num-shards 2 --validation 0.1")  # fmt: skip
     assert again.startswith("already complete: ")
     again = clozeline(
-        folder, "pretrain {0}/shards --out {0}/run --max-steps 30 --batch-size 16 --dropout 0"
+        folder, "pretrain {0}/shards --out {0}/run --max-steps 10 --batch-size 16 --dropout 0"
     )
     assert again.startswith("already complete: ")

@@ -36,7 +36,6 @@ from tests.support.small_jobs import (
 FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 RUNNERS = {
     "threads": (FN_API, "--direct_running_mode=multi_threading", "--direct_num_workers=2"),
-    "one_worker": (FN_API, "--direct_running_mode=multi_processing", "--direct_num_workers=1"),
     "two_workers": (FN_API, "--direct_running_mode=multi_processing", "--direct_num_workers=2"),
     "portable": (
         "--runner=PortableRunner",
@@ -46,11 +45,6 @@ RUNNERS = {
 }
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 IN_MEMORY = (FN_API, "--direct_running_mode=in_memory")
-FORMATS = {
-    "zstd": ("--compression=zstd",),
-    "webdataset": ("--format=webdataset",),
-    "webdataset_lz4": ("--format=webdataset", "--compression=lz4"),
-}
 #: None of these may change the token cache.
 AFTER_TOKENIZING = (
     "--pairs=sentences",
@@ -216,15 +210,6 @@ def test_json_lines_give_the_same_bytes_as_parquet(corpus: Corpus, tmp_path: Pat
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus.texts))
     corpus.build(tmp_path / "out", "--block-bytes=1000000", sources=[file])
     corpus.assert_same_but_for_the_sources(tmp_path / "out")
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_every_format_holds_the_same_rows(name: str, corpus: Corpus, tmp_path: Path) -> None:
-    other = corpus.build(tmp_path / "out", *FORMATS[name])
-    finished = read_manifest(corpus.finished)
-    assert other.dataset_digest == finished.dataset_digest
-    assert [s.rows_sha256 for s in other.shards] == [s.rows_sha256 for s in finished.shards]
-    assert not {s.sha256 for s in other.shards} & {s.sha256 for s in finished.shards}
 
 
 def test_a_kept_token_cache_serves_another_config_and_one_more_source(

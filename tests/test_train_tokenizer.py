@@ -157,13 +157,6 @@ def test_a_folder_with_files_is_left_alone(tmp_path, corpus, no_punkt):
         make(corpus, corpus, vocab_size=200)
 
 
-def test_a_refused_vocabulary_leaves_no_folder(tmp_path, corpus, no_punkt):
-    (tmp_path / "bad.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n")
-    with pytest.raises(InputError, match=r"bad\.txt.*lacks \[MASK\]"):
-        make(tmp_path / "out", corpus, vocab=tmp_path / "bad.txt")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_tokenizer_is_replaced_on_request_and_nothing_else_is(tmp_path, corpus, vocabulary):
     out, other = tmp_path / "out", tmp_path / "other"
     make(out, corpus, vocab=vocabulary)

@@ -1,5 +1,6 @@
 """Plain words: comments, docstrings, messages and the manual use the field's terms."""
 
+import functools
 import io
 import re
 import tokenize
@@ -34,6 +35,7 @@ PLAIN = {
 PROSE = ("pipeline/sources/sample/",)
 
 
+@functools.cache
 def words_of(path: Path) -> list[tuple[int, str]]:
     """Line number and text of every comment and string of a module, or of every line of a text."""
     text = path.read_text()
