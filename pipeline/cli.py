@@ -100,12 +100,13 @@ def shards(
     A SOURCE is a path, glob or URL of Parquet, JSON lines, CSV, TSV, plain text, WikiExtractor
     output or a MediaWiki dump; hf://DATASET?split=train; sample:articles?size=250MB;
     sample:reviews?rows=5000.
-    Options of any SOURCE: "a.jsonl?text=title,content&limit=1000&repeat=2".
+    Options of any SOURCE: "a.jsonl?text=title,content&limit=1000&repeat=2"; instead of repeat,
+    tokens=50M, or mix=NAME for --mix.
     SOURCE, --out, --token-cache and --tokenizer may be URLs of any store that fsspec can open, such
     as s3://bucket/shards. Options after -- are passed to Beam.
     """
     from clozeline.pipeline.job.job import build_shards, plan_shards
-    from clozeline.pipeline.report.dropped import dropped_lines
+    from clozeline.pipeline.report.dropped import dropped_lines, mixture_lines
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
@@ -125,7 +126,7 @@ def shards(
         ends = "source ends" if truncated == 1 else "sources end"
         click.echo(f"warning: {truncated:,} {ends} early; the rest is missing", err=True)
     if is_new:
-        for line in dropped_lines(manifest):
+        for line in (*dropped_lines(manifest), *mixture_lines(manifest)):
             click.echo(line, err=True)
     done = "" if is_new else "already complete: "
     number = counted(len(manifest.of_split("train")), "shard")

@@ -17,7 +17,6 @@ from clozeline.pipeline.curation.measures import Text
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.context import JobContext, excluded_blocks
-from clozeline.pipeline.job.held_out import held_out_copies
 from clozeline.pipeline.job.job import JobOptions, build_shards
 from clozeline.pipeline.job.near_files import write_rows
 from clozeline.pipeline.job.phases import phases
@@ -27,6 +26,7 @@ from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.verify.held_out import held_out_copies
 from clozeline.pipeline.verify.verify import verify
 from tests.support.small_jobs import (
     articles,

@@ -143,7 +143,7 @@ def test_urls_are_files_too() -> None:
         ("{}/*.parquet", "*.parquet matches no file; check the path"),
         (
             "{}/a.txt?txt=body",
-            "matches no file; check the path, or the option: text, repeat or limit",
+            "matches no file; check the path, or the option: text, repeat, limit, tokens or mix",
         ),
         ("{}", "is a folder; name its files, as in '{}/*'"),
         ("nowhere://x", "nowhere://x cannot be opened: Protocol not known: nowhere"),

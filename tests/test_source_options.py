@@ -93,7 +93,7 @@ def test_a_source_with_a_scheme_mixes_its_own_options_with_those_of_every_source
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("text=a&size=3", "no option 'size'; the options are text, repeat, limit"),
+        ("text=a&size=3", "no option 'size'; the options are text, repeat, limit, tokens, mix"),
         ("text=", "text names columns, as in text=title,content"),
         ("text=a,,b", "text names columns"),
         ("repeat=0", "repeat is from 1 to 1000, not 0"),
@@ -112,7 +112,7 @@ def test_wrong_options_are_one_clear_line(query: str, message: str, tmp_path: Pa
 
 
 def test_the_options_of_a_sample_are_listed_with_those_of_every_source() -> None:
-    with pytest.raises(InputError, match="the options are size, seed, repeat, limit"):
+    with pytest.raises(InputError, match="the options are size, seed, repeat, limit, tokens, mix"):
         list_blocks(["sample:articles?repeat=2&rows=3"])
     with pytest.raises(InputError, match="sample:articles has no columns"):
         list_blocks(["sample:articles?text=title"])

@@ -102,7 +102,7 @@ def test_each_document_comes_back_once_in_its_bucket_in_the_order_of_hashes(
     folder = tmp_path_factory.mktemp("cache")
     found = read_all(folder, write(folder / "a", corpus))
     hashes = [hash_documents([str(document)]) for document in corpus]
-    for bucket, (documents, duplicates) in enumerate(found):
+    for bucket, (documents, duplicates, *_) in enumerate(found):
         mine = {
             (int(high[0]), int(low[0])): [paragraph for paragraph in document if paragraph]
             for (high, low), document in zip(hashes, corpus, strict=True)
@@ -121,7 +121,7 @@ def test_chunks_and_files_and_their_order_do_not_matter(tmp_path_factory, first,
     chunks = read_all(folder, write(folder / "chunks", third, first, [], second))
     files = write(folder / "x", second), write(folder / "y", first, third)
     for other in (chunks, read_all(folder, *files), read_all(folder, *files[::-1])):
-        for (documents, duplicates), (expected, expected_duplicates) in zip(
+        for (documents, duplicates, *_), (expected, expected_duplicates, *_) in zip(
             other, one, strict=True
         ):
             assert nested(documents) == nested(expected)
@@ -135,7 +135,7 @@ def test_a_bucket_without_anything_is_empty(tmp_path):
     empty = [bucket for bucket in range(4) if not token_cache(tmp_path, "a").inputs_of(bucket)]
     assert len(empty) == 3
     for cache in (token_cache(tmp_path), token_cache(tmp_path, "none"), token_cache(tmp_path, "a")):
-        documents, duplicates = cache.documents(empty[0])
+        documents, duplicates, *_ = cache.documents(empty[0])
         assert (len(documents), duplicates) == (0, 0)
         assert documents.ids.dtype == np.uint16
         assert documents.sentence_offsets.tolist() == documents.document_offsets.tolist() == [0]
@@ -147,7 +147,7 @@ def test_ids_are_as_wide_as_the_vocabulary_asks(tmp_path, vocab_size, dtype):
     one = Buckets(num_train=1, num_validation=0, validation=0)
     write_cache_file(tmp_path / "a", [chunk], buckets=one, vocab_size=vocab_size)
     cache = token_cache(tmp_path, "a", num_buckets=1, vocab_size=vocab_size)
-    documents, _ = cache.documents(0)
+    documents = cache.documents(0).documents
     assert documents.ids.dtype == dtype
     assert documents.ids.tolist() == [65_000]
 
@@ -275,7 +275,7 @@ def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
     )
     one = Buckets(num_train=1, num_validation=0, validation=0)
     write_cache_file(tmp_path / "a", [(documents, Counts())], buckets=one, vocab_size=VOCAB)
-    found, duplicates = token_cache(tmp_path, "a", num_buckets=1).documents(0)
+    found, duplicates, *_ = token_cache(tmp_path, "a", num_buckets=1).documents(0)
     assert nested(found) == [[[[1]]], [[[2]]], [[[3]]]]
     assert duplicates == 1
 
@@ -321,7 +321,7 @@ def test_a_bucket_reads_a_part_of_each_index(tmp_path, monkeypatch):
     )  # two buckets of two files
     cache = token_cache(tmp_path, *names)
     for bucket in (3, 0, 1, 2):
-        documents, _ = cache.documents(bucket)
+        documents = cache.documents(bucket).documents
         assert len(cache._index[0]) == 2
         assert nested(documents) == nested(whole[bucket][0])
 
@@ -333,6 +333,6 @@ def test_files_are_merged_where_they_are_more_than_a_shard_may_read():
     assert {group.result for group in few} == set(files[:MAX_FILES])
     many = group_files([*files, *files[:5]])
     assert len(many) <= MAX_FILES + 1
-    assert sorted((n, group.repeat) for group in many for n in group.names) == files
+    assert sorted((n, group.repeat, "") for group in many for n in group.names) == files
     more = group_files([*files, CacheInput("one more")])
     assert len(set(more) & set(many)) >= len(many) - 1

@@ -1,6 +1,7 @@
 """Numbers with units, as people write and read them.
 
 byte_size("1.5MB", "size")  ->  1_500_000        size_in_words(1_500_000)  ->  "1.5 MB"
+token_number("1.5B", "tokens")  ->  1_500_000_000
 counted(2, "shard")         ->  "2 shards"       time_in_words(7260)       ->  "2 h 1 min"
 """
 
@@ -17,6 +18,15 @@ def byte_size(text: str, name: str) -> int:
     if not match:
         raise InputError(f"{name} is {text!r}; give bytes, such as 250MB or 64KB.")
     return int(float(match[1]) * FACTORS[match[2]])
+
+
+def token_number(text: str, name: str) -> int:
+    """The tokens that an option called `name` gives: 5000, 200k, 50M, 1.5B. Raises InputError."""
+    match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMBT]?)", text.upper())
+    count = int(float(match[1]) * FACTORS[match[2].replace("B", "G")]) if match else 0
+    if not count:
+        raise InputError(f"{name} is {text!r}; give a number of tokens, such as 50M or 1.5B.")
+    return count
 
 
 def size_in_words(count: int) -> str:

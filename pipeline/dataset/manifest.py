@@ -31,6 +31,7 @@ DROPPED = "dropped.jsonl"  #: samples of the documents that curation dropped
 JOB = "job.json"
 SHARD_NAME = re.compile(r"(train|validation)-\d{5,}-of-\d{5,}\.(arrow|tar)")
 LENGTH_BIN = 16  #: tokens per bin of the length histograms
+OPTIONAL = ("excluded", "mixture")  #: lists that are left out where they are empty
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +63,20 @@ class ExcludedSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixedSource:
+    """A source with a budget of tokens, and how often its training documents are used."""
+
+    source: str  #: or the name in --mix
+    budget: int  #: tokens asked for
+    available: int  #: tokens of its documents, after dropping
+    documents: int
+    used: int  #: tokens, by less than a document more than the budget
+    repeat: int  #: how often every document is used
+    more: int  #: documents that are used once more: those of the lowest hashes
+    last: int  #: the hash of the last of these, -1 without one
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The metadata of a data set."""
 
@@ -77,6 +92,8 @@ class Manifest:
     token_counts: list[int] = field(default_factory=list)
     #: Sources of --exclude, and which of their texts were in the corpus.
     excluded: list[ExcludedSource] = field(default_factory=list)
+    #: Sources with a budget of tokens.
+    mixture: list[MixedSource] = field(default_factory=list)
     #: Names, sizes and times of the source files; "" if not known.
     sources_digest: str = ""
     schema_version: int = SCHEMA_VERSION
@@ -113,8 +130,9 @@ class Manifest:
 def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
     """Write manifest.json with one line per field and one line per shard."""
     values = {**asdict(manifest), "config": manifest.config.to_dict()}
-    if not manifest.excluded:
-        del values["excluded"]
+    for name in OPTIONAL:
+        if not values[name]:
+            del values[name]
     values["dataset_digest"] = manifest.dataset_digest
     values = sealed(values)
     shards = values.pop("shards")
@@ -150,12 +168,14 @@ def _manifest_of(values: dict[str, Any]) -> Manifest:
     if found != (known := schema_version(packed=is_packed)):
         raise ValueError(f"schema version {found}, this code reads {known}")
     recorded = values.pop("dataset_digest")
-    check_field_names(Manifest, {"excluded": [], **values})
+    values = {**{name: [] for name in OPTIONAL}, **values}
+    check_field_names(Manifest, values)
     values["config"] = DataConfig.from_dict(values["config"])
     values["shards"] = [ShardEntry(**shard) for shard in values["shards"]]
-    values["excluded"] = [ExcludedSource(**part) for part in values.get("excluded", ())]
+    values["excluded"] = [ExcludedSource(**part) for part in values["excluded"]]
+    values["mixture"] = [MixedSource(**part) for part in values["mixture"]]
     manifest = Manifest(**values)
-    for part in (manifest, *manifest.shards, *manifest.excluded):
+    for part in (manifest, *manifest.shards, *manifest.excluded, *manifest.mixture):
         check_types(part)
     numbers = [*manifest.token_counts, *(n for e in manifest.shards for n in (e.rows, e.bytes))]
     if min(numbers, default=0) < 0 or max(numbers, default=0) >= 1 << 63:

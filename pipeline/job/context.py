@@ -12,6 +12,7 @@ from typing import Self
 
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.mixture import budgets_of
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.curation.signatures import Bands
 from clozeline.pipeline.dataset.buckets import Buckets
@@ -48,11 +49,13 @@ class JobContext:
     tokenized: tuple[str, ...] = ()  #: the files of the token cache, one for each block
     excluded: tuple[tuple[str, tuple[Block, ...]], ...] = ()  #: sources of --exclude
     partitions: int = 1  #: of the search for near-duplicates
+    budgets: tuple[tuple[str, int], ...] = ()  #: tokens of sources, or names in --mix, by name
 
     def reading(self, blocks: Sequence[Block]) -> Self:
-        """The context of a job over these blocks."""
+        """The context of a job over these blocks. Raises InputError for a wrong mixture."""
         return replace(
             self,
+            budgets=tuple(budgets_of(blocks, self.config.budgets).items()),
             inputs=tuple(group.result for group in self.file_groups(blocks)),
             tokenized=tuple(sorted({self.cache_path(block).name for block in blocks})),
         )
@@ -89,7 +92,7 @@ class JobContext:
 
     def cache_input(self, block: Block) -> CacheInput:
         """The block's token cache file, as an input of shards."""
-        return CacheInput(self.cache_path(block).name, block.repeat)
+        return CacheInput(self.cache_path(block).name, block.repeat, block.share)
 
     def file_groups(self, blocks: Iterable[Block]) -> list[FileGroup]:
         """The blocks' token cache files in groups, each of which becomes one file."""

@@ -14,7 +14,7 @@ from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
 from clozeline.pipeline.common.units import size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.context import JobContext, scratch_context
-from clozeline.pipeline.job.phases import near_phases
+from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.job.token_cache import CacheInput, cache_file_name
 from clozeline.pipeline.sources.block import Block
@@ -62,7 +62,7 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
         steps.cache_tokens(path, measured())
-        for phase in near_phases(steps.context):
+        for phase in chosen_phases(steps.context):
             for item in phase.items:
                 phase.work(steps, item)
         if not read_bytes:
@@ -72,7 +72,10 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size
     is_merged = any(len(group.names) > 1 for group in context.file_groups(blocks))
     factor = sum(block.text_bytes for block in blocks) / read_bytes
-    repeated = sum(block.text_bytes * block.repeat for block in blocks) / read_bytes
+    used = sum(block.text_bytes * block.repeat for block in blocks if not block.share)
+    budget = sum(tokens for _, tokens in context.budgets)
+    used += budget * read_bytes // max(record.counts.read["tokens"], 1)
+    repeated = used / read_bytes
     return Estimate(
         examples=round(shard.rows * repeated),
         shard_bytes=round(shard.bytes * repeated),

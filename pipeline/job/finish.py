@@ -21,6 +21,7 @@ from clozeline.pipeline.dataset.manifest import (
     JOB,
     REJECTED,
     Manifest,
+    MixedSource,
     ShardEntry,
     write_manifest,
 )
@@ -36,6 +37,7 @@ class Totals:
     """Shard records added up as they are read, in bounded memory."""
 
     context: JobContext
+    mixture: list[MixedSource]
     shards: list[ShardEntry] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     token_counts: NDArray[np.int64] = field(init=False)  #: [V]
@@ -68,6 +70,7 @@ class Totals:
             | ({"repeat": self.repeat} if self.repeat > 1 else {}),
             dropped=_sorted(self.counts.dropped),
             token_counts=self.token_counts.tolist(),
+            mixture=self.mixture,
             schema_version=schema_version(packed=context.config.is_packed),
         )
 
@@ -79,7 +82,7 @@ def finish_dataset(steps: Steps) -> Manifest:
     training example, and CorruptDataError if a shard is missing or damaged; in all cases, no
     manifest is written.
     """
-    context, totals = steps.context, Totals(steps.context)
+    context, totals = steps.context, Totals(steps.context, steps.mixture)
     for record in _read_records(steps):
         totals.add(record)
     manifest = totals.manifest()

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from clozeline.pipeline.commandline.config_options import option
 from clozeline.pipeline.common import errors
@@ -27,6 +28,7 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.mixture import budgets_of
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
@@ -56,6 +58,8 @@ from clozeline.pipeline.job.tasks import Task, run_task
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+
+BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
 
 #: Runs the phases and returns when they are done.
 RunGraph = Callable[[Sequence[Phase], JobContext], None]
@@ -220,12 +224,14 @@ def job_context(
             "use --masking tokens."
         )
     text_bytes = sum(block.text_bytes for block in blocks)
+    budget = sum(budgets_of(blocks, config.budgets).values())
+    weighted = sum(block.text_bytes * block.repeat for block in blocks)
     quality_of(config.quality)  # raises for an unknown rule
     return JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=(options.token_cache or out_dir / CACHE).absolute(),
         config=config,
-        buckets=Buckets.plan(config, sum(block.text_bytes * block.repeat for block in blocks)),
+        buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
         sources_digest=sources_digest(blocks),

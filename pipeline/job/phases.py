@@ -5,6 +5,7 @@
     TokenizeBlock  blocks                  0f3a....tokens
     MergeBlocks    groups of over 1 block  77c1....merged
     PairDocuments, CompareDocuments, ConnectDocuments: with --deduplicate near (near_steps.py)
+    CountDocuments, ChooseDocuments: with budgets of tokens (mixture.py)
     BuildShard     buckets                 train-00003-of-00064.arrow, 90ab....shard.json
     WriteManifest  the data set            manifest.json
 
@@ -20,6 +21,7 @@ from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import finish_dataset
+from clozeline.pipeline.job.mixture import choose_documents, documents_path, mixture_path
 from clozeline.pipeline.job.near_steps import (
     compare_documents,
     connect_documents,
@@ -71,7 +73,7 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             work=_merge,
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
-        *near_phases(context),
+        *chosen_phases(context),
         Phase(
             label="BuildShard",
             done="shards built",
@@ -93,9 +95,10 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
     return [phase for phase in every if phase.items]
 
 
-def near_phases(context: JobContext) -> list[Phase]:
-    """The search for near-duplicates."""
+def chosen_phases(context: JobContext) -> list[Phase]:
+    """What decides which documents stay: the search for near-duplicates, budgets of tokens."""
     partitions = range(context.partitions if context.drops_near else 0)
+    mixed = range(context.buckets.num_train if context.budgets else 0)
     return [
         Phase(
             label="PairDocuments",
@@ -117,6 +120,20 @@ def near_phases(context: JobContext) -> list[Phase]:
             items=partitions[:1],
             work=lambda steps, _: connect_documents(steps.context),
             files=lambda steps, _: [steps.context.drops_path],
+        ),
+        Phase(
+            label="CountDocuments",
+            done="buckets counted",
+            items=mixed,
+            work=Steps.count_documents,
+            files=lambda steps, bucket: [documents_path(steps.context, bucket)],
+        ),
+        Phase(
+            label="ChooseDocuments",
+            done="mixtures chosen",
+            items=mixed[:1],
+            work=lambda steps, _: choose_documents(steps.context),
+            files=lambda steps, _: [mixture_path(steps.context)],
         ),
     ]
 

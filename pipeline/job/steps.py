@@ -29,7 +29,7 @@ from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.curation.curate import Excluded, curate
 from clozeline.pipeline.curation.rules import Quality, quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
-from clozeline.pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, ShardEntry
+from clozeline.pipeline.dataset.manifest import LENGTH_BIN, TOKENIZER, MixedSource, ShardEntry
 from clozeline.pipeline.dataset.schema import Examples, example_schema
 from clozeline.pipeline.dataset.shards import write_shard
 from clozeline.pipeline.examples.examples import SLAB, make_examples
@@ -37,6 +37,7 @@ from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.excluded import read_excluded
 from clozeline.pipeline.job.memory import process_peak, release_memory
+from clozeline.pipeline.job.mixture import count_documents, read_mixture
 from clozeline.pipeline.job.near_files import (
     HASH,
     NearWriter,
@@ -219,33 +220,45 @@ class Steps:
         del config["max_rejected"]  # raising it after a failed job rebuilds no shard
         buckets = asdict(context.buckets)
         parts = [EXAMPLES_VERSION, config, context.tokenizer_digest, buckets, bucket, inputs]
-        if context.drops_near:
+        if (drops := self.drops(bucket)) is not None:
             # Bucket 0 also counts what was found in all others.
-            parts += [self.drops(bucket).tolist(), bucket == 0 and context.drops_path.name]
+            parts += [drops.tolist(), bucket == 0 and context.drops_path.name]
+        parts += map(asdict, self.mixture)
         text = json.dumps(parts)
         name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
         return context.cache_dir / name
 
-    def drops(self, bucket: int) -> Rows:
-        """The hashes of the bucket's near-duplicates, sorted."""
-        [rows] = read_rows([self.context.drops_path], bucket, HASH)
-        return rows
+    @cached_property
+    def mixture(self) -> list[MixedSource]:
+        """How often documents are used, once that is chosen."""
+        return read_mixture(self.context)
+
+    def count_documents(self, bucket: int) -> None:
+        """Write what the choice of a mixture needs of the bucket."""
+        count_documents(self.context, self.cache, bucket, self.drops(bucket))
+
+    def drops(self, bucket: int) -> Rows | None:
+        """The hashes of the bucket's near-duplicates, sorted; None if they stay."""
+        return near_drops(self.context, bucket) if self.context.drops_near else None
 
     def _write_shard(self, path: AnyPath, bucket: int) -> ShardRecord:
         config, tokenizer = self.context.config, self.tokenizer
         split, index = self.context.buckets.split_of(bucket)
-        drops = self.drops(bucket) if self.context.drops_near else None
+        drops = self.drops(bucket)
         timer = StageTimer()
         with timer.stage("token cache"):
             every = partial(
-                self.cache.documents, bucket, copies=config.deduplicate == "none", drops=drops
+                self.cache.documents,
+                bucket,
+                copies=config.deduplicate == "none",
+                drops=drops,
+                mixture=self.mixture,
             )
-            documents, duplicates = every()
-        repeats = [part.repeat for part in self.cache.inputs_of(bucket)] if split == TRAIN else []
-        repeat = max(repeats, default=1)
+            documents, duplicates, unused, repeat = every()
+        repeat = repeat if split == TRAIN else 1
         examples, dropped = make_examples(
             documents,
-            repeated=(every(above_repeat=n)[0] for n in range(1, repeat)),
+            repeated=(every(above=n).documents for n in range(1, repeat)),
             split=split,
             shard=index,
             config=config,
@@ -267,6 +280,7 @@ class Steps:
         with timer.stage("counting"):
             tokens = self._count_tokens(examples) if split == TRAIN else np.zeros(0, np.int64)
         dropped["duplicate_document"] += duplicates
+        dropped["beyond_budget"] += unused
         dropped["near_duplicate"] += 0 if drops is None else len(drops)
         counts = Counts(dropped=dropped, seconds=timer.seconds)
         if bucket == 0:
@@ -284,6 +298,12 @@ class Steps:
             counts += np.bincount(rows.unmasked().input_ids.values, minlength=size)
         counts[self.tokenizer.is_special] = 0
         return counts
+
+
+def near_drops(context: JobContext, bucket: int) -> Rows:
+    """The hashes of the bucket's near-duplicates, sorted."""
+    [rows] = read_rows([context.drops_path], bucket, HASH)
+    return rows
 
 
 @contextmanager

@@ -8,22 +8,13 @@ pairs or masks, not when a source is added.
     0f3a....tokens    the documents of a block
     77c1....merged    the documents of several blocks, merged when there are so many blocks that a
                       shard would make too many requests
-
-A bucket's documents are stored as pieces, one after the other, each as counts and then columns.
-
-    3 documents, 40 sentences, 12 paragraphs, 800 tokens
-    high [3]  low [3]  sentences in each [3]  paragraphs in each [3]
-    tokens in each sentence [40]  sentences in each paragraph [12]  ids [800]
 """
 
 import hashlib
 import json
-import struct
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
-from operator import mul
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,10 +30,11 @@ from clozeline.pipeline.common.paths import (
     remove_named,
     whole_file,
 )
-from clozeline.pipeline.common.ragged import Ragged, offsets_of
+from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.dataset.schema import id_type
+from clozeline.pipeline.dataset.manifest import MixedSource
 from clozeline.pipeline.examples.bucket_documents import BucketDocuments
 from clozeline.pipeline.job.cache_file import (
     ENTRY,
@@ -62,6 +54,7 @@ from clozeline.pipeline.job.near_files import (
     WORDS_SUFFIX,
     Rows,
 )
+from clozeline.pipeline.tokenization.document_pieces import from_pieces, pieces_of
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
 # Increase it when the same block would give another file: extraction, sentences, this layout.
@@ -69,13 +62,10 @@ CACHE_VERSION = 10
 
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
+MIXTURE_SUFFIXES = (".mixed", ".mixture")
 RECORD_SUFFIX = ".shard.json"  # records of finished shards, kept in the same folder
 MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds
-
-HEADER: Final = struct.Struct("<4I")  # documents, sentences, paragraphs, tokens of a piece
-#: The columns of a piece before the ids: which header field is their length, and their dtype.
-COLUMNS: Final = ((0, "<u8"), (0, "<u8"), (0, "<u4"), (0, "<u4"), (1, "<u4"), (2, "<u4"))
 
 
 class CacheInput(NamedTuple):
@@ -83,6 +73,16 @@ class CacheInput(NamedTuple):
 
     name: str
     repeat: int = 1  #: its documents make this many times as many training examples
+    share: str = ""  #: the source or name in --mix whose tokens its documents share
+
+
+class Loaded(NamedTuple):
+    """What `TokenCache.documents` gives."""
+
+    documents: BucketDocuments
+    duplicates: int  #: copies that are left out
+    unused: int  #: documents beyond the tokens of their source
+    repeat: int  #: the most often that one is used
 
 
 class FileGroup(NamedTuple):
@@ -90,12 +90,14 @@ class FileGroup(NamedTuple):
 
     names: tuple[str, ...]
     repeat: int
+    share: str
 
     @property
     def result(self) -> CacheInput:
         """The merged file, or the only one."""
         alone = len(self.names) == 1
-        return CacheInput(self.names[0] if alone else merged_name(self.names), self.repeat)
+        name = self.names[0] if alone else merged_name(self.names)
+        return CacheInput(name, self.repeat, self.share)
 
 
 def cache_file_name(*parts: object) -> str:
@@ -109,19 +111,19 @@ def merged_name(names: Sequence[str]) -> str:
 
 
 def group_files(files: Iterable[CacheInput]) -> list[FileGroup]:
-    """Groups of neighbouring files: at most MAX_FILES, plus one for each different `repeat`.
+    """Groups of neighbouring files: at most MAX_FILES, plus one for each different use.
 
     Group sizes are powers of two, so that files added at the end leave most groups as they are.
     """
-    by_repeat: dict[int, list[str]] = {}
-    for name, repeat in dict.fromkeys(files):
-        by_repeat.setdefault(repeat, []).append(name)
-    number, size = sum(map(len, by_repeat.values())), 1
+    by_use: dict[tuple[int, str], list[str]] = {}
+    for name, repeat, share in dict.fromkeys(files):
+        by_use.setdefault((repeat, share), []).append(name)
+    number, size = sum(map(len, by_use.values())), 1
     while size * MAX_FILES < number:
         size *= 2
     return [
-        FileGroup(tuple(names[start : start + size]), repeat)
-        for repeat, names in by_repeat.items()
+        FileGroup(tuple(names[start : start + size]), *use)
+        for use, names in by_use.items()
         for start in range(0, len(names), size)
     ]
 
@@ -140,7 +142,7 @@ def write_cache_file(
         for documents, counts in chunks:
             total.add(counts)
             with timer.stage("token cache"):
-                for bucket, piece in _pieces(documents, buckets, _id_dtype(vocab_size)):
+                for bucket, piece in pieces_of(documents, buckets, vocab_size):
                     writer.add(bucket, piece)
         total.seconds.update(timer.seconds)
         writer.finish(total)
@@ -167,7 +169,7 @@ def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
     endings = (
         *(SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX),
-        *(EXCLUDED_SUFFIX, NEAR_SUFFIX, WORDS_SUFFIX, *STEP_SUFFIXES),
+        *(EXCLUDED_SUFFIX, NEAR_SUFFIX, WORDS_SUFFIX, *STEP_SUFFIXES, *MIXTURE_SUFFIXES),
     )
     ours = [name for name in names_in(folder) if name.endswith(endings) or PARTIAL.fullmatch(name)]
     remove_named(folder, ours)
@@ -202,30 +204,61 @@ class TokenCache:
         self,
         bucket: int,
         *,
-        above_repeat: int = 0,
+        above: int = 0,
         copies: bool = False,
         drops: Rows | None = None,
-    ) -> tuple[BucketDocuments, int]:
-        """The bucket's documents in the order of their hashes, and the number of duplicates.
+        mixture: Sequence[MixedSource] = (),
+    ) -> Loaded:
+        """The bucket's documents in the order of their hashes.
 
-        Only from inputs whose `repeat` is above `above_repeat`; with all `copies`, and without the
-        `drops`, which have sorted HASHes. Raises CorruptDataError for a file that is missing or
-        damaged.
+        Only those used more than `above` times; with all `copies`, and without the `drops`, which
+        have sorted HASHes. Raises CorruptDataError for a file that is missing or damaged.
         """
-        chosen = [
-            (path, entries)
-            for part, path, entries in self._entries(bucket)
-            if part.repeat > above_repeat
-        ]
-        rows = _from_pieces(read_slices(chosen, bucket), _id_dtype(self.vocab_size))
-        order = np.lexsort((rows.low, rows.high))
-        high, low = rows.high[order], rows.low[order]
+        rows, shares, uses, duplicates = self._kept(bucket, copies, drops)
+        for source in mixture:
+            own = shares == source.source
+            uses[own] = uses_of(mixture_hashes(rows.high[own], rows.low[own]), source)
+        if not (chosen := uses > above).all():
+            rows = rows.take(np.flatnonzero(chosen))
+        unused, repeat = int((uses == 0).sum()), int(uses.max(initial=1))
+        return Loaded(_documents(rows), duplicates, unused, repeat)
+
+    def mixed(
+        self, bucket: int, names: Sequence[str], *, copies: bool, drops: Rows | None
+    ) -> Documents:
+        """The bucket's documents that are in a share of these names."""
+        rows, shares, _, _ = self._kept(bucket, copies, drops)
+        found = np.zeros(len(shares), DOCUMENT)
+        found["hash"], found["tokens"] = mixture_hashes(rows.high, rows.low), rows.input_ids.lengths
+        for number, name in enumerate(names):
+            found["share"][shares == name] = number
+        return found[np.isin(shares, names)]
+
+    def _kept(
+        self, bucket: int, copies: bool, drops: Rows | None
+    ) -> tuple[TokenizedDocuments, NDArray[np.str_], NDArray[np.int64], int]:
+        """Documents that are not dropped, by hash; their shares, uses, and the copies left out.
+
+        Of copies, the first share by name counts, and the highest `repeat`.
+        """
+        found = list(self._entries(bucket))
+        slices = read_slices([(path, entries) for _, path, entries in found], bucket)
+        rows, starts = from_pieces(slices, self.vocab_size)
+        ends = np.cumsum([int(entries["length"].sum()) for _, _, entries in found])
+        numbers = np.searchsorted(ends, starts, "right")  # of the inputs
+        shares = np.array([part.share for part, _, _ in found])[numbers]
+        uses = np.array([part.repeat for part, _, _ in found])[numbers]
+        order = np.lexsort((shares, rows.low, rows.high))
+        high, low, shares, uses = rows.high[order], rows.low[order], shares[order], uses[order]
         is_first = np.ones(len(order), dtype=bool)
         is_first[1:] = copies | (high[1:] != high[:-1]) | (low[1:] != low[:-1])
-        duplicates, keep = int((~is_first).sum()), is_first
+        firsts, duplicates = np.flatnonzero(is_first), int((~is_first).sum())
+        if len(firsts):
+            uses = np.maximum.reduceat(uses, firsts)
         if drops is not None:
-            keep = is_first & ~_among(high, low, drops)
-        return _documents(rows.take(order[keep])), duplicates
+            stays = ~_among(high[firsts], low[firsts], drops)
+            firsts, uses = firsts[stays], uses[stays]
+        return rows.take(order[firsts]), shares[firsts], uses, duplicates
 
     @cached_property
     def _ends(self) -> list[CacheFileEnd]:
@@ -259,71 +292,6 @@ def _among(high: UInt64Array, low: UInt64Array, drops: Rows) -> NDArray[np.bool_
 def digest_of(parts: Iterable[object]) -> str:
     text = json.dumps([CACHE_VERSION, *map(str, parts)])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _id_dtype(vocab_size: int) -> np.dtype[Any]:
-    dtype: np.dtype[Any] = np.dtype(id_type(vocab_size).to_pandas_dtype())
-    return dtype.newbyteorder("<")
-
-
-def _pieces(
-    documents: TokenizedDocuments, buckets: Buckets, id_dtype: np.dtype[Any]
-) -> Iterator[tuple[int, bytes]]:
-    """The piece of each bucket that has documents."""
-    bucket_of = buckets.of(documents.high, documents.low)
-    rows = documents.take(np.argsort(bucket_of, kind="stable"))
-    found, sizes = np.unique(bucket_of, return_counts=True)
-    cuts = offsets_of(sizes)  # in documents
-    columns: list[tuple[NDArray[np.int64], NDArray[Any], Any]] = [
-        (cuts, rows.high, "<u8"),
-        (cuts, rows.low, "<u8"),
-        (cuts, rows.sentence_lengths.lengths, "<u4"),
-        (cuts, rows.paragraph_lengths.lengths, "<u4"),
-        (rows.sentence_lengths.offsets[cuts], rows.sentence_lengths.values, "<u4"),
-        (rows.paragraph_lengths.offsets[cuts], rows.paragraph_lengths.values, "<u4"),
-        (rows.input_ids.offsets[cuts], rows.input_ids.values, id_dtype),
-    ]
-    counts = np.diff([cuts, *(bounds for bounds, _, _ in columns[4:])])  # [4, buckets]
-    headers = counts.T.tolist()
-    parts = [_cut(values.astype(dtype), bounds) for bounds, values, dtype in columns]
-    for bucket, header, *of_columns in zip(found.tolist(), headers, *parts, strict=True):
-        yield bucket, b"".join((HEADER.pack(*header), *of_columns))
-
-
-def _cut(values: NDArray[Any], bounds: NDArray[np.int64]) -> Iterator[memoryview]:
-    """The bytes of values[bounds[i] : bounds[i + 1]], for each i."""
-    view = memoryview(values.tobytes())
-    for start, stop in pairwise((bounds * values.itemsize).tolist()):
-        yield view[start:stop]
-
-
-def _from_pieces(slices: Iterable[Any], id_dtype: np.dtype[Any]) -> TokenizedDocuments:
-    data, headers, offset = b"".join(slices), [], 0
-    types = [np.dtype(dtype) for _, dtype in COLUMNS] + [id_dtype]
-    counted = [which for which, _ in COLUMNS] + [3]
-    sizes = [0, 0, 0, 0]  # bytes for each document, sentence, paragraph and token
-    for which, dtype in zip(counted, types, strict=True):
-        sizes[which] += dtype.itemsize
-    while offset < len(data):
-        header = HEADER.unpack_from(data, offset)
-        headers.append(header)
-        offset += HEADER.size + sum(map(mul, sizes, header))
-    counts = np.array(headers, dtype=np.int64).reshape(-1, 4)[:, counted]
-    lengths = np.insert(counts * [dtype.itemsize for dtype in types], 0, HEADER.size, axis=1)
-    parts = Ragged(np.frombuffer(data, np.uint8), offsets_of(lengths.ravel()))
-    columns = [
-        parts.take(np.arange(number, len(parts), 1 + len(types))).values.view(dtype)
-        for number, dtype in enumerate(types, 1)
-    ]
-    high, low, sentences, paragraphs, tokens_in, sentences_in, ids = columns
-    sentence_offsets = offsets_of(sentences)
-    return TokenizedDocuments(
-        high,
-        low,
-        Ragged(tokens_in, sentence_offsets),
-        Ragged(sentences_in, offsets_of(paragraphs)),
-        Ragged(ids, offsets_of(tokens_in)[sentence_offsets]),
-    )
 
 
 def _documents(rows: TokenizedDocuments) -> BucketDocuments:

@@ -7,7 +7,7 @@ cleaned 300 of 300 documents (100.0%): bytes that are not UTF-8 became U+FFFD; .
 from collections.abc import Iterator, Mapping
 
 from clozeline.pipeline.curation.rules import RULES
-from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.manifest import Manifest, MixedSource
 
 THRESHOLD = 0.01  #: of what was read; smaller counts are in the manifest and the report only
 
@@ -20,6 +20,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "no_tokens": ("documents", "nothing but control characters"),
     "duplicate_document": ("documents", "the same text as another document"),
     "near_duplicate": ("documents", "near copies of another document; see --similarity"),
+    "beyond_budget": ("documents", "beyond the tokens of their source"),
     "excluded": ("documents", "words in a row with a text of --exclude"),
     **{f"quality_{rule}": ("documents", f"--quality {rule}") for rule in RULES},
     "short_paragraph": ("paragraphs", "shorter than --min-characters"),
@@ -48,7 +49,8 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
         # A duplicate was counted as read before it was found.
         "documents": manifest.counts.get("documents", 0)
         - dropped.get("duplicate_document", 0)
-        - dropped.get("near_duplicate", 0),
+        - dropped.get("near_duplicate", 0)
+        - dropped.get("beyond_budget", 0),
         "paragraphs": manifest.counts.get("paragraphs", 0) * copies,
         "pairs": manifest.num_examples("train") + manifest.num_examples("validation"),
         "tokens": (manifest.counts.get("tokens", 0)) * copies - dropped.get("cut_tokens", 0),
@@ -59,6 +61,28 @@ def dropped_lines(manifest: Manifest) -> Iterator[str]:
     for reason, words in CLEANED.items():
         total = kept["documents"] + _count_dropped(manifest, "documents")
         yield from _line("cleaned", manifest.counts.get(reason, 0), total, "documents", words)
+
+
+def mixture_lines(manifest: Manifest) -> Iterator[str]:
+    """A line for each source with a budget of tokens.
+
+    wiki gives 210,010 tokens (70.0%): 497 of 1,933 documents once
+    """
+    total = sum(source.used for source in manifest.mixture)
+    for source in manifest.mixture:
+        yield (
+            f"{source.source} gives {source.used:,} tokens ({source.used / total:.1%}): "
+            f"{uses_in_words(source)}"
+        )
+
+
+def uses_in_words(source: MixedSource) -> str:
+    """ "all 12 documents 2 times, 5 of them once more" """
+    if not source.repeat:
+        return f"{source.more:,} of {source.documents:,} documents once"
+    times = "once" if source.repeat == 1 else f"{source.repeat:,} times"
+    more = f", {source.more:,} of them once more" if source.more else ""
+    return f"all {source.documents:,} documents {times}{more}"
 
 
 def _count_dropped(manifest: Manifest, unit: str) -> int:

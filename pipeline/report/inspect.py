@@ -19,6 +19,7 @@ from clozeline.pipeline.dataset.buckets import TRAIN
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.dropped import mixture_lines
 from clozeline.pipeline.report.shown_example import mask_kind, pair_label
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
@@ -104,6 +105,7 @@ def _summary(manifest: Manifest) -> Iterator[str]:
     if manifest.dropped:
         dropped = ", ".join(f"{name} {count:,}" for name, count in manifest.dropped.items())
         yield f"dropped: {dropped}"
+    yield from mixture_lines(manifest)
 
 
 def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:

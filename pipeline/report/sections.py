@@ -1,6 +1,5 @@
 """The sections of a data set's report: one function each, listed in SECTIONS."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -8,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
+from clozeline.pipeline.report.curation_sections import dropped, mixture, samples
 from clozeline.pipeline.report.dataset_summary import DatasetSummary
 from clozeline.pipeline.report.html import Chart, Section, Table
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, fraction
@@ -15,7 +15,6 @@ from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, fract
 COLUMNS = 64  # of a histogram, at most
 TOKENS_SHOWN = 30
 RANKS_SHOWN = 200
-REJECTED_SHOWN = 10
 BALANCED = (0.48, 0.52)  # fraction of random or swapped pairs
 #: Key in job.json, label, unit.
 MEASURED = (
@@ -198,71 +197,6 @@ def _balance(summary: DatasetSummary) -> str:
     return draw_points("balance", series, band=BALANCED, x_label="shard number", y_label=y_label)
 
 
-def _dropped(summary: DatasetSummary) -> Section:
-    manifest, rejected = summary.manifest, summary.rejected
-    dropped = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
-    reasons = Counter(entry["reason"] for entry in rejected)
-    tables = [
-        _count_table("read", manifest.counts),
-        _count_table("dropped, by reason", dropped),
-        _count_table("rejected, by reason", dict(reasons.most_common())),
-        Table(
-            heads=("rejected", "reason"),
-            rows=[(entry["where"], entry["reason"]) for entry in rejected[:REJECTED_SHOWN]],
-            is_numeric=False,
-        ),
-    ]
-    charts = []
-    if dropped:
-        texts = [f"{count:,}" for count in dropped.values()]
-        svg = draw_bars("dropped", dropped, texts=texts, log=True)
-        charts.append(Chart(svg=svg, caption="Dropped, by reason (log scale)"))
-    more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
-    return Section(
-        heading="Dropped and rejected",
-        sentence=f"{manifest.counts.get('documents', 0):,} documents were read and "
-        f"{len(rejected):,} rejected{more}. A reason's name says what it counts: documents, "
-        "paragraphs, pairs or tokens.",
-        charts=charts,
-        tables=[table for table in tables if table.rows],
-    )
-
-
-def _curated(summary: DatasetSummary) -> Section | None:
-    """Samples of what curation dropped; a near copy stands beside the document that was kept."""
-    if not summary.dropped:
-        return None
-    reasons: dict[str, list[dict[str, Any]]] = {}
-    for sample in summary.dropped:
-        reasons.setdefault(sample["reason"], []).append(sample)
-    tables = []
-    for reason, samples in sorted(reasons.items()):
-        with_twin = "kept_text" in samples[0]
-        heads = (reason, "value", "text", *(["text of the document that was kept"] * with_twin))
-        rows = [
-            (
-                sample["document"][:8],
-                f"{sample['value']:.4g}",
-                sample["text"],
-                *([sample["kept_text"]] * with_twin),
-            )
-            for sample in samples
-        ]
-        tables.append(Table(heads=heads, rows=rows, is_numeric=False))
-    return Section(
-        heading="Dropped documents",
-        sentence="Samples of the documents that curation dropped, by reason, with the value that "
-        "decided: the similarity of a near copy, what a rule measured, the number of excluded "
-        "texts found.",
-        tables=tables,
-    )
-
-
-def _count_table(what: str, counts: dict[str, int]) -> Table:
-    rows = [(name, f"{count:,}") for name, count in counts.items()]
-    return Table(heads=(what, "count"), rows=rows)
-
-
 def _tokens(summary: DatasetSummary) -> Section:
     counts = np.array(summary.manifest.token_counts, dtype=np.int64)
     total, used = int(counts.sum()), int((counts > 0).sum())
@@ -338,5 +272,17 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
 
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[DatasetSummary], Section | None], ...]] = (
-    *(_config, _shards, _lengths, _packed_rows, _masks, _pairs, _dropped, _curated, _tokens, _time),
+    *(
+        _config,
+        _shards,
+        _lengths,
+        _packed_rows,
+        _masks,
+        _pairs,
+        dropped,
+        samples,
+        mixture,
+        _tokens,
+        _time,
+    ),
 )

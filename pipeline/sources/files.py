@@ -81,7 +81,11 @@ def _find(source: str) -> list[File]:
     except Exception as error:  # an unknown protocol, a bad archive: any exception of a store's own
         raise InputError(f"{source} cannot be opened: {error}") from error
     if not files:
-        options = ", or the option: text, repeat or limit" if re.search(r"\?\w+=", source) else ""
+        options = (
+            ", or the option: text, repeat, limit, tokens or mix"
+            if re.search(r"\?\w+=", source)
+            else ""
+        )
         raise InputError(f"{source} matches no file; check the path{options}")
     return files
 

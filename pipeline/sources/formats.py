@@ -145,7 +145,8 @@ def list_blocks(
         name, options = split_options(source, is_url=has_scheme(source) is not None)
         wholes = [
             replace(
-                _with_options(whole, options, text_columns), max_document_bytes=max_document_bytes
+                _with_options(whole, name, options, text_columns),
+                max_document_bytes=max_document_bytes,
             )
             for whole in find_sources(name)
         ]
@@ -163,13 +164,17 @@ def list_blocks(
     return [replace(block, index=index) for index, block in enumerate(blocks)]
 
 
-def _with_options(whole: Block, options: SourceOptions, text_columns: tuple[str, ...]) -> Block:
+def _with_options(
+    whole: Block, name: str, options: SourceOptions, text_columns: tuple[str, ...]
+) -> Block:
     if options.text_columns and not BY_NAME[whole.format].has_columns:
         raise InputError(f"{whole.path} has no columns; give it without text=")
     return replace(
         whole,
         text_columns=options.text_columns or text_columns,
         repeat=options.repeat,
+        share=name if options.tokens else options.mix,
+        tokens=options.tokens,
         query=options.query,
     )
 

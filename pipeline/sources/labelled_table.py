@@ -31,7 +31,7 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
     is_url = has_scheme(source) is not None
     name, options = split_options(source, is_url=is_url)
     if options.query and options != SourceOptions(limit=options.limit, query=options.query):
-        raise InputError(f"{source}: a table is read with limit= only; leave out text= and repeat=")
+        raise InputError(f"{source}: a table is read with limit= only; leave out the others")
     tables = [_checked(whole.path, _read(whole, columns)) for whole in find_sources(name)]
     try:
         whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.units import token_number
 
-COMMON = ("text", "repeat", "limit")
+COMMON = ("text", "repeat", "limit", "tokens", "mix")
 #: A glob may hold a "?", and so may a URL: only what begins with a known option is a query.
 QUERY = re.compile(rf"\?((?:{'|'.join(COMMON)})=[^?]*)$")
 MAX_REPEAT = 1000
+MIX_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class SourceOptions:
     text_columns: tuple[str, ...] | None = None  #: None: those of --text-columns
     repeat: int = 1  #: how many times as many examples are made
     limit: int | None = None  #: only the first documents
+    tokens: int | None = None  #: how many tokens of its documents are used
+    mix: str = ""  #: its name in --mix
     query: str = ""  #: the options as they were given, in a fixed order
 
 
@@ -59,8 +63,16 @@ def _parse_options(source: str, query: str) -> SourceOptions:
     limit = whole_number(source, "limit", given["limit"]) if "limit" in given else None
     if limit == 0:
         raise InputError(f"{source}: limit is 0; give at least 1")
+    tokens = token_number(given["tokens"], f"{source}: tokens") if "tokens" in given else None
+    mix = given.get("mix", "")
+    if "mix" in given and not MIX_NAME.fullmatch(mix):
+        raise InputError(f"{source}: mix is a name, as in mix=wiki, not '{mix}'")
+    if len({"repeat", "tokens", "mix"} & given.keys()) > 1:
+        raise InputError(f"{source}: give one of repeat, tokens and mix")
     ordered = "&".join(f"{name}={given[name]}" for name in COMMON if name in given)
-    return SourceOptions(text_columns=columns, repeat=repeat, limit=limit, query=ordered)
+    return SourceOptions(
+        text_columns=columns, repeat=repeat, limit=limit, tokens=tokens, mix=mix, query=ordered
+    )
 
 
 def parse_query(

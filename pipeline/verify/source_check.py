@@ -22,12 +22,12 @@ from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256
 from clozeline.pipeline.job.context import scratch_context
 from clozeline.pipeline.job.finish import Totals
-from clozeline.pipeline.job.held_out import held_out_copies
-from clozeline.pipeline.job.phases import near_phases
+from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.verify.findings import Findings, differing_rows
+from clozeline.pipeline.verify.held_out import held_out_copies
 
 NOWHERE = -1  # the bucket of a document that is in no source
 
@@ -122,7 +122,7 @@ class Rebuild:
         """The hashes of all documents, sorted, and their buckets."""
         hashes, buckets = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
         for bucket in range(len(self.steps.context.buckets)):
-            documents, _ = self.steps.cache.documents(bucket)
+            documents = self.steps.cache.documents(bucket).documents
             hashes.append(documents.hashes)
             buckets.append(np.full(len(documents), bucket))
         joined = np.concatenate(hashes)
@@ -156,7 +156,7 @@ def rebuild(sources: Sequence[str], manifest: Manifest, tokenizer: Tokenizer) ->
             for block in blocks:
                 steps.tokenize_block(block)
                 bar.update(block.text_bytes)
-        for phase in near_phases(context):
+        for phase in chosen_phases(context):
             for item in phase.items:
                 phase.work(steps, item)
-        yield Rebuild(manifest, steps, Totals(steps.context))
+        yield Rebuild(manifest, steps, Totals(steps.context, steps.mixture))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # importing it reads the prose, which takes time
 
 SCHEME = "sample:"
 LABELS = ("negative", "positive")
-OTHERS = ("repeat", "limit")  #: options of every source
+OTHERS = ("repeat", "limit", "tokens", "mix")  #: options of every source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from clozeline.pipeline.curation.near import shingle_sets
 from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
 from clozeline.pipeline.curation.words import hash_ngrams
 from clozeline.pipeline.job.near_files import NearDocument, all_documents
-from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.job.steps import Steps, near_drops
 
 DOCUMENTS: Final = 1000  #: compared at once
 
@@ -48,7 +48,7 @@ def _kept(steps: Steps, *, held_out: bool) -> Iterator[NearDocument]:
     """The documents of a split that have words and were not dropped, copies once."""
     context, seen = steps.context, set()
     buckets = range(len(context.buckets))
-    dropped = {row for bucket in buckets for row in steps.drops(bucket).tolist()}
+    dropped = {row for bucket in buckets for row in near_drops(context, bucket).tolist()}
     for name in context.tokenized:
         for document in all_documents(context.near_paths(name)[1]):
             key = (document.high, document.low)

@@ -1,0 +1,147 @@
+"""Mixtures by budget: how often documents are used, so that each source gives its tokens.
+
+    wiki    budget 140M, has 400M  ->  documents up to a hash `last` once, the others not
+    reviews budget 60M, has 25M    ->  every document twice, those up to `last` a third time
+
+Documents are taken in the order of a hash of their own, so neither the split nor the choice among
+near-duplicates decides which ones are taken. A document of several sources belongs to the first of
+them by name.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.pipeline.common.counter_rng import UInt64Array, random_bits, stream_key
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.manifest import MixedSource
+from clozeline.pipeline.sources.block import Block
+from clozeline.pipeline.sources.source_query import MAX_REPEAT
+
+BIN_BITS: Final = 12
+BINS: Final = 1 << BIN_BITS  #: of hashes, in the first of two passes over all documents
+NONE: Final = -1  #: `MixedSource.last` if every document is used equally often
+
+#: A training document of a source with a budget.
+DOCUMENT: Final = np.dtype([("hash", "<u8"), ("share", "<u4"), ("tokens", "<u4")])
+Documents = NDArray[Any]  # of DOCUMENT
+
+
+def mixture_hashes(high: UInt64Array, low: UInt64Array) -> UInt64Array:
+    """The hashes by which documents are taken, [D], from the halves of those of their texts."""
+    return random_bits(random_bits(stream_key(0, "mixture"), high), low)
+
+
+def budgets_of(blocks: Iterable[Block], mix: Mapping[str, int]) -> dict[str, int]:
+    """The tokens of each source or name, by name. Raises InputError for options that contradict.
+
+    `mix` are those of --mix and --tokens.
+    """
+    given: dict[str, int | None] = {}
+    for block in blocks:
+        if mix and block.tokens is not None:
+            raise InputError(f"{block.share}: leave out tokens=; --mix and --tokens decide it.")
+        if given.setdefault(block.share, block.tokens) != block.tokens:
+            raise InputError(f"{block.share}: two numbers of tokens; give one.")
+    if mix and "" in given:
+        source = next(block.path for block in blocks if not block.share)
+        raise InputError(f"{source} has no name in --mix; add one, as in ?mix={next(iter(mix))}.")
+    if missing := sorted(mix.keys() - given.keys()):
+        raise InputError(f"--mix names {missing[0]}, and no source has ?mix={missing[0]}.")
+    found = {name: mix.get(name, tokens) for name, tokens in sorted(given.items()) if name}
+    for name, tokens in found.items():
+        if tokens is None:
+            known = f"; it names {', '.join(mix)}" if mix else f", as in --mix {name}=1"
+            raise InputError(f"a source has ?mix={name}, which --mix does not name{known}.")
+    return {name: tokens for name, tokens in found.items() if tokens is not None}
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Documents and tokens by source and by the first bits of the hash, [N, BINS]."""
+
+    documents: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, parts: Iterable[Documents], sources: int) -> "Histogram":
+        """Add up the documents of all parts."""
+        shape = (sources, BINS)
+        found = cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+        for part in parts:
+            where = part["share"] * np.int64(BINS) + _bin_of(part["hash"])
+            np.add.at(found.documents.reshape(-1), where, 1)
+            np.add.at(found.tokens.reshape(-1), where, part["tokens"].astype(np.int64))
+        return found
+
+    def cuts(self, budgets: Mapping[str, int]) -> NDArray[np.int64]:
+        """The bin in which each source's last document is, [N]; NONE if all are used."""
+        found = np.full(len(budgets), NONE)
+        for share, (name, budget) in enumerate(budgets.items()):
+            has = int(self.tokens[share].sum())
+            if not has:
+                raise InputError(f"{name}: no training text is left, so it gives no tokens.")
+            if budget > MAX_REPEAT * has:
+                raise InputError(
+                    f"{name} has {has:,} tokens, and {budget:,} would use each more than "
+                    f"{MAX_REPEAT:,} times; give fewer tokens."
+                )
+            if rest := budget % has:
+                found[share] = np.searchsorted(np.cumsum(self.tokens[share]), rest)
+        return found
+
+
+def near_the_cuts(part: Documents, cuts: NDArray[np.int64]) -> Documents:
+    """The documents of the bins that are cut."""
+    found: Documents = part[_bin_of(part["hash"]) == cuts[part["share"]]]
+    return found
+
+
+def mixed_sources(
+    budgets: Mapping[str, int],
+    histogram: Histogram,
+    cuts: NDArray[np.int64],
+    documents: Documents,
+) -> list[MixedSource]:
+    """How often each source's documents are used; `documents` are those `near_the_cuts`.
+
+    The last document is the first with which the source gives its tokens.
+    """
+    found = []
+    for share, (name, budget) in enumerate(budgets.items()):
+        in_bins, counts = histogram.tokens[share], histogram.documents[share]
+        has, cut, last, more, rest = int(in_bins.sum()), int(cuts[share]), NONE, 0, 0
+        if cut != NONE:
+            rows = documents[documents["share"] == share]
+            rows = rows[np.argsort(rows["hash"], kind="stable")]
+            reached = int(in_bins[:cut].sum()) + np.cumsum(rows["tokens"], dtype=np.int64)
+            last = int(rows["hash"][np.searchsorted(reached, budget % has)])
+            taken = int(np.searchsorted(rows["hash"], np.uint64(last), "right"))  # with copies
+            more, rest = int(counts[:cut].sum()) + taken, int(reached[taken - 1])
+        found.append(
+            MixedSource(
+                source=name,
+                budget=budget,
+                available=has,
+                documents=int(counts.sum()),
+                used=budget // has * has + rest,
+                repeat=budget // has,
+                more=more,
+                last=last,
+            )
+        )
+    return found
+
+
+def uses_of(hashes: UInt64Array, source: MixedSource) -> NDArray[np.int64]:
+    """How often documents of a source are used, [D]."""
+    if source.last == NONE:
+        return np.full(len(hashes), source.repeat)
+    return source.repeat + (hashes <= np.uint64(source.last))
+
+
+def _bin_of(hashes: UInt64Array) -> NDArray[np.int64]:
+    return (hashes >> np.uint64(64 - BIN_BITS)).astype(np.int64)

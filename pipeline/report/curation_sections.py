@@ -1,0 +1,102 @@
+"""The sections of the data set report about documents: left out, and used how often."""
+
+from collections import Counter
+from typing import Any
+
+from clozeline.pipeline.report.charts import draw_bars
+from clozeline.pipeline.report.dataset_summary import DatasetSummary
+from clozeline.pipeline.report.dropped import uses_in_words
+from clozeline.pipeline.report.html import Chart, Section, Table
+
+REJECTED_SHOWN = 10
+
+
+def dropped(summary: DatasetSummary) -> Section:
+    manifest, rejected = summary.manifest, summary.rejected
+    found = dict(sorted(manifest.dropped.items(), key=lambda item: (-item[1], item[0])))
+    reasons = Counter(entry["reason"] for entry in rejected)
+    tables = [
+        _count_table("read", manifest.counts),
+        _count_table("dropped, by reason", found),
+        _count_table("rejected, by reason", dict(reasons.most_common())),
+        Table(
+            heads=("rejected", "reason"),
+            rows=[(entry["where"], entry["reason"]) for entry in rejected[:REJECTED_SHOWN]],
+            is_numeric=False,
+        ),
+    ]
+    charts = []
+    if found:
+        texts = [f"{count:,}" for count in found.values()]
+        svg = draw_bars("dropped", found, texts=texts, log=True)
+        charts.append(Chart(svg=svg, caption="Dropped, by reason (log scale)"))
+    more = f"; the first {REJECTED_SHOWN} are listed" if len(rejected) > REJECTED_SHOWN else ""
+    return Section(
+        heading="Dropped and rejected",
+        sentence=f"{manifest.counts.get('documents', 0):,} documents were read and "
+        f"{len(rejected):,} rejected{more}. A reason's name says what it counts: documents, "
+        "paragraphs, pairs or tokens.",
+        charts=charts,
+        tables=[table for table in tables if table.rows],
+    )
+
+
+def samples(summary: DatasetSummary) -> Section | None:
+    """Samples of what curation dropped; a near copy stands beside the document that was kept."""
+    if not summary.dropped:
+        return None
+    reasons: dict[str, list[dict[str, Any]]] = {}
+    for sample in summary.dropped:
+        reasons.setdefault(sample["reason"], []).append(sample)
+    tables = []
+    for reason, shown in sorted(reasons.items()):
+        with_twin = "kept_text" in shown[0]
+        heads = (reason, "value", "text", *(["text of the document that was kept"] * with_twin))
+        rows = [
+            (
+                sample["document"][:8],
+                f"{sample['value']:.4g}",
+                sample["text"],
+                *([sample["kept_text"]] * with_twin),
+            )
+            for sample in shown
+        ]
+        tables.append(Table(heads=heads, rows=rows, is_numeric=False))
+    return Section(
+        heading="Dropped documents",
+        sentence="Samples of the documents that curation dropped, by reason, with the value that "
+        "decided: the similarity of a near copy, what a rule measured, the number of excluded "
+        "texts found.",
+        tables=tables,
+    )
+
+
+def mixture(summary: DatasetSummary) -> Section | None:
+    """How often the documents of each source with a budget of tokens are used."""
+    sources = summary.manifest.mixture
+    if not sources:
+        return None
+    total = sum(source.used for source in sources)
+    rows = [
+        (
+            source.source,
+            f"{source.budget:,}",
+            f"{source.available:,}",
+            f"{source.used:,}",
+            f"{source.used / total:.1%}",
+            uses_in_words(source),
+        )
+        for source in sources
+    ]
+    heads = ("source", "tokens asked for", "available", "used", "share", "documents")
+    return Section(
+        heading="Mixture",
+        sentence="Tokens of the training documents of each source with a budget, before pairs and "
+        "special tokens, and how often its documents are used.",
+        tables=[Table(heads=heads, rows=rows, is_numeric=False)],
+    )
+
+
+def _count_table(what: str, counts: dict[str, int]) -> Table:
+    rows = [(name, f"{count:,}") for name, count in counts.items()]
+    return Table(heads=(what, "count"), rows=rows)

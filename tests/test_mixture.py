@@ -1,0 +1,291 @@
+"""Mixtures by budget: each source gives its tokens, cut or repeated, whatever the blocks are."""
+
+import json
+import random
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.pipeline.common.errors import InputError, UnfinishedError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.curation.mixture import (
+    DOCUMENT,
+    Histogram,
+    budgets_of,
+    mixed_sources,
+    near_the_cuts,
+    uses_of,
+)
+from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.job.job import JobOptions, build_shards
+from clozeline.pipeline.job.phases import phases
+from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.report.dataset_summary import summarize_dataset
+from clozeline.pipeline.report.dropped import mixture_lines
+from clozeline.pipeline.report.html import make_sections
+from clozeline.pipeline.report.sections import SECTIONS
+from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.verify.verify import verify
+from tests.support.small_jobs import articles, clozeline, shard_digests, write_tokenizer
+from tests.test_curation_job import NEAR, make, planted
+
+CONFIG = replace(NEAR, pairs="none", mix="wiki=0.6,news=0.4", tokens="60k")
+
+
+# The choice, on columns
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 1), st.integers(1, 9)), min_size=1),
+    st.integers(1, 200),
+)
+def test_the_choice_is_that_of_the_definition(rows, budget):
+    """Documents in the order of their hashes, over and over, until the tokens are reached."""
+    rows = [*rows, (7, 0, 5), (8, 1, 5)]
+    documents = np.array([(h << 58 | h, share, tokens) for h, share, tokens in rows], DOCUMENT)
+    budgets = {"a": budget, "b": budget + 1}
+    parts = [documents[::2], documents[1::2]]
+    histogram = Histogram.of(iter(parts), 2)
+    cuts = histogram.cuts(budgets)
+    near = np.concatenate([near_the_cuts(part, cuts) for part in parts])
+    for share, found in enumerate(mixed_sources(budgets, histogram, cuts, near)):
+        own = np.sort(documents[documents["share"] == share], order="hash")
+        uses = uses_of(own["hash"], found)
+        assert found.used == (uses * own["tokens"]).sum()
+        assert found.repeat * len(own) + found.more == uses.sum()
+        reached, expected = 0, Counter()
+        while reached < budgets[found.source]:
+            for value in np.unique(own["hash"]):  # copies count together
+                if reached < budgets[found.source]:
+                    reached += int(own["tokens"][own["hash"] == value].sum())
+                    expected[int(value)] += 1
+        assert uses.tolist() == [expected[int(value)] for value in own["hash"]]
+
+
+# In a job
+
+
+def sources(folder: Path, first: str = "?mix=wiki", second: str = "?mix=news") -> list[str]:
+    """110 articles with near copies, and 30 others, some of which the first source has, too."""
+    folder.mkdir(exist_ok=True)
+    texts = {"first": planted()[:140], "second": [*articles(130)[100:], *articles(5)]}
+    for name, own in texts.items():
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in own)
+        (folder / f"{name}.jsonl").write_text(lines)
+    return [f"{folder}/first.jsonl{first}", f"{folder}/second.jsonl{second}"]
+
+
+def build(
+    folder: Path, given: list[str], config: DataConfig = CONFIG, *, block_bytes: int = 1 << 20
+) -> Manifest:
+    """All phases, one item after the other."""
+    context = make(folder, config, []) if not (folder / "out").exists() else None
+    context = context or make(folder / "again", config, [])
+    blocks = list_blocks(given, block_bytes=block_bytes)
+    context = context.reading(blocks)
+    steps = Steps(context)
+    for phase in phases(blocks, context):
+        for item in phase.items:
+            phase.work(steps, item)
+            assert all(file.exists() for file in phase.files(steps, item))
+    return read_manifest(context.out_dir)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a data set of two sources, 36,000 and 24,000 tokens of them."""
+    folder = tmp_path_factory.mktemp("mixed")
+    build(folder / "work", sources(folder))
+    return folder / "work" / "out"
+
+
+def test_each_source_gives_its_tokens(mixed: Path):
+    """One is cut, the other is repeated; the shards have the tokens that the manifest says."""
+    manifest = read_manifest(mixed)
+    news, wiki = manifest.mixture
+    assert (news.source, wiki.source) == ("news", "wiki")
+    assert (news.budget, wiki.budget) == (24_000, 36_000)
+    longest = 2000
+    assert all(0 <= source.used - source.budget < longest for source in (news, wiki))
+    assert news.repeat >= 1
+    assert (wiki.repeat, wiki.more < wiki.documents) == (0, True)
+    rows = [read_shard(mixed / entry.name) for entry in manifest.of_split("train")]
+    tokens = sum(len(part.input_ids.values) - 2 * len(part) for part in rows)
+    assert 0.97 < tokens / (news.used + wiki.used) <= 1
+    assert manifest.dropped["beyond_budget"] >= wiki.documents - wiki.more
+    assert manifest.counts["repeat"] == news.repeat + (news.more > 0)
+    lines = list(mixture_lines(manifest))
+    assert f"wiki gives {wiki.used:,} tokens (" in lines[1]
+    assert f"{wiki.more:,} of {wiki.documents:,} documents once" in lines[1]
+    summary = summarize_dataset(mixed)
+    [section] = [s for s in make_sections(SECTIONS, summary) if s.heading == "Mixture"]
+    assert [row[0] for row in section.tables[0].rows] == ["news", "wiki"]
+
+
+def test_held_out_documents_come_from_the_same_mixture_once(mixed: Path):
+    manifest = read_manifest(mixed)
+    owners = {
+        split: [
+            hash
+            for entry in manifest.of_split(split)
+            for hash in set(read_shard(mixed / entry.name).document_a.tolist())
+        ]
+        for split in ("train", "validation")
+    }
+    share = len(owners["validation"]) / (len(owners["train"]) + len(owners["validation"]))
+    assert 0.1 < share < 0.35  # --validation 0.2
+
+
+@pytest.mark.parametrize("block_bytes", [20_000, 90_000])
+def test_neither_blocks_nor_order_change_a_byte(mixed: Path, tmp_path: Path, block_bytes: int):
+    given = sources(tmp_path / "sources")
+    for source in given:
+        path = Path(source.partition("?")[0])
+        lines = path.read_text().splitlines(keepends=True)
+        random.Random(block_bytes).shuffle(lines)
+        path.write_text("".join(lines))
+    build(tmp_path / "work", given[::-1], block_bytes=block_bytes)
+    assert shard_digests(tmp_path / "work" / "out") == shard_digests(mixed)
+    assert (tmp_path / "work/out" / MANIFEST).read_bytes() == (mixed / MANIFEST).read_bytes()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_whatever_files_are_lost_are_made_again(mixed: Path, tmp_path: Path, seed: int):
+    given = sources(tmp_path / "sources")
+    build(tmp_path / "work", given, block_bytes=50_000)
+    cache, out = tmp_path / "work" / "cache", tmp_path / "work" / "out"
+    files = [*sorted(cache.iterdir()), *sorted(out.glob("*-of-*"))]
+    for file in random.Random(seed).sample(files, len(files) // 2):
+        file.unlink()
+    (out / MANIFEST).unlink()
+    blocks = list_blocks(given, block_bytes=50_000)
+    steps = Steps(make_again(tmp_path / "work").reading(blocks))
+    for phase in phases(blocks, steps.context):
+        for item in phase.items:
+            phase.work(steps, item)
+    assert shard_digests(out) == shard_digests(mixed)
+
+
+def make_again(folder: Path):
+    """The context of `build`, whose folders are there."""
+    fresh = make(folder / "fresh", CONFIG, [])
+    return replace(fresh, out_dir=folder / "out", cache_dir=folder / "cache")
+
+
+def test_two_tasks_write_the_same_bytes(mixed: Path, tmp_path: Path):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
+    folders = {"tokenizer_dir": tokenizer, "out_dir": tmp_path / "out"}
+    given, tries = sources(tmp_path / "sources"), 0
+    while not (tmp_path / "out" / MANIFEST).exists():
+        options = JobOptions(block_bytes=50_000, task=f"{tries % 2}/2", wait="0s")
+        with suppress(UnfinishedError):
+            build_shards(given, config=CONFIG, options=options, **folders)
+        tries += 1
+        assert tries < 20
+    assert shard_digests(tmp_path / "out") == shard_digests(mixed)
+
+
+def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_path: Path):
+    given = sources(tmp_path / "sources")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
+    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=2")
+    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64", "--pairs=none")
+    options = (f"--mix={CONFIG.mix}", "--tokens=60k", "--deduplicate=near", "--block-bytes=50000")
+    done = clozeline("shards", *given, *folders, *fixed, *options)
+    assert done.returncode == 0, done.stderr
+    assert shard_digests(tmp_path / "out") == shard_digests(mixed)
+    assert all(line in done.stderr for line in mixture_lines(read_manifest(mixed)))
+    assert list(verify(tmp_path / "out", given)) == []
+    plain = [source.partition("?")[0] for source in given]
+    with pytest.raises(InputError, match="has no name in --mix"):
+        list(verify(tmp_path / "out", plain))
+
+
+def test_a_source_with_tokens_is_cut_or_repeated_and_the_others_stay(tmp_path: Path):
+    """As many tokens as a source has change nothing; three times as many are `repeat=3`."""
+    config = replace(CONFIG, mix="", tokens="")
+    given = sources(tmp_path / "sources", "", "?tokens=4k")
+    second = tmp_path / "sources" / "second.jsonl"
+    second.write_text("".join(second.read_text().splitlines(keepends=True)[:30]))
+    cut = build(tmp_path / "cut", given, config)
+    [source] = cut.mixture
+    assert source.source == str(second)
+    assert (source.repeat, source.more < source.documents) == (0, True)
+    digests = {
+        name: build(tmp_path / name, [given[0], f"{source.source}{query}"], config).dataset_digest
+        for name, query in {
+            "plain": "",
+            "all": f"?tokens={source.available}",
+            "thrice": "?repeat=3",
+            "budget": f"?tokens={3 * source.available}",
+        }.items()
+    }
+    assert digests["plain"] == digests["all"] != digests["thrice"] == digests["budget"]
+    assert cut.dataset_digest not in digests.values()
+
+
+def test_with_all_copies_each_counts(tmp_path: Path):
+    config = replace(CONFIG, deduplicate="none", tokens="90k")
+    given = sources(tmp_path / "sources")
+    copies = build(tmp_path / "copies", given, config).mixture
+    exact = build(tmp_path / "exact", given, replace(config, deduplicate="exact")).mixture
+    assert copies[0].documents == exact[0].documents  # news, by name before wiki
+    assert copies[1].documents > exact[1].documents
+
+
+# What cannot be done
+
+
+@pytest.mark.parametrize(
+    ("queries", "options", "message"),
+    [
+        (["", ""], {"mix": "a=1"}, "mix and tokens belong together"),
+        (["", ""], {"tokens": "5M"}, "mix and tokens belong together"),
+        (["", ""], {"mix": "a=0.5,b=0.6", "tokens": "5M"}, "its fractions sum to 1.1, not 1"),
+        (["", ""], {"mix": "a=0.5,a=0.5", "tokens": "5M"}, "give fractions, as in wiki=0.7"),
+        (["", ""], {"mix": "a=2", "tokens": "5M"}, "give fractions"),
+        (["", ""], {"mix": "a", "tokens": "5M"}, "give fractions"),
+        (["", ""], {"mix": "a=1", "tokens": "5 apples"}, "give a number of tokens, such as 50M"),
+        (["", ""], {"mix": "a=1", "tokens": "0"}, "give a number of tokens"),
+        (["?mix=a", ""], {"mix": "a=1", "tokens": "5M"}, "second.jsonl has no name in --mix"),
+        (["?mix=a", "?mix=b"], {"mix": "a=1", "tokens": "5M"}, "has ?mix=b, which --mix does not"),
+        (["?mix=a", "?mix=a"], {"mix": "a=.5,b=.5", "tokens": "5M"}, "no source has ?mix=b"),
+        (["?mix=a", "?tokens=5"], {"mix": "a=1", "tokens": "5M"}, "leave out tokens="),
+        (["?mix=a", ""], {}, "has ?mix=a, which --mix does not name, as in --mix a=1"),
+        (["?mix=a&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
+        (["?tokens=5M&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
+        (["?mix=", ""], {}, "mix is a name, as in mix=wiki"),
+        (["?tokens=much", ""], {}, "give a number of tokens"),
+        (["?tokens=5B", ""], {}, "would use each more than 1,000 times; give fewer tokens"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, queries, options, message):
+    given = sources(tmp_path / "sources", *queries)
+
+    def attempt() -> None:
+        build(tmp_path / "work", given, replace(CONFIG, **{"mix": "", "tokens": ""} | options))
+
+    with pytest.raises(ValueError) as error:  # noqa: PT011 (the config's own, or an InputError)
+        attempt()
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_source_without_text_is_named(tmp_path: Path):
+    given = sources(tmp_path / "sources", "?mix=news", "?mix=wiki")
+    Path(given[1].partition("?")[0]).write_text('{"text": "short"}\n')
+    with pytest.raises(InputError, match="wiki: no training text is left"):
+        build(tmp_path / "work", given)
+
+
+def test_one_source_may_have_one_budget_only(tmp_path: Path):
+    source = sources(tmp_path)[0].partition("?")[0]
+    with pytest.raises(InputError, match="two numbers of tokens; give one"):
+        budgets_of(list_blocks([f"{source}?tokens=5", f"{source}?tokens=6"]), {})
