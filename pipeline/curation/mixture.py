@@ -106,7 +106,7 @@ def mixed_sources(
     cuts: NDArray[np.int64],
     documents: Documents,
 ) -> list[MixedSource]:
-    """How often each source's documents are used; `documents` are those `near_the_cuts`.
+    """The use of each source's documents; `documents` are those `near_the_cuts`.
 
     The last document is the first with which the source gives its tokens.
     """
@@ -137,7 +137,7 @@ def mixed_sources(
 
 
 def uses_of(hashes: UInt64Array, source: MixedSource) -> NDArray[np.int64]:
-    """How often documents of a source are used, [D]."""
+    """The number of uses of documents of a source, [D]."""
     if source.last == NONE:
         return np.full(len(hashes), source.repeat)
     return source.repeat + (hashes <= np.uint64(source.last))

@@ -71,7 +71,7 @@ class MixedSource:
     available: int  #: tokens of its documents, after dropping
     documents: int
     used: int  #: tokens, by less than a document more than the budget
-    repeat: int  #: how often every document is used
+    repeat: int  #: uses of every document
     more: int  #: documents that are used once more: those of the lowest hashes
     last: int  #: the hash of the last of these, -1 without one
 

@@ -55,7 +55,7 @@ def choose_documents(context: JobContext) -> None:
 
 
 def read_mixture(context: JobContext) -> list[MixedSource]:
-    """How often documents of each source with a budget are used, once that is chosen."""
+    """The use of documents of each source with a budget, once that is chosen."""
     if not context.budgets:
         return []
     with json_values(mixture_path(context), "delete it and rerun the command", seal=True) as values:

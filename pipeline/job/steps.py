@@ -230,7 +230,7 @@ class Steps:
 
     @cached_property
     def mixture(self) -> list[MixedSource]:
-        """How often documents are used, once that is chosen."""
+        """The use of documents by source, once that is chosen."""
         return read_mixture(self.context)
 
     def count_documents(self, bucket: int) -> None:

@@ -72,7 +72,7 @@ def samples(summary: DatasetSummary) -> Section | None:
 
 
 def mixture(summary: DatasetSummary) -> Section | None:
-    """How often the documents of each source with a budget of tokens are used."""
+    """The sources with a budget of tokens, and the use of their documents."""
     sources = summary.manifest.mixture
     if not sources:
         return None
