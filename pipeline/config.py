@@ -194,7 +194,7 @@ class DataConfig:
 
     @property
     def budgets(self) -> dict[str, int]:
-        """The tokens of each name in `mix`. Raises ValueError for fractions that do not sum to 1."""
+        """The tokens of each name in `mix`. Raises ValueError if it cannot be read."""
         if not self.mix:
             return {}
         parts = [part.partition("=") for part in self.mix.split(",")]
