@@ -2,7 +2,6 @@
 
 import json
 import unicodedata
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -31,17 +30,17 @@ KEPT, STRIPPED = (
 ENGLISH = "The café in Köln was old. " * 40
 
 
-def write(folder: Path, name: str, text: str) -> Path:
+def write(folder, name, text):
     path = folder / name
     path.write_text(text)
     return path
 
 
-def corpus(folder: Path, code: str) -> Path:
+def corpus(folder, code):
     return write(folder, f"{code}.txt", "\n\n".join(articles_in(code, 40)))
 
 
-def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it() -> None:
+def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it():
     strip = normalizers.BertNormalizer(
         clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False
     )
@@ -53,7 +52,7 @@ def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it() -> None:
             assert is_lost(character) is changed, character
 
 
-def test_known_letters() -> None:
+def test_known_letters():
     # Marks of Indic scripts, Thai, Arabic and Hebrew points, and letters that contain a mark.
     assert all(map(is_lost, ["े", "ั", "\u064e", "\u05b8", "й", "ї", "が", "أ", "क़", "ཀྱ"[1]]))
     # Accents, letters without marks, vowels that take space, signs, Korean, Chinese.
@@ -62,13 +61,13 @@ def test_known_letters() -> None:
     )
 
 
-def test_lost_letters_are_counted_among_all() -> None:
+def test_lost_letters_are_counted_among_all():
     assert count_letters(count_characters(["he है", "2 + 2"])) == (1, 4)
     assert count_letters(count_characters(["cafe\u0301", "й, и\u0306!"])) == (2, 6)
     assert count_letters(count_characters([])) == (0, 0)
 
 
-def test_only_a_multilingual_vocabulary_loses_letters() -> None:
+def test_only_a_multilingual_vocabulary_loses_letters():
     english = ["the", "##s", "été", "क", "한", "λόγος"] * 20
     assert lost_from_vocabulary([*english, *["word"] * 500]) is None
     found = lost_from_vocabulary([*english, *["नमक", "काम", "ঘর", "書"] * 20])
@@ -79,7 +78,7 @@ def test_only_a_multilingual_vocabulary_loses_letters() -> None:
 
 
 @pytest.mark.parametrize("code", KEPT)
-def test_a_vocabulary_learned_from_text_with_marks_keeps_them(code: str, tmp_path: Path) -> None:
+def test_a_vocabulary_learned_from_text_with_marks_keeps_them(code, tmp_path):
     made = make(tmp_path / "out", corpus(tmp_path, code), vocab_size=500)
     normalization = load_tokenizer(tmp_path / "out").normalization
     assert not normalization.strip_accents
@@ -95,15 +94,13 @@ def test_a_vocabulary_learned_from_text_with_marks_keeps_them(code: str, tmp_pat
 
 
 @pytest.mark.parametrize("code", STRIPPED)
-def test_text_without_marks_gives_a_vocabulary_that_strips_accents(
-    code: str, tmp_path: Path
-) -> None:
+def test_text_without_marks_gives_a_vocabulary_that_strips_accents(code, tmp_path):
     made = make(tmp_path / "out", corpus(tmp_path, code), vocab_size=500)
     assert made.tokenizer.normalization.strip_accents
     assert made.accents == "accents stripped"
 
 
-def test_a_few_foreign_names_do_not_change_the_default(tmp_path: Path) -> None:
+def test_a_few_foreign_names_do_not_change_the_default(tmp_path):
     names = ENGLISH * 10 + "Толстой"
     lost, letters = count_letters(count_characters([names]))
     assert 0 < lost < MAX_LOST * letters
@@ -114,7 +111,7 @@ def test_a_few_foreign_names_do_not_change_the_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cased", [False, True])
 @pytest.mark.parametrize("strip", [False, True])
-def test_the_option_decides(cased: bool, strip: bool, tmp_path: Path) -> None:
+def test_the_option_decides(cased, strip, tmp_path):
     source = write(tmp_path, "a.txt", ENGLISH)
     made = make(tmp_path / "out", source, vocab_size=200, cased=cased, strip_accents=strip)
     flags = made.tokenizer.normalization
@@ -131,12 +128,12 @@ def test_the_option_decides(cased: bool, strip: bool, tmp_path: Path) -> None:
     assert read_tokenizer(tmp_path / "out").normalization == flags
 
 
-def vocabulary(folder: Path) -> Path:
+def vocabulary(folder):
     letters = [*"abcdeéкиान", "नमक", "काम", "мир", "的", "है"]
     return write(folder, "vocab.txt", "\n".join([*SPECIAL_TOKENS, *dict.fromkeys(letters)]) + "\n")
 
 
-def test_an_adopted_vocabulary_keeps_what_its_file_says(tmp_path: Path) -> None:
+def test_an_adopted_vocabulary_keeps_what_its_file_says(tmp_path):
     vocab = vocabulary(tmp_path)
     kept = make(tmp_path / "kept", corpus(tmp_path, "hi"), vocab=vocab, strip_accents=False)
     assert not kept.tokenizer.normalization.strip_accents
@@ -150,7 +147,7 @@ def test_an_adopted_vocabulary_keeps_what_its_file_says(tmp_path: Path) -> None:
         make(tmp_path / "other", corpus(tmp_path, "hi"), vocab=file, strip_accents=True)
 
 
-def test_a_vocabulary_that_loses_letters_gives_one_warning_that_counts_them(tmp_path: Path) -> None:
+def test_a_vocabulary_that_loses_letters_gives_one_warning_that_counts_them(tmp_path):
     hindi = corpus(tmp_path, "hi")
     made = make(tmp_path / "out", hindi, vocab=vocabulary(tmp_path))
     assert made.tokenizer.normalization.strip_accents
@@ -161,8 +158,8 @@ def test_a_vocabulary_that_loses_letters_gives_one_warning_that_counts_them(tmp_
     assert make(tmp_path / "en", english, vocab=vocabulary(tmp_path)).warning is None
 
 
-def test_the_command_prints_whether_accents_are_kept(tmp_path: Path) -> None:
-    def run(*arguments: object) -> str:
+def test_the_command_prints_whether_accents_are_kept(tmp_path):
+    def run(*arguments):
         done = CliRunner().invoke(main, ["tokenizer", *map(str, arguments)])
         assert done.exit_code == 0, done.output
         return done.output
@@ -179,7 +176,7 @@ def test_the_command_prints_whether_accents_are_kept(tmp_path: Path) -> None:
     assert "warning" not in other
 
 
-def test_every_common_character_of_a_large_script_is_in_the_vocabulary(tmp_path: Path) -> None:
+def test_every_common_character_of_a_large_script_is_in_the_vocabulary(tmp_path):
     characters = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
     made = make(tmp_path / "out", write(tmp_path, "zh.txt", characters * 3), vocab_size=5000)
     assert len(set(characters) - set(made.tokenizer.tokens)) <= 2

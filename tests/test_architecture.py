@@ -50,17 +50,17 @@ PAGES = {"report", "view"}
 
 
 @cache
-def tree(path: Path) -> ast.Module:
+def tree(path):
     return ast.parse(path.read_text())
 
 
-def module(path: Path) -> str:
+def module(path):
     """The name under which it is installed."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
     return name if name.startswith("clozeline") else f"clozeline.{name}"
 
 
-def imported(nodes) -> set[str]:
+def imported(nodes):
     """Modules named by the import statements among the nodes."""
     names = set()
     for node in nodes:
@@ -73,21 +73,21 @@ def imported(nodes) -> set[str]:
     return names
 
 
-def everywhere(path: Path) -> set[str]:
+def everywhere(path):
     return imported(ast.walk(tree(path)))
 
 
-def ours(names: set[str]) -> set[str]:
+def ours(names):
     """Those of our modules, without the packages that hold the rooms."""
     known = {module(path) for path in SOURCES}
     return {name for name in names if name in known and room(name)[1]}
 
 
-def roots(names: set[str]) -> set[str]:
+def roots(names):
     return {name.partition(".")[0] for name in names}
 
 
-def room(name: str) -> tuple[str, str]:
+def room(name):
     """ "clozeline.pipeline.sources.mediawiki.dump" -> ("pipeline", "sources")"""
     first, package, here = (*name.split(".")[:3], "", "")[:3]
     return (package, here) if package in ROOMS else (first, package)
@@ -157,7 +157,7 @@ def test_no_two_modules_import_each_other():
     imports = {module(path): ours(everywhere(path)) for path in SOURCES}
     done: set[str] = set()
 
-    def visit(name: str, above: tuple[str, ...]) -> None:
+    def visit(name, above):
         assert name not in above, " -> ".join([*above, name])
         if name not in done:
             for other in imports.get(name, ()):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,19 +15,19 @@ from tests.test_export import output_of, refused
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("average") / "shards"
     return write_data_set(folder, train=(40, 30), validation=(20,))
 
 
 @pytest.fixture(scope="module")
-def run(shards: Path) -> Path:
+def run(shards):
     train(shards, shards.parent / "run")  # checkpoints of steps 4, 8 and 12
     return shards.parent / "run"
 
 
 @pytest.fixture(scope="module")
-def averaged(run: Path, shards: Path) -> Path:
+def averaged(run, shards):
     out = run.parent / "averaged"
     said = output_of("average", run, "--last", 2, "--evaluate", shards, "--out", out)
     assert said.startswith("20 held-out examples\n")
@@ -36,7 +35,7 @@ def averaged(run: Path, shards: Path) -> Path:
     return out
 
 
-def test_each_weight_is_the_mean(run: Path, averaged: Path) -> None:
+def test_each_weight_is_the_mean(run, averaged):
     (checkpoint,) = list_checkpoints(averaged)
     assert checkpoint.name == "step-00000012"
     found = load_weights(checkpoint)
@@ -51,7 +50,7 @@ def test_each_weight_is_the_mean(run: Path, averaged: Path) -> None:
     assert load_moments(checkpoint) == {}
 
 
-def test_it_records_what_it_is_made_of(run: Path, averaged: Path) -> None:
+def test_it_records_what_it_is_made_of(run, averaged):
     config = read_run(averaged)
     recorded = [
         json.loads((folder / "state.json").read_text())["files"]["model.safetensors"]
@@ -63,7 +62,7 @@ def test_it_records_what_it_is_made_of(run: Path, averaged: Path) -> None:
     assert heldout["examples"] == 20
 
 
-def test_every_later_command_takes_it(averaged: Path, shards: Path, tmp_path: Path) -> None:
+def test_every_later_command_takes_it(averaged, shards, tmp_path):
     assert "20 held-out examples" in output_of("evaluate", averaged, shards)
     assert "cat" in output_of("fill", averaged, "the [MASK] cat")
     output_of("export", averaged, "--out", tmp_path / "hf")
@@ -75,9 +74,7 @@ def test_every_later_command_takes_it(averaged: Path, shards: Path, tmp_path: Pa
     )
 
 
-def test_a_run_starts_from_it_and_does_not_continue_it(
-    averaged: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_a_run_starts_from_it_and_does_not_continue_it(averaged, shards, tmp_path):
     said = refused("pretrain", shards, "--out", averaged, "--resume", "--max-steps", 20)
     assert "is an average of checkpoints" in said
     assert "--start-from" in said
@@ -85,7 +82,7 @@ def test_a_run_starts_from_it_and_does_not_continue_it(
     assert read_run(tmp_path / "more").started_from is not None
 
 
-def test_a_kept_average_can_still_be_evaluated(run: Path, averaged: Path, shards: Path) -> None:
+def test_a_kept_average_can_still_be_evaluated(run, averaged, shards):
     out = run.parent / "not-evaluated"
     line = ("average", run, "--last", 2, "--out", out)
     output_of(*line)
@@ -97,9 +94,7 @@ def test_a_kept_average_can_still_be_evaluated(run: Path, averaged: Path, shards
         assert (out / name).read_text() == (averaged / name).read_text()
 
 
-def test_the_same_average_is_kept_and_other_folders_are_refused(
-    run: Path, averaged: Path, shards: Path
-) -> None:
+def test_the_same_average_is_kept_and_other_folders_are_refused(run, averaged, shards):
     before = {path: path.stat().st_mtime_ns for path in averaged.rglob("*") if path.is_file()}
     assert output_of("average", run, "--last", 2, "--out", averaged).startswith("already complete")
     assert before == {
@@ -110,7 +105,7 @@ def test_the_same_average_is_kept_and_other_folders_are_refused(
     assert "not empty and not a run" in refused("average", run, "--last", 2, "--out", shards)
 
 
-def test_what_cannot_be_averaged_is_refused(run: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_averaged_is_refused(run, tmp_path):
     out = tmp_path / "out"
     said = refused("average", run, "--last", 4, "--out", out)
     assert "has 3 checkpoints (step 4, 8, 12), not 4; give --last 3 at most" in said

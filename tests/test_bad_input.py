@@ -12,14 +12,13 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
-from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
@@ -28,7 +27,7 @@ GOOD = "A line that is long enough to be a paragraph. It has two sentences."
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """good.parquet and a tokenizer that fits it."""
     folder = tmp_path_factory.mktemp("bad_input")
     texts = articles(60)
@@ -38,17 +37,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def finished(folder: Path) -> Path:
+def finished(folder):
     """A data set to copy and to break."""
     build(folder / "good.parquet", folder / "finished", "--num-shards=2")
     return folder / "finished"
 
 
-def run(*arguments: object) -> Result:
+def run(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def refused(*arguments: object, exit_code: int = 2) -> str:
+def refused(*arguments, exit_code=2):
     """The one line of a command that gives up."""
     result = run(*arguments)
     assert result.exit_code == exit_code, (result.output, result.exception)
@@ -59,12 +58,12 @@ def refused(*arguments: object, exit_code: int = 2) -> str:
     return lines[0].removeprefix("Error: ")
 
 
-def shards_line(source: Path, out: Path, *options: object) -> list[object]:
+def shards_line(source, out, *options):
     tokenizer = ("--tokenizer", Path(source).parent / "tokenizer")
     return ["shards", source, *tokenizer, "--out", out, "--workers=1", *options]
 
 
-def build(source: Path, out: Path, *options: object) -> tuple[Manifest, str]:
+def build(source, out, *options):
     """The data set of one source, and what was said of it on standard error."""
     result = run(*shards_line(source, out, *options))
     assert result.exit_code == 0, (result.output, result.exception)
@@ -73,18 +72,18 @@ def build(source: Path, out: Path, *options: object) -> tuple[Manifest, str]:
     return read_manifest(out), "".join(said)
 
 
-def rejected(out: Path) -> list[dict[str, str]]:
+def rejected(out):
     return [json.loads(line) for line in (out / REJECTED).read_text().splitlines()]
 
 
-def leftovers(out: Path) -> list[str]:
+def leftovers(out):
     """Files that look like a result, or like the half of one."""
     wanted = (MANIFEST, ".partial", ".tar", ".arrow")
     files = [path.name for path in out.rglob("*") if path.name.endswith(wanted)]
     return [name for name in files if not name.endswith(".tokens")]
 
 
-def dump(texts: list[str]) -> bytes:
+def dump(texts):
     """A MediaWiki dump of so many pages."""
     pages = [
         f"<page><title>Page {number}</title><ns>0</ns><id>{number}</id>"
@@ -99,23 +98,17 @@ def dump(texts: list[str]) -> bytes:
 BAD_SOURCES = {
     "missing.txt": (None, "no such file"),
     "*.nothing": (None, "matches no file"),
-    "table.csv": (
-        b"a,b\n1,2\n",
-        "no column 'text'; its columns are a, b; choose with --text",
-    ),
+    "table.csv": (b"a,b\n1,2\n", "no column 'text'; its columns are a, b; choose with --text"),
     "picture": (b"\x89PNG\r\n\x1a\n\0\0", "unknown format"),
     "cut.parquet": (b"PAR1 and no more", "is not a readable Parquet file"),
     "empty.txt": (b"", "nothing to read"),
-    "blank.txt": (
-        b" \n\n\t\n \n",
-        "could be built from the sources (documents read: 0; ",
-    ),
+    "blank.txt": (b" \n\n\t\n \n", "could be built from the sources (documents read: 0; "),
     "short.txt": (b"One.\n\nTwo.\n", "short_document 2"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_SOURCES)
-def test_a_source_without_text_is_named(name: str, folder: Path, tmp_path: Path) -> None:
+def test_a_source_without_text_is_named(name, folder, tmp_path):
     data, message = BAD_SOURCES[name]
     if data is not None:
         (folder / name).write_bytes(data)
@@ -125,7 +118,7 @@ def test_a_source_without_text_is_named(name: str, folder: Path, tmp_path: Path)
     assert not (tmp_path / "out" / MANIFEST).exists()
 
 
-def test_an_error_in_a_worker_process_is_the_same_line(folder: Path, tmp_path: Path) -> None:
+def test_an_error_in_a_worker_process_is_the_same_line(folder, tmp_path):
     data = bytearray((folder / "good.parquet").read_bytes())
     column = pq.ParquetFile(folder / "good.parquet").metadata.row_group(1).column(0)
     data[column.data_page_offset : column.data_page_offset + 200] = b"\xff" * 200
@@ -139,9 +132,7 @@ def test_an_error_in_a_worker_process_is_the_same_line(folder: Path, tmp_path: P
     assert leftovers(tmp_path) == []
 
 
-def test_too_many_rejected_documents_fail_the_job_and_are_listed(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_too_many_rejected_documents_fail_the_job_and_are_listed(folder, tmp_path):
     lines = [json.dumps({"text": f"{GOOD} Number {number}."}) for number in range(45)]
     lines[::9] = ['{"text": 5}'] * 5
     (folder / "mixed.jsonl").write_text("\n".join(lines))
@@ -160,9 +151,7 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(
 
 
 @pytest.mark.parametrize("ending", ["bz2", "xz"])
-def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(
-    ending: str, folder: Path, tmp_path: Path
-) -> None:
+def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(ending, folder, tmp_path):
     whole = dump(articles(250))
     packed = bz2.compress(whole, compresslevel=1) if ending == "bz2" else lzma.compress(whole)
     source = folder / f"cut.xml.{ending}"
@@ -183,7 +172,7 @@ def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(
     assert only["reason"].startswith(f"truncated or corrupt {ending}")
 
 
-def test_invalid_utf8_and_nul_are_repaired_and_counted(folder: Path, tmp_path: Path) -> None:
+def test_invalid_utf8_and_nul_are_repaired_and_counted(folder, tmp_path):
     documents = [f"{GOOD} Number {number}.".encode() for number in range(30)]
     documents[3] += b" Latin-1: caf\xe9."
     documents[7] = documents[7].replace(b"line", b"li\0ne")
@@ -196,7 +185,7 @@ def test_invalid_utf8_and_nul_are_repaired_and_counted(folder: Path, tmp_path: P
     assert [line.startswith(changed) for line in said.splitlines()] == [True, True]
 
 
-def write_long_document(path: Path, size: int) -> None:
+def write_long_document(path, size):
     """Two documents; the first is one line of about so many bytes."""
     paragraphs = [text.replace("\n", " ") for text in articles(200)]
     mixed = random.Random(1).choices(paragraphs, k=size // 1567)
@@ -204,7 +193,7 @@ def write_long_document(path: Path, size: int) -> None:
     path.write_text("".join(json.dumps(document) + "\n" for document in documents))
 
 
-def test_a_document_of_megabytes_on_one_line_works(folder: Path, tmp_path: Path) -> None:
+def test_a_document_of_megabytes_on_one_line_works(folder, tmp_path):
     write_long_document(folder / "long.jsonl", 2_000_000)
     manifest, _ = build(folder / "long.jsonl", tmp_path / "out")
     assert manifest.counts["documents"] == 2
@@ -212,7 +201,7 @@ def test_a_document_of_megabytes_on_one_line_works(folder: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Path) -> None:
+def test_a_document_of_50_megabytes_on_one_line_works(folder, tmp_path):
     write_long_document(folder / "huge.jsonl", 50_000_000)
     done = clozeline(*shards_line(folder / "huge.jsonl", tmp_path / "out"))
     assert done.returncode == 0, done.stderr
@@ -225,7 +214,7 @@ def test_a_document_of_50_megabytes_on_one_line_works(folder: Path, tmp_path: Pa
 # --- options --------------------------------------------------------------------------------------
 
 
-def test_what_beam_refuses_is_one_line(folder: Path, tmp_path: Path) -> None:
+def test_what_beam_refuses_is_one_line(folder, tmp_path):
     """In a process of its own, for Beam writes to the terminal itself and leaves."""
     out = tmp_path / "out"
     line = shards_line(folder / "good.parquet", out)
@@ -242,13 +231,13 @@ def test_what_beam_refuses_is_one_line(folder: Path, tmp_path: Path) -> None:
 # --- tokenizers -----------------------------------------------------------------------------------
 
 
-def bpe(path: Path) -> None:
+def bpe(path):
     """A tokenizer.json of another kind."""
     model = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
     path.write_text(json.dumps({"model": model, "added_tokens": []}))
 
 
-def no_mask(path: Path) -> None:
+def no_mask(path):
     tokens = [token for token in SPECIAL_TOKENS if token != "[MASK]"]
     path.write_text("\n".join([*tokens, "the", "cat"]))
 
@@ -260,9 +249,7 @@ def no_mask(path: Path) -> None:
         ("bpe.json", bpe, "lacks [PAD], [UNK], [CLS], [SEP], [MASK]; only tokenizers with BERT's"),
     ],
 )
-def test_a_vocabulary_that_is_not_berts_is_refused(
-    name: str, write: Callable[[Path], None], message: str, folder: Path, tmp_path: Path
-) -> None:
+def test_a_vocabulary_that_is_not_berts_is_refused(name, write, message, folder, tmp_path):
     few = write_parquet(tmp_path / "few.parquet", articles(3))  # Punkt's, where nltk has none
     write(tmp_path / name)
     line = refused("tokenizer", few, "--vocab", tmp_path / name, "--out", tmp_path / "out")
@@ -271,7 +258,7 @@ def test_a_vocabulary_that_is_not_berts_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder: Path, tmp_path: Path) -> None:
+def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder, tmp_path):
     (tmp_path / "blank.txt").write_text(" \n\n")
     (tmp_path / "file").write_text("x")
     learn = ("tokenizer", folder / "good.parquet", "--vocab-size=200", "--out")
@@ -284,7 +271,7 @@ def test_a_tokenizer_needs_text_and_a_folder_of_its_own(folder: Path, tmp_path: 
 # --- folders --------------------------------------------------------------------------------------
 
 
-def test_folders_that_are_files_are_named(folder: Path, tmp_path: Path) -> None:
+def test_folders_that_are_files_are_named(folder, tmp_path):
     (tmp_path / "file").write_text("mine")
     good, file = folder / "good.parquet", tmp_path / "file"
     assert refused(*shards_line(good, file)) == f"{file} is a file; give --out a folder."
@@ -295,7 +282,7 @@ def test_folders_that_are_files_are_named(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_named(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_may_not_be_written_is_named(folder, tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     closed = tmp_path / "closed" / "out"
     assert str(closed) in refused(*shards_line(folder / "good.parquet", closed))
@@ -303,7 +290,7 @@ def test_a_folder_that_may_not_be_written_is_named(folder: Path, tmp_path: Path)
     assert str(tmp_path / "closed") in refused(*learn)
 
 
-def test_a_folder_without_a_manifest_is_no_data_set(finished: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_no_data_set(finished, tmp_path):
     shutil.copytree(finished, tmp_path / "out")
     (tmp_path / "out" / MANIFEST).unlink()
     for command in ("verify", "inspect"):
@@ -316,14 +303,14 @@ def test_a_folder_without_a_manifest_is_no_data_set(finished: Path, tmp_path: Pa
     assert "manifest.json cannot be read" in refused("verify", tmp_path / "out")
 
 
-def flip(path: Path) -> None:
+def flip(path):
     """Change one bit, in the middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def test_verify_names_the_shard_that_is_not_what_it_was(finished: Path, tmp_path: Path) -> None:
+def test_verify_names_the_shard_that_is_not_what_it_was(finished, tmp_path):
     out = shutil.copytree(finished, tmp_path / "out")
     assert run("verify", out).exit_code == 0
     flip(out / "train-00001-of-00002.arrow")
@@ -346,9 +333,7 @@ runpy.run_module("clozeline", run_name="__main__")
 
 
 @pytest.mark.parametrize(("most", "step"), [(20_000, "TokenizeBlock"), (100_000, "BuildShard")])
-def test_where_no_more_can_be_written_nothing_is_half_written(
-    most: int, step: str, folder: Path, tmp_path: Path
-) -> None:
+def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder, tmp_path):
     """A limit on the size of files stands for the full disk: a write fails in its middle."""
     out = tmp_path / "out"
     line = shards_line(folder / "good.parquet", out, "--num-shards=1", "--block-bytes=20000")
@@ -386,9 +371,7 @@ def test_where_no_more_can_be_written_nothing_is_half_written(
         ("finetune", "--weight-decay=-1", "--weight-decay is -1.0; it must be 0 or more."),
     ],
 )
-def test_impossible_numbers_are_one_line(
-    command: str, option: str, message: str, tmp_path: Path
-) -> None:
+def test_impossible_numbers_are_one_line(command, option, message, tmp_path):
     arguments = {
         "shards": ("shards", tmp_path, "--tokenizer", tmp_path, "--out", tmp_path / "out"),
         "pretrain": ("pretrain", tmp_path, "--out", tmp_path / "out"),

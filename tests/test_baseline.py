@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,17 +19,17 @@ GOOD, BAD = "the food was good", "the food was bad"
 WORDS = ["the", "food", "was", "good", "bad", "not", "at", "all"]
 
 
-def write(path: Path, texts: list[str], labels: list[str], pairs: list[str] | None = None) -> str:
+def write(path, texts, labels, pairs=None):
     columns = {"text": texts, "label": labels} | ({"more": pairs} if pairs else {})
     pq.write_table(pa.table(columns), path)
     return str(path)
 
 
-def rows(texts: list[str], labels: list[str]) -> Labelled:
+def rows(texts, labels):
     return Labelled(Texts(texts), labels, "somewhere")
 
 
-def test_a_telling_word_is_learned(tmp_path: Path) -> None:
+def test_a_telling_word_is_learned(tmp_path):
     source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "-"] * 20)
     scores = baseline(source, source)
     assert scores.names == ("+", "-")
@@ -38,23 +37,23 @@ def test_a_telling_word_is_learned(tmp_path: Path) -> None:
     assert scores.examples == 40
 
 
-def test_two_words_in_a_row_tell_more_than_each() -> None:
+def test_two_words_in_a_row_tell_more_than_each():
     texts = ["not good but bad", "not bad but good"] * 20
     assert bag_of_words(*[rows(texts, ["-", "+"] * 20)] * 2, ("-", "+")).accuracy == 1.0
 
 
-def test_labels_that_follow_no_word_are_not_learned() -> None:
+def test_labels_that_follow_no_word_are_not_learned():
     train = rows([GOOD, BAD] * 20, ["+", "+", "-", "-"] * 10)
     assert bag_of_words(train, train, ("-", "+")).accuracy == 0.5
 
 
-def test_words_beyond_the_cut_are_not_read(tmp_path: Path) -> None:
+def test_words_beyond_the_cut_are_not_read(tmp_path):
     source = write(tmp_path / "x.parquet", [GOOD, BAD] * 20, ["+", "-"] * 20)
     assert baseline(source, source, max_tokens=4).accuracy == 1.0
     assert baseline(source, source, max_tokens=3).accuracy == 0.5
 
 
-def test_with_a_tokenizer_the_cut_is_that_of_a_classifier(tmp_path: Path) -> None:
+def test_with_a_tokenizer_the_cut_is_that_of_a_classifier(tmp_path):
     normalization = Normalization(strip_accents=True, lowercase=True)
     Tokenizer([*SPECIAL_TOKENS, *WORDS], normalization).save(tmp_path / "tokenizer")
     texts = [f"{text} at all" for text in ("the the the " + GOOD, "the the the " + BAD)] * 20
@@ -64,7 +63,7 @@ def test_with_a_tokenizer_the_cut_is_that_of_a_classifier(tmp_path: Path) -> Non
     assert baseline(source, source, max_tokens=8, tokenizer=folder).accuracy == 0.5
 
 
-def test_both_texts_of_a_pair_are_read(tmp_path: Path) -> None:
+def test_both_texts_of_a_pair_are_read(tmp_path):
     labels = ["+", "-"] * 20
     source = write(tmp_path / "x.parquet", ["the food"] * 40, labels, pairs=[GOOD, BAD] * 20)
     assert baseline(source, source).accuracy == 0.5
@@ -72,21 +71,19 @@ def test_both_texts_of_a_pair_are_read(tmp_path: Path) -> None:
     assert baseline(source, source, text_pair="more", max_tokens=5).accuracy == 0.5
 
 
-def test_rows_without_words_are_an_error_that_says_so() -> None:
+def test_rows_without_words_are_an_error_that_says_so():
     train = rows(["", "!"], ["a", "b"])
     with pytest.raises(InputError, match="somewhere: no row has a word"):
         bag_of_words(train, train, ("a", "b"))
 
 
-def test_rows_of_one_class_are_an_error_that_says_so() -> None:
+def test_rows_of_one_class_are_an_error_that_says_so():
     train = rows([GOOD, BAD], ["a", "a"])
     with pytest.raises(InputError, match="all have the same class"):
         bag_of_words(train, train, ("a", "b"))
 
 
-def test_without_scikit_learn_the_message_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_scikit_learn_the_message_says_how_to_get_it(monkeypatch):
     for name in ("sklearn", "sklearn.feature_extraction.text", "sklearn.linear_model"):
         monkeypatch.setitem(sys.modules, name, None)
     assert not has_sklearn()
@@ -97,7 +94,7 @@ def test_without_scikit_learn_the_message_says_how_to_get_it(
 
 @pytest.mark.slow
 @pytest.mark.skipif("CLOZELINE_DATA" not in os.environ, reason="CLOZELINE_DATA is not set")
-def test_amazon_reviews_reach_the_known_accuracy() -> None:
+def test_amazon_reviews_reach_the_known_accuracy():
     data = os.environ["CLOZELINE_DATA"] + "/amazon_polarity"
     scores = baseline(
         f"{data}/train-*.parquet",

@@ -2,7 +2,6 @@
 
 import socket
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,7 @@ DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 
 
 @pytest.fixture
-def nobody() -> Iterator[str]:
+def nobody():
     """An address that is taken and where nobody listens."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -66,8 +65,7 @@ def test_a_cluster_that_does_not_answer_is_named(runner, option, address, nobody
 
 
 @pytest.mark.parametrize(
-    "beam_args",
-    [["--runner=FlinkRunner"], ["--runner=SparkRunner", "--spark_master_url=local[4]"]],
+    "beam_args", [["--runner=FlinkRunner"], ["--runner=SparkRunner", "--spark_master_url=local[4]"]]
 )
 def test_a_cluster_inside_the_job_server_is_not_asked(beam_args):
     make_pipeline(beam_args)
@@ -93,7 +91,7 @@ class SlowClient:
 
 
 @pytest.fixture
-def client(monkeypatch) -> SlowClient:
+def client(monkeypatch):
     """The default client of a `distributed` that is imported."""
     client = SlowClient()
     module = SimpleNamespace(default_client=lambda: client)

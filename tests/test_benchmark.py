@@ -38,7 +38,7 @@ def one_thread():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
+def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run") / "run"
     return write_small_run(folder, BertForPretraining(MODEL, seed=1), TOKENIZER, max_seq_length=24)
 
@@ -52,7 +52,7 @@ def sentences(rows, seed):
     return [" ".join(row) for row in words], levels
 
 
-def write_glue(folder: Path) -> Path:
+def write_glue(folder):
     """CoLA: is it "some" or "many"?  STS-B: how much of it is there in both texts?"""
     for name, rows, seed in (("train", 150, 1), ("dev", 100, 2)):
         texts, levels = sentences(rows, seed)
@@ -68,7 +68,7 @@ def write_glue(folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def glue(tmp_path_factory) -> Path:
+def glue(tmp_path_factory):
     return write_glue(tmp_path_factory.mktemp("glue"))
 
 

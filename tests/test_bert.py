@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from clozeline.model.bert import BertEncoder, initialize
 from clozeline.model.config import preset
@@ -17,7 +16,7 @@ NANO = preset("nano", **SMALL)
 KINDS = pytest.mark.parametrize("name", ["bert-tiny", "nano", "bert-pytorch-base", "modern-nano"])
 
 
-def assert_close(found: Tensor, wanted: Tensor) -> None:
+def assert_close(found, wanted):
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from clozeline.train.cli import main
 from clozeline.train.finetuning.hyperparameters import HeldOut, Selection
 from clozeline.train.finetuning.label_efficiency import label_efficiency_table
 from clozeline.train.finetuning.report import FinetuneReport, Mistake
-from clozeline.train.finetuning.results import ModelKey, ModelResult, Start
+from clozeline.train.finetuning.results import ModelKey, ModelResult
 from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
@@ -41,7 +40,7 @@ SELECTION = Selection(
 )
 
 
-def result(start: Start, examples: int, seed: int, right: int) -> ModelResult:
+def result(start, examples, seed, right):
     """So many of 100 test rows are right, and one fewer of another test set."""
     return ModelResult(
         key=ModelKey(start=start, examples=examples, seed=seed),
@@ -51,7 +50,7 @@ def result(start: Start, examples: int, seed: int, right: int) -> ModelResult:
     )
 
 
-def report(sizes: tuple[int, ...] = (100, 1000)) -> FinetuneReport:
+def report(sizes=(100, 1000)):
     results = [
         *(result("bag_of_words", n, 0, 70) for n in sizes),
         *(result("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
@@ -72,7 +71,7 @@ def report(sizes: tuple[int, ...] = (100, 1000)) -> FinetuneReport:
     )
 
 
-def write_folder(folder: Path, found: FinetuneReport) -> Path:
+def write_folder(folder, found):
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(found.to_dict()))
     (folder / PREDICTIONS).write_text(PREDICTED.csv())
@@ -82,7 +81,7 @@ def write_folder(folder: Path, found: FinetuneReport) -> Path:
     return folder
 
 
-def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all() -> None:
+def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all():
     found = report()
     assert found.finetuned.scores.accuracy == 0.84
     assert found.rows == 1000
@@ -100,7 +99,7 @@ def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all() -> None:
     assert point.mean("imdb") == pytest.approx(0.81)
 
 
-def test_the_report_survives_json() -> None:
+def test_the_report_survives_json():
     found = report()
     again = FinetuneReport.from_dict(json.loads(json.dumps(found.to_dict())))
     assert not again.is_new
@@ -108,7 +107,7 @@ def test_the_report_survives_json() -> None:
     assert again.lines() == found.lines()
 
 
-def test_the_table_has_mean_and_deviation_in_percent() -> None:
+def test_the_table_has_mean_and_deviation_in_percent():
     assert label_efficiency_table(report().points()) == [
         "",
         "accuracy, %",
@@ -124,7 +123,7 @@ def test_the_table_has_mean_and_deviation_in_percent() -> None:
     assert label_efficiency_table(report((1000,)).points()) == []
 
 
-def test_the_lines_say_what_was_chosen_and_measured() -> None:
+def test_the_lines_say_what_was_chosen_and_measured():
     lines = report().lines()
     for expected in (
         "          fine-tuned  accuracy 0.8200 ± 0.0283 (2 seeds), 0.8100 on imdb",
@@ -137,7 +136,7 @@ def test_the_lines_say_what_was_chosen_and_measured() -> None:
         assert expected in lines
 
 
-def test_figures_are_equal_for_equal_points() -> None:
+def test_figures_are_equal_for_equal_points():
     one, two = report().figures(), report().figures()
     assert one == two
     assert sorted(one) == ["label_efficiency.png", "label_efficiency.svg"]
@@ -145,12 +144,12 @@ def test_figures_are_equal_for_equal_points() -> None:
     assert report((1000,)).figures() == {}  # there is no curve
 
 
-def page_of(folder: Path) -> str:
+def page_of(folder):
     make_site([folder]).export(folder.parent / "page.html")
     return (folder.parent / "page.html").read_text()
 
 
-def test_the_page_has_every_section_and_escapes_texts(tmp_path: Path) -> None:
+def test_the_page_has_every_section_and_escapes_texts(tmp_path):
     folder = write_folder(tmp_path / "c", report())
     html = page_of(folder)
     assert re.findall(r"<h2[^>]*>([^<]+)</h2>", html) == [
@@ -162,13 +161,13 @@ def test_the_page_has_every_section_and_escapes_texts(tmp_path: Path) -> None:
     assert html.count("<svg") == 6  # two test sets, calibration, thresholds
 
 
-def test_a_single_size_has_no_curve(tmp_path: Path) -> None:
+def test_a_single_size_has_no_curve(tmp_path):
     html = page_of(write_folder(tmp_path / "c", report((1000,))))
     assert "Label efficiency" not in html
     assert html.count("<svg") == 4
 
 
-def test_the_command_reports_on_a_classifier(tmp_path: Path) -> None:
+def test_the_command_reports_on_a_classifier(tmp_path):
     folder = write_folder(tmp_path / "c", report())
     done = CliRunner().invoke(main, ["report", str(folder)])
     assert (done.exit_code, done.stdout) == (0, f"{folder / 'report.html'}\n")

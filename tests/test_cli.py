@@ -4,7 +4,6 @@ import importlib.metadata
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -63,13 +62,13 @@ print(sorted(set({HEAVY}) & set(sys.modules)))
 """
 
 
-def test_help_lists_the_commands_in_data_flow_order() -> None:
+def test_help_lists_the_commands_in_data_flow_order():
     result = CliRunner().invoke(main, ["--help"], prog_name="clozeline", terminal_width=80)
     assert result.output == HELP
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help(name: str) -> None:
+def test_every_command_has_help(name):
     result = CliRunner().invoke(main, [name, "--help"], prog_name="clozeline")
     assert result.exit_code == 0
     assert result.output.startswith(f"Usage: clozeline {name} ")
@@ -78,7 +77,7 @@ def test_every_command_has_help(name: str) -> None:
     assert CliRunner().invoke(main, [name, "-h"], prog_name="clozeline").output == result.output
 
 
-def test_every_option_has_a_help_text() -> None:
+def test_every_option_has_a_help_text():
     undocumented = [
         f"{name} {option.opts[0]}"
         for name, command in main.commands.items()
@@ -88,19 +87,19 @@ def test_every_option_has_a_help_text() -> None:
     assert undocumented == []
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy():
     done = subprocess.run(
         [sys.executable, "-c", ASK_ALL_FOR_HELP], cwd=ROOT, capture_output=True, text=True
     )
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_the_version_is_the_packages() -> None:
+def test_the_version_is_the_packages():
     done = clozeline("--version")
     assert done.stdout == f"clozeline {importlib.metadata.version('clozeline')}\n"
 
 
-def test_options_after_two_dashes_go_to_beam_and_only_to_beam(tmp_path: Path) -> None:
+def test_options_after_two_dashes_go_to_beam_and_only_to_beam(tmp_path):
     texts = articles(40)
     source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
@@ -117,7 +116,7 @@ def test_options_after_two_dashes_go_to_beam_and_only_to_beam(tmp_path: Path) ->
     assert "neither Beam nor the runner knows --seed=2 --pairs=none;" in result.output
 
 
-def test_a_job_prints_one_line_and_its_progress_to_standard_error(tmp_path: Path) -> None:
+def test_a_job_prints_one_line_and_its_progress_to_standard_error(tmp_path):
     texts = articles(40)
     source, out = write_parquet(tmp_path / "a.parquet", texts), tmp_path / "out"
     tokenizer = write_tokenizer(tmp_path / "tokenizer", texts)
@@ -131,7 +130,7 @@ def test_a_job_prints_one_line_and_its_progress_to_standard_error(tmp_path: Path
     assert "INFO" not in done.stderr  # Beam's log goes to job.log
 
 
-def test_a_user_error_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_user_error_is_one_line_and_exit_code_2(tmp_path):
     for line in (
         ("shards", "no.txt", "--tokenizer", tmp_path, "--out", tmp_path / "out"),
         ("verify", tmp_path / "nothing"),

@@ -12,7 +12,7 @@ from clozeline.train.cli import main
 from tests.support.small_jobs import ROOT
 
 
-def completed(*words: str) -> list[str]:
+def completed(*words):
     """What bash is offered for the last word, as "type,value"."""
     bash = BashComplete(main, {}, "clozeline", "_CLOZELINE_COMPLETE")
     *args, incomplete = words

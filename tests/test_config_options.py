@@ -43,7 +43,7 @@ class Meal:
     pot: Literal["iron", "clay"] | None = option(None, "Kind of pot.", group="Meal")
     for_: str | None = option(None, "Occasion.", group="Meal")
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if self.guests < 1:
             raise ValueError(f"guests is {self.guests}; invite at least one.")
 

@@ -3,33 +3,26 @@
 import hashlib
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
 from tests.support.small_data import write_data_set
-from tests.support.small_training import (
-    assert_same_run,
-    command_line,
-    go_back,
-    numbers,
-    weights,
-)
+from tests.support.small_training import assert_same_run, command_line, go_back, numbers, weights
 from tests.test_export import output_of, refused
 
 PEAK = 2e-3
 
 
 @pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shards(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cool") / "shards"
     return write_data_set(folder, train=(60, 50), validation=(16,))
 
 
 @pytest.fixture(scope="module")
-def run(shards: Path) -> Path:
+def run(shards):
     """A constant learning rate for 14 steps; checkpoints of steps 4, 8, 12 and 14."""
     out = shards.parent / "run"
     line = {"schedule": "constant", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 14}
@@ -38,7 +31,7 @@ def run(shards: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(shards: Path) -> Path:
+def whole(shards):
     """A `wsd` run whose learning rate falls in steps 13 to 16."""
     out = shards.parent / "whole"
     line = {"schedule": "wsd", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
@@ -46,14 +39,14 @@ def whole(shards: Path) -> Path:
     return out
 
 
-def cool_line(shards: Path, out: Path, run: Path, step: int, *options: object) -> list[str]:
+def cool_line(shards, out, run, step, *options):
     line = ["pretrain", shards, "--out", out, "--cool-down-from", f"{run}@{step}"]
     every = ["--log-every", 1, "--save-every", 2, "--eval-every", 0, "--keep", 9]
     return [str(word) for word in (*line, *every, *options)]
 
 
 @pytest.fixture(scope="module")
-def cooled(run: Path, shards: Path) -> Path:
+def cooled(run, shards):
     out = shards.parent / "cooled"
     before = digests(run)
     said = output_of(*cool_line(shards, out, run, 12, "--max-steps", 16))
@@ -62,7 +55,7 @@ def cooled(run: Path, shards: Path) -> Path:
     return out
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder):
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -70,13 +63,13 @@ def digests(folder: Path) -> dict[str, str]:
     }
 
 
-def test_the_learning_rate_falls_from_the_next_step_to_the_last(cooled: Path) -> None:
+def test_the_learning_rate_falls_from_the_next_step_to_the_last(cooled):
     rates = {line["step"]: line["learning_rate"] for line in numbers(cooled) if "mlm_loss" in line}
     assert list(rates) == [13, 14, 15, 16]
     assert list(rates.values()) == pytest.approx([PEAK * x for x in (0.875, 0.625, 0.375, 0.125)])
 
 
-def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled: Path, whole: Path) -> None:
+def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled, whole):
     """Weights, moments, dropout, the examples (by their digest) and every logged number."""
     assert weights(cooled) == weights(whole)
     last = [line for line in numbers(whole) if line["step"] > 12]
@@ -87,9 +80,7 @@ def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled: Path, whole: Path) -> No
             assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
-def test_it_resumes_with_and_without_the_option(
-    cooled: Path, run: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     line = cool_line(shards, tmp_path / "again", run, 12, "--max-steps", 16, "--resume")
     go_back(shutil.copytree(cooled, tmp_path / "again"), 14)
     output_of(*line)
@@ -102,7 +93,7 @@ def test_it_resumes_with_and_without_the_option(
     assert_same_run(tmp_path / "again", cooled)
 
 
-def test_it_records_where_it_is_from(cooled: Path, run: Path) -> None:
+def test_it_records_where_it_is_from(cooled, run):
     config = read_run(cooled)
     assert config.started_from == weights_digest(list_checkpoints(run)[2])
     training = config.training
@@ -111,9 +102,7 @@ def test_it_records_where_it_is_from(cooled: Path, run: Path) -> None:
     assert recorded["cool_down_from"] == f"{run}@12"
 
 
-def test_without_a_number_of_steps_it_adds_a_quarter(
-    run: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_without_a_number_of_steps_it_adds_a_quarter(run, shards, tmp_path):
     said = output_of(*cool_line(shards, tmp_path / "out", run, 8, "--print-recipe"))
     assert "--max-steps 10 " in said
     assert "--learning-rate 0.002 " in said
@@ -121,19 +110,15 @@ def test_without_a_number_of_steps_it_adds_a_quarter(
     assert not (tmp_path / "out").exists()
 
 
-def test_from_a_falling_learning_rate_it_starts_there(
-    whole: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_from_a_falling_learning_rate_it_starts_there(whole, shards, tmp_path):
     said = output_of(*cool_line(shards, tmp_path / "out", whole, 14, "--print-recipe"))
     assert f"--learning-rate {0.625 * PEAK:g} " in said
 
 
-def test_what_cannot_be_cooled_down_is_refused_in_one_line(
-    run: Path, shards: Path, tmp_path: Path
-) -> None:
+def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path):
     out = tmp_path / "out"
 
-    def said(step: int, *options: object, data: Path = shards, of: Path = run) -> str:
+    def said(step, *options, data=shards, of=run):
         return refused(*cool_line(data, out, of, step, *options))
 
     assert "has no checkpoint of step 9; it has: 4, 8, 12, 14" in said(9)
@@ -152,7 +137,7 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("option", ["--for=1m", "--batch-ramp=0.1", "--start-from=a", "--init=a"])
-def test_options_that_do_not_go_with_it(option: str, tmp_path: Path) -> None:
+def test_options_that_do_not_go_with_it(option, tmp_path):
     line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path / "run", 12, option)
     name = option.partition("=")[0]
     assert f"{name} does not go with --cool-down-from" in output_of(*line, code=2)
@@ -161,7 +146,7 @@ def test_options_that_do_not_go_with_it(option: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["run", "run@", "@12", "run@0", "run@-4", "run@1.5", "run@" + "9" * 5000]
 )
-def test_a_run_and_a_step_have_to_be_given(text: str, tmp_path: Path) -> None:
+def test_a_run_and_a_step_have_to_be_given(text, tmp_path):
     line = cool_line(tmp_path / "shards", tmp_path / "out", tmp_path, 1)
     line[line.index("--cool-down-from") + 1] = text
     assert f"{text!r} is not RUN@STEP" in refused(*line)

@@ -8,8 +8,6 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -30,18 +28,18 @@ print(json.dumps([columns, rows.to_pydict() if "rows" in globals() else None], d
 
 
 @pytest.fixture
-def data_set(small_folder: Path, tmp_path: Path) -> Path:
+def data_set(small_folder, tmp_path):
     """A copy to write into: 57 + 23 rows, one shard without any."""
     return shutil.copytree(small_folder, tmp_path / "data")
 
 
-def head(folder: Path) -> dict[str, Any]:
+def head(folder):
     """The YAML at the top of the card."""
     text = (folder / CARD).read_text()
     return yaml.safe_load(re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)[1])
 
 
-def follow(folder: Path, cache: Path) -> tuple[dict[str, Any], dict[str, list] | None]:
+def follow(folder, cache):
     """The columns of each split, and the rows, that the card's own code gives; no network."""
     code = re.search(r"```python\n(.*?)```", (folder / CARD).read_text(), re.DOTALL)[1]
     code = code.replace("PATH_OR_NAME", str(folder)) + TELL
@@ -58,7 +56,7 @@ def follow(folder: Path, cache: Path) -> tuple[dict[str, Any], dict[str, list] |
     return columns, rows
 
 
-def columns_of(folder: Path, split: str) -> dict[str, list]:
+def columns_of(folder, split):
     """All rows of a split, as our own reader gives them."""
     columns: dict[str, list] = {name: [] for name in example_schema(100, "").names}
     for entry in read_manifest(folder).of_split(split):
@@ -139,7 +137,7 @@ def test_sizes_are_spelled_as_the_hub_spells_them(rows, size):
     assert facts["size_categories"] == [size]
 
 
-def manifest_of(rows: int) -> Manifest:
+def manifest_of(rows):
     digests = {"sha256": "", "rows_sha256": "", "checksum": 0}
     shard = ShardEntry(
         name="train", split="train", rows=rows, bytes=1, length_histogram=[], **digests

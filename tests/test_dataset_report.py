@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from dataclasses import fields, replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,7 +43,7 @@ LOADING = {"src", "href", "xlink:href", "srcset", "data", "action", "poster", "b
 class Parsed(HTMLParser):
     """A page taken apart: tags must be closed in the order in which they were opened."""
 
-    def __init__(self, html: str) -> None:
+    def __init__(self, html):
         super().__init__()
         self.tags: Counter[str] = Counter()
         self.attributes: list[tuple[str, str]] = []
@@ -74,17 +73,17 @@ class Parsed(HTMLParser):
             if self.open[-1] in ("td", "th"):
                 self.rows[-1][-1] += data
 
-    def row(self, head: str) -> list[str]:
+    def row(self, head):
         """The cells beside a first cell, the last of this name."""
         return next(row[1:] for row in reversed(self.rows) if row[0] == head)
 
 
-def page_text(folder: Path) -> str:
+def page_text(folder):
     make_site([folder]).export(folder.parent / "page.html")
     return (folder.parent / "page.html").read_text()
 
 
-def rows_of(folder: Path, split: str | None = None) -> list[tuple]:
+def rows_of(folder, split=None):
     """Every row in plain Python: ids, positions, labels, length of A, kind."""
     found = []
     for entry in read_manifest(folder).shards:
@@ -104,13 +103,13 @@ def rows_of(folder: Path, split: str | None = None) -> list[tuple]:
 
 
 @pytest.fixture(scope="module")
-def html(small_folder: Path) -> str:
+def html(small_folder):
     """The page of 57 + 23 rows, one shard without any."""
     return page_text(small_folder)
 
 
 @pytest.fixture
-def data_set(small_folder: Path, tmp_path: Path) -> Path:
+def data_set(small_folder, tmp_path):
     """A copy to write into."""
     return shutil.copytree(small_folder, tmp_path / "data")
 
@@ -259,7 +258,7 @@ def test_the_times_are_those_of_the_job_or_not_recorded(data_set):
 # --- the page -------------------------------------------------------------------------------------
 
 
-def write_hostile(folder: Path) -> Path:
+def write_hostile(folder):
     normalization = Normalization(lowercase=True, strip_accents=True)
     tokenizer = Tokenizer([*SPECIAL_TOKENS, *HOSTILE], normalization)
     write_data_set(folder, train=(40, 0, 30), tokenizer=tokenizer)
@@ -405,11 +404,11 @@ def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
 # --- the command ----------------------------------------------------------------------------------
 
 
-def run(*arguments: object):
+def run(*arguments):
     return CliRunner().invoke(main, ["report", *map(str, arguments)])
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments):
     """The one line of a command that gives up."""
     result = run(*arguments)
     assert result.exit_code == 2, (result.output, result.exception)

@@ -21,7 +21,7 @@ FIELD = st.text(alphabet="ab,;\t\"'\n é", max_size=9)
 ROWS = st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=9)
 
 
-def write(path: Path, rows: list[tuple[str, str]]) -> str:
+def write(path, rows):
     stream = io.StringIO()
     delimiter = "," if "csv" in path.name else "\t"
     writer = csv.writer(stream, delimiter=delimiter, quoting=csv.QUOTE_ALL)
@@ -31,7 +31,7 @@ def write(path: Path, rows: list[tuple[str, str]]) -> str:
     return str(path)
 
 
-def texts_of(source: str, block_bytes: int, chunk_bytes: int = 20) -> list[str]:
+def texts_of(source, block_bytes, chunk_bytes=20):
     blocks = list_blocks([source], block_bytes=block_bytes)
     chunks = [chunk for block in blocks for chunk in read_block(block, chunk_bytes=chunk_bytes)]
     assert not any(chunk.rejected for chunk in chunks)
@@ -40,9 +40,7 @@ def texts_of(source: str, block_bytes: int, chunk_bytes: int = 20) -> list[str]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(ROWS, st.sampled_from(["a.csv", "a.tsv", "a.csv.gz"]), st.integers(1, 60))
-def test_documents_are_the_rows_wherever_a_file_is_cut(
-    tmp_path: Path, rows: list[tuple[str, str]], name: str, block_bytes: int
-) -> None:
+def test_documents_are_the_rows_wherever_a_file_is_cut(tmp_path, rows, name, block_bytes):
     source = write(tmp_path / name, [(a, f"x{b}") for a, b in rows])
     assert texts_of(f"{source}?text=text", block_bytes) == [f"x{b}" for _, b in rows]
     both = [f"{a}\nx{b}" for a, b in rows]
@@ -50,7 +48,7 @@ def test_documents_are_the_rows_wherever_a_file_is_cut(
     assert read_table(source, ["title"]).column(0).to_pylist() == [a for a, _ in rows]
 
 
-def test_a_large_file_has_several_blocks_of_one_sum(tmp_path: Path) -> None:
+def test_a_large_file_has_several_blocks_of_one_sum(tmp_path):
     source = write(tmp_path / "a.csv", [("t", f'a "row",\n{i}') for i in range(500)])
     for block_bytes in (1000, 3000, 1 << 20):
         blocks = list_blocks([source], block_bytes=block_bytes)
@@ -62,9 +60,7 @@ def test_a_large_file_has_several_blocks_of_one_sum(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(ROWS, st.integers(1, 60), st.sampled_from(["\n", "\r", "\r\n"]))
-def test_cuts_do_not_depend_on_how_much_is_scanned_at_once(
-    tmp_path: Path, rows: list[tuple[str, str]], scan_bytes: int, line_end: str
-) -> None:
+def test_cuts_do_not_depend_on_how_much_is_scanned_at_once(tmp_path, rows, scan_bytes, line_end):
     with (tmp_path / "a.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator=line_end)
         writer.writerows([("title", "text"), *((f"'{a}", f"x{b}") for a, b in rows)])
@@ -75,9 +71,7 @@ def test_cuts_do_not_depend_on_how_much_is_scanned_at_once(
         assert list_blocks([source], block_bytes=20) == whole
 
 
-def test_listing_a_file_takes_the_memory_of_a_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_listing_a_file_takes_the_memory_of_a_part(tmp_path, monkeypatch):
     source = write(tmp_path / "a.csv", [("t", f'a "row",\n{i}' * 5000) for i in range(300)])
     monkeypatch.setattr(delimited, "SCAN_BYTES", 1 << 14)
     tracemalloc.start()
@@ -88,16 +82,14 @@ def test_listing_a_file_takes_the_memory_of_a_part(
         tracemalloc.stop()
 
 
-def test_an_open_field_far_into_a_file_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_open_field_far_into_a_file_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(delimited, "SCAN_BYTES", 20)
     (tmp_path / "a.csv").write_text("text,b\n" + "1,2\n" * 9 + '"1,2\n3,4\n')
     with pytest.raises(InputError, match=r"a\.csv: after byte 39: row 2 has a field that begins"):
         list_blocks([str(tmp_path / "a.csv")])
 
 
-def test_a_row_with_other_fields_is_rejected_and_named(tmp_path: Path) -> None:
+def test_a_row_with_other_fields_is_rejected_and_named(tmp_path):
     (tmp_path / "a.csv").write_text("title,text\na,b\nc\nd,e\n")
     (block,) = list_blocks([str(tmp_path / "a.csv")])
     (chunk,) = read_block(block)
@@ -110,23 +102,20 @@ def test_a_row_with_other_fields_is_rejected_and_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (
-            "a,b\n1,2\n",
-            "no column 'text'; its columns are a, b; choose with --text-columns",
-        ),
+        ("a,b\n1,2\n", "no column 'text'; its columns are a, b; choose with --text-columns"),
         ("text;b\n1, c;2\n", "separated by semicolons, not by commas as in .csv; convert it"),
         ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
         ("", "a.csv has no rows"),
     ],
 )
-def test_what_is_no_table_is_one_line(tmp_path: Path, data: str, message: str) -> None:
+def test_what_is_no_table_is_one_line(tmp_path, data, message):
     (tmp_path / "a.csv").write_text(data)
     with pytest.raises(InputError) as error:
         list_blocks([str(tmp_path / "a.csv")])
     assert message in str(error.value)
 
 
-def test_a_closed_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_folder_is_named(tmp_path, monkeypatch):
     closed = tmp_path / "closed"
     closed.mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: path != closed)  # root may read all

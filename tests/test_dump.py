@@ -8,9 +8,7 @@ import os
 import random
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,31 +35,31 @@ SITEINFO = (
 FOOTER = "</mediawiki>\n"
 
 
-def page(title: str = "A", text: str = "a", ns: str = "<ns>0</ns>", extra: str = "") -> str:
+def page(title="A", text="a", ns="<ns>0</ns>", extra=""):
     return (
         f"<page>\n <title>{title}</title>{ns}<id>7</id>{extra}<revision><id>8</id>"
         f'<text xml:space="preserve">{text}</text></revision>\n</page>\n'
     )
 
 
-def pages_of(xml: str | bytes) -> list[Page]:
+def pages_of(xml):
     return list(read_pages(io.BytesIO(xml if isinstance(xml, bytes) else xml.encode())))
 
 
-def until_cut(pages: Iterator[Page]) -> tuple[list[Page], TruncatedDump]:
+def until_cut(pages):
     whole: list[Page] = []
     with pytest.raises(TruncatedDump) as cut:
         whole.extend(pages)  # what came before the error stays in the list
     return whole, cut.value
 
 
-def test_a_page_has_its_fields_and_entities_are_decoded_once() -> None:
+def test_a_page_has_its_fields_and_entities_are_decoded_once():
     xml = page("R&amp;D", "B &amp;amp; &lt;b&gt; &quot;c&quot; &#39;&#x41; &amp;nbsp; &amp;#38;")
     expected = 'B &amp; <b> "c" \'A &nbsp; &#38;'
     assert pages_of(xml) == [Page("R&D", 0, False, expected, 7)]
 
 
-def test_header_and_footer_may_be_there_or_not() -> None:
+def test_header_and_footer_may_be_there_or_not():
     body = page("A") + page("B")
     whole = SITEINFO + body + FOOTER
     assert pages_of(whole) == pages_of(body) == pages_of("\ufeff" + whole)
@@ -84,19 +82,19 @@ def test_header_and_footer_may_be_there_or_not() -> None:
         ("#Berlin [[Germany]]\n#Paris [[France]]\n", False),
     ],
 )
-def test_a_redirect_is_known_by_its_text_in_any_language(text: str, redirect: bool) -> None:
+def test_a_redirect_is_known_by_its_text_in_any_language(text, redirect):
     assert pages_of(page(text=text, ns=""))[0].redirect is redirect
     assert pages_of(page(text=text))[0].redirect is redirect
     assert pages_of(page(text="", extra='<redirect title="B" />'))[0].redirect
 
 
 @pytest.mark.parametrize("run", [" ", "\n", "a", "[", "[[", "[[a] ", "#a ", ": "])
-def test_a_text_that_is_nearly_a_redirect_is_read_in_linear_time(run: str) -> None:
+def test_a_text_that_is_nearly_a_redirect_is_read_in_linear_time(run):
     text = "#a" + run * (1_000_000 // len(run)) + "x"
     assert not pages_of(page(text=text))[0].redirect
 
 
-def test_without_ns_the_title_and_the_header_give_the_namespace() -> None:
+def test_without_ns_the_title_and_the_header_give_the_namespace():
     titles = ["A", "A: B", "Talk:A", "User talk:A", "Template:A", "Kategorie:A", "Category:A"]
     xml = "".join(page(title, ns="") for title in titles)
     assert [p.namespace for p in pages_of(SITEINFO + xml + FOOTER)] == [0, 0, 1, 3, 10, 14, 14]
@@ -107,17 +105,17 @@ def test_without_ns_the_title_and_the_header_give_the_namespace() -> None:
 @pytest.mark.parametrize(
     "text", ['<text bytes="0" />', "<text/>", "", '<text deleted="deleted" />', "<text></text>"]
 )
-def test_text_may_be_empty_missing_or_deleted(text: str) -> None:
+def test_text_may_be_empty_missing_or_deleted(text):
     xml = f"<page><title>A</title><id>7</id><revision>{text}</revision></page>"
     assert pages_of(xml + page("B")) == [Page("A", 0, False, "", 7), *pages_of(page("B"))]
 
 
-def test_the_last_revision_counts() -> None:
+def test_the_last_revision_counts():
     revisions = "".join(f"<revision><text>{text}</text></revision>" for text in ("old", "new"))
     assert pages_of(f"<page><title>A</title>{revisions}</page>")[0].text == "new"
 
 
-def test_bad_bytes_and_control_characters_stay_inside_their_page() -> None:
+def test_bad_bytes_and_control_characters_stay_inside_their_page():
     broken = page(text="a\x01\x0b BAD \ufffe").encode().replace(b"BAD", b"\xff\x00\xc3(")
     assert [p.text for p in pages_of(broken + page(text="good").encode())] == [
         "a\x01\x0b \ufffd\x00\ufffd( \ufffe",
@@ -125,20 +123,20 @@ def test_bad_bytes_and_control_characters_stay_inside_their_page() -> None:
     ]
 
 
-def test_utf16_reads_as_utf8_does() -> None:
+def test_utf16_reads_as_utf8_does():
     xml = SITEINFO + page("Ж", "я 😀") + page("Б") + FOOTER
     for codec in ("utf-16-le", "utf-16-be"):
         assert pages_of(("\ufeff" + xml).encode(codec)) == pages_of(xml)
 
 
-def test_a_page_without_its_end_does_not_swallow_the_next_one() -> None:
+def test_a_page_without_its_end_does_not_swallow_the_next_one():
     broken = page("A").replace("</page>", "")
     cut = "<page><title>C</title><ns>x</ns><revision><text>c"
     pages = pages_of(broken + page("B") + "</page></page>" + cut + page("D"))
     assert [(p.title, p.text) for p in pages] == [("A", "a"), ("B", "a"), ("C", ""), ("D", "a")]
 
 
-def test_xml_that_ends_inside_a_page_keeps_the_pages_before() -> None:
+def test_xml_that_ends_inside_a_page_keeps_the_pages_before():
     xml = (SITEINFO + page("A") + page("B") + page("C")).encode()
     pages, cut = until_cut(read_pages(io.BytesIO(xml[:-20])))
     assert [p.title for p in pages] == ["A", "B"]
@@ -148,7 +146,7 @@ def test_xml_that_ends_inside_a_page_keeps_the_pages_before() -> None:
 
 
 @pytest.mark.parametrize("module", [bz2, gzip, lzma])
-def test_a_truncated_archive_keeps_the_pages_before(module: Any, tmp_path: Path) -> None:
+def test_a_truncated_archive_keeps_the_pages_before(module, tmp_path):
     noise = random.Random(0)
     xml = "".join(page(str(i), noise.randbytes(400).hex()) for i in range(2000))
     path = tmp_path / "cut"
@@ -159,13 +157,13 @@ def test_a_truncated_archive_keeps_the_pages_before(module: Any, tmp_path: Path)
     assert pages == pages_of(xml)[: len(pages)]
 
 
-def test_a_dump_without_its_footer_is_truncated_between_pages() -> None:
+def test_a_dump_without_its_footer_is_truncated_between_pages():
     pages, cut = until_cut(read_pages(io.BytesIO((SITEINFO + page("A") + page("B")).encode())))
     assert len(pages) == cut.pages == 2
     assert "footer" in str(cut)
 
 
-def test_a_damaged_stream_after_a_good_one_is_detected() -> None:
+def test_a_damaged_stream_after_a_good_one_is_detected():
     header = bz2.compress((SITEINFO + page("A")).encode())
     damaged = bytearray(bz2.compress(page("B").encode()))
     damaged[20:24] = b"!!!!"
@@ -179,16 +177,16 @@ def test_a_damaged_stream_after_a_good_one_is_detected() -> None:
 class Dribble(io.BytesIO):
     """Hands out a few bytes at a time, as a network may."""
 
-    def __init__(self, data: bytes, size: int) -> None:
+    def __init__(self, data, size):
         super().__init__(data)
         self.size = size
 
-    def read1(self, _: int | None = -1) -> bytes:
+    def read1(self, _=-1):
         return super().read1(self.size)
 
 
 @given(st.text(max_size=40), st.integers(1, 40))
-def test_pages_do_not_depend_on_how_the_bytes_arrive(text: str, size: int) -> None:
+def test_pages_do_not_depend_on_how_the_bytes_arrive(text, size):
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").encode(errors="replace").decode()
     xml = SITEINFO + page("Kategorie:A", escaped, ns="") + page("B") + page("C").replace("</p", "")
     whole = until_cut(read_pages(io.BytesIO(xml.encode())))[0]
@@ -197,7 +195,7 @@ def test_pages_do_not_depend_on_how_the_bytes_arrive(text: str, size: int) -> No
 
 
 @given(st.binary(max_size=300), st.binary(max_size=50))
-def test_garbage_around_pages_never_raises_anything_else(before: bytes, inside: bytes) -> None:
+def test_garbage_around_pages_never_raises_anything_else(before, inside):
     xml = page(text="BAD").encode().replace(b"BAD", inside) + page("B").encode()
     assert pages_of(b" " + before + xml + FOOTER.encode())[-1].title == "B"
 
@@ -207,12 +205,12 @@ class Repeated(io.BytesIO):
 
     left = 60
 
-    def read1(self, _: int | None = -1) -> bytes:
+    def read1(self, _=-1):
         self.left -= 1
         return self.getvalue() if self.left >= 0 else b""
 
 
-def test_memory_is_one_page_not_the_dump() -> None:
+def test_memory_is_one_page_not_the_dump():
     stream = Repeated(page(text="x" * 999_000).encode())
     tracemalloc.start()
     pages = sum(1 for _ in read_pages(stream))
@@ -232,11 +230,11 @@ def test_memory_is_one_page_not_the_dump() -> None:
         ("a-multistream.xml", None),
     ],
 )
-def test_an_index_is_found_by_its_dumps_name(dump: str, index: str | None) -> None:
+def test_an_index_is_found_by_its_dumps_name(dump, index):
     assert index_name(dump) == index
 
 
-def multistream() -> tuple[bytes, bytes]:
+def multistream():
     """A dump of header, three streams of two pages, and footer; and its index."""
     dump, index = bz2.compress(SITEINFO.encode()), b""
     for titles in ("AB", "CD", "EF"):
@@ -245,7 +243,7 @@ def multistream() -> tuple[bytes, bytes]:
     return dump + bz2.compress(FOOTER.encode()), index
 
 
-def test_ranges_of_streams_give_the_pages_of_the_whole() -> None:
+def test_ranges_of_streams_give_the_pages_of_the_whole():
     dump, index = multistream()
     ranges = read_index(io.BytesIO(index), io.BytesIO(dump))
     assert len(ranges) == 3
@@ -258,7 +256,7 @@ def test_ranges_of_streams_give_the_pages_of_the_whole() -> None:
     assert "".join(p.title for p in both) == "ABCD"
 
 
-def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before() -> None:
+def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before():
     dump, index = multistream()
     start, stop = read_index(io.BytesIO(index), io.BytesIO(dump))[0]
     pages, cut = until_cut(read_range(io.BytesIO(dump), start, stop + 30))
@@ -266,7 +264,7 @@ def test_a_range_that_ends_inside_a_stream_keeps_the_pages_before() -> None:
     assert cut.pages == 2
 
 
-def test_an_index_that_does_not_fit_its_dump_is_refused() -> None:
+def test_an_index_that_does_not_fit_its_dump_is_refused():
     dump, index = multistream()
     for wrong in (dump[:-200], b"x" + dump, b""):
         with pytest.raises(InputError, match="does not fit its dump: no stream begins at byte"):
@@ -292,7 +290,7 @@ def test_an_index_that_does_not_fit_its_dump_is_refused() -> None:
         ("bgwiki-latest-pages-articles-shortened.xml.bz2", 3, 0, 1),
     ],
 )
-def test_real_dumps_have_their_pages(name: str, pages: int, redirects: int, articles: int) -> None:
+def test_real_dumps_have_their_pages(name, pages, redirects, articles):
     with bz2.open(DUMPS / name) as stream:
         read = list(read_pages(stream))
     assert len(read) == pages
@@ -302,14 +300,14 @@ def test_real_dumps_have_their_pages(name: str, pages: int, redirects: int, arti
 
 
 @needs_data
-def test_a_real_truncated_dump_keeps_its_whole_pages() -> None:
+def test_a_real_truncated_dump_keeps_its_whole_pages():
     with lzma.open(DUMPS / "elwiki-truncated-100k.xml.xz") as stream:
         pages, cut = until_cut(read_pages(stream))
     assert len(pages) == cut.pages == 933
 
 
 @needs_data
-def test_a_real_multistream_dump_by_ranges_equals_the_plain_one() -> None:
+def test_a_real_multistream_dump_by_ranges_equals_the_plain_one():
     name = "enwiki-slice-pages-articles-multistream.xml.bz2"
     index = index_name(str(DUMPS / name))
     assert index is not None

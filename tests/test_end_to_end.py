@@ -2,7 +2,6 @@
 
 import json
 import shlex
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,7 +11,7 @@ from clozeline.train.cli import main
 CORPUS = "sample:articles?size=400KB sample:reviews?rows=400"
 
 
-def clozeline(folder: Path, line: str) -> str:
+def clozeline(folder, line):
     """Output of a command that must succeed."""
     result = CliRunner().invoke(main, shlex.split(line.format(folder)))
     assert result.exit_code == 0, (result.stderr, result.exception)

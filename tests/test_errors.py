@@ -28,10 +28,10 @@ EXIT_CODES = {
 }
 
 
-def fail_with(error: Exception):
+def fail_with(error):
     """What a command does that raises the error."""
 
-    def callback() -> None:
+    def callback():
         raise error
 
     group = InOrder("clozeline", commands={"work": click.Command("work", callback=callback)})

@@ -15,7 +15,7 @@ from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {ROOT / "examples" / "demo.py"})
 
 
-def main_of(name: str):
+def main_of(name):
     """The function that the script calls."""
     return runpy.run_path(str(ROOT / "examples" / name))["main"]
 
@@ -34,7 +34,7 @@ def test_every_example_is_tested_here():
 def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):
     shards = write_data_set(tmp_path / "shards", train=(20, 12))
 
-    def positions(steps: int, state: str) -> list[str]:
+    def positions(steps, state):
         main_of("own_training_loop.py")(shards, steps, 8, tmp_path / state)
         lines = capsys.readouterr().out.splitlines()
         assert all(line.startswith("step ") and "loss " in line for line in lines)

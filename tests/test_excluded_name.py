@@ -9,7 +9,7 @@ from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.sources.block import Block
 
 
-def test_it_changes_with_all_that_the_texts_depend_on() -> None:
+def test_it_changes_with_all_that_the_texts_depend_on():
     context = JobContext(
         out_dir=Path("out"),
         cache_dir=Path("cache"),

@@ -69,7 +69,7 @@ SCRIPTS = [
 scripts = st.lists(st.lists(st.sampled_from(SCRIPTS), max_size=30).map("".join), max_size=4)
 
 
-def small_vocabulary() -> list[str]:
+def small_vocabulary():
     """Every hostile character in every form, alone and as a continuation, so that few are [UNK]."""
     forms = (unicodedata.normalize(form, t) for t in HOSTILE + SCRIPTS for form in ("NFC", "NFD"))
     known = {c for form in forms for c in form + form.lower() + form.upper()}
@@ -77,7 +77,7 @@ def small_vocabulary() -> list[str]:
     return [*SPECIAL_TOKENS, *characters, *(f"##{c}" for c in characters), "the", "aa", "##aaa"]
 
 
-def vocabularies() -> dict[str, Tokenizer]:
+def vocabularies():
     made = {str(flags): Tokenizer(small_vocabulary(), flags) for flags in FLAGS}
     for kind in ("cased", "uncased") if DATA.is_dir() else ():
         path = DATA / "vocab" / f"bert-base-{kind}-vocab.txt"
@@ -97,7 +97,7 @@ UNCASED, CASED = (
 USUAL = (UNCASED.normalization, CASED.normalization)
 
 
-def as_lists(columns: ColumnTokenizer, texts: list[str]) -> list[list[int]]:
+def as_lists(columns, texts):
     ids, lengths = columns.encode(texts)
     assert ids.dtype == np.uint32
     assert lengths.dtype == np.int64
@@ -105,7 +105,7 @@ def as_lists(columns: ColumnTokenizer, texts: list[str]) -> list[list[int]]:
     return [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]]
 
 
-def articles(rows: int | None = None) -> list[str]:
+def articles(rows=None):
     """The paragraphs of the first articles of a real file."""
     file = pq.ParquetFile(DATA / "wikipedia" / "train-00000-of-00006.parquet")
     texts = file.read(columns=["text"])["text"].slice(0, rows).to_pylist()
@@ -115,14 +115,14 @@ def articles(rows: int | None = None) -> list[str]:
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(deadline=None)
 @given(texts=sentences)
-def test_ids_equal_the_librarys(name: str, texts: list[str]) -> None:
+def test_ids_equal_the_librarys(name, texts):
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @settings(deadline=None)
 @given(texts=scripts)
-def test_ids_of_scripts_with_marks_equal_the_librarys(name: str, texts: list[str]) -> None:
+def test_ids_of_scripts_with_marks_equal_the_librarys(name, texts):
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 
@@ -133,18 +133,18 @@ def test_ids_of_scripts_with_marks_equal_the_librarys(name: str, texts: list[str
         for name, made in TOKENIZERS.items()
     ],
 )
-def test_every_hostile_pair_equals_the_librarys(name: str) -> None:
+def test_every_hostile_pair_equals_the_librarys(name):
     texts = [f"a{x}{y}{x} {y}" for x in HOSTILE for y in HOSTILE]
     assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
 
 
-def test_the_small_vocabulary_covers_the_hostile_text() -> None:
+def test_the_small_vocabulary_covers_the_hostile_text():
     # Were nearly all of it [UNK], equal ids would say little.
     ids, _ = COLUMNS[str(CASED.normalization)].encode([t for t in HOSTILE if len(t) == 1])
     assert (ids == CASED.unk_id).mean() < 0.1
 
 
-def test_every_character_equals_the_librarys() -> None:
+def test_every_character_equals_the_librarys():
     every = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in UNUSED]
     texts = ["".join(f"x{c}.{c} " for c in every[i : i + 64]) for i in range(0, len(every), 64)]
     columns = ColumnTokenizer(UNCASED)
@@ -153,20 +153,20 @@ def test_every_character_equals_the_librarys() -> None:
         assert as_lists(columns, part) == UNCASED.encode_batch(part)
 
 
-def test_text_that_spells_a_special_token_is_text() -> None:
+def test_text_that_spells_a_special_token_is_text():
     texts = ["[MASK]", "a[SEP]a", "x [CLS] [UNK] [PAD]"]
     for columns in (ColumnTokenizer(UNCASED), ColumnTokenizer(CASED)):
         ids, _ = columns.encode(texts)
         assert not {UNCASED.cls_id, UNCASED.sep_id, UNCASED.mask_id, UNCASED.pad_id} & set(ids)
 
 
-def test_long_words_are_unknown_from_101_characters() -> None:
+def test_long_words_are_unknown_from_101_characters():
     ids, lengths = ColumnTokenizer(UNCASED).encode(["a" * 100, "a" * 101, "é" * 101, "a" * 10**6])
     assert lengths.tolist() == [35, 1, 1, 1]  # aa, 32 of ##aaa, ##a, ##a; [UNK] thrice
     assert ids[35:].tolist() == [UNCASED.unk_id] * 3
 
 
-def test_no_sentences_and_empty_sentences() -> None:
+def test_no_sentences_and_empty_sentences():
     columns = ColumnTokenizer(UNCASED)
     assert as_lists(columns, []) == []
     assert as_lists(columns, [""]) == [[]]
@@ -175,7 +175,7 @@ def test_no_sentences_and_empty_sentences() -> None:
     ]  # fmt: skip
 
 
-def test_calls_of_any_size_give_the_same_ids() -> None:
+def test_calls_of_any_size_give_the_same_ids():
     texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
     ids, lengths = ColumnTokenizer(UNCASED).encode(texts)
     some, some_lengths = ColumnTokenizer(UNCASED).encode(texts[:4])
@@ -185,12 +185,12 @@ def test_calls_of_any_size_give_the_same_ids() -> None:
     assert as_lists(ColumnTokenizer(UNCASED), [""] * 3) == [[]] * 3
 
 
-def test_a_lone_surrogate_is_an_error() -> None:
+def test_a_lone_surrogate_is_an_error():
     with pytest.raises(UnicodeEncodeError):
         ColumnTokenizer(UNCASED).encode(["the \ud83d"])
 
 
-def test_words_end_at_spaces_punctuation_and_sentences() -> None:
+def test_words_end_at_spaces_punctuation_and_sentences():
     words, bounds = split_words(["No, no.", "", "a\tb", "É c "], letters=bytes(range(256)).lower())
     assert words.to_pylist() == ["no", ",", "no", ".", "a\tb", "É", "c"]
     assert bounds.tolist() == [0, 4, 4, 5, 7]
@@ -198,13 +198,13 @@ def test_words_end_at_spaces_punctuation_and_sentences() -> None:
 
 @settings(deadline=None)
 @given(batches=st.lists(sentences, max_size=6), memo_bytes=st.sampled_from([0, 500, 2000, 1 << 20]))
-def test_the_memo_does_not_affect_results(batches: list[list[str]], memo_bytes: int) -> None:
+def test_the_memo_does_not_affect_results(batches, memo_bytes):
     columns = ColumnTokenizer(UNCASED, memo_bytes=memo_bytes)
     for texts in [*batches, *batches]:
         assert as_lists(columns, texts) == UNCASED.encode_batch(texts)
 
 
-def test_only_a_full_memo_is_cleared() -> None:
+def test_only_a_full_memo_is_cleared():
     memo, ids = Memo(1_000), np.array([7, 8, 9], np.uint32)
     memo.add(["a", "bc"], ids, np.array([0, 1]))
     memo.make_room()
@@ -216,7 +216,7 @@ def test_only_a_full_memo_is_cleared() -> None:
     assert memo.ids_of(["a"]).to_pylist() == [[9]]
 
 
-def test_the_memo_is_bounded() -> None:
+def test_the_memo_is_bounded():
     columns = ColumnTokenizer(UNCASED, memo_bytes=50_000)
     held = []
     for start in range(0, 20_000, 100):
@@ -227,7 +227,7 @@ def test_the_memo_is_bounded() -> None:
 
 @needs_data
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
-def test_real_articles_equal_the_librarys(kind: str) -> None:
+def test_real_articles_equal_the_librarys(kind):
     texts = articles(300)
     assert as_lists(ColumnTokenizer(TOKENIZERS[kind]), texts) == TOKENIZERS[kind].encode_batch(
         texts
@@ -237,7 +237,7 @@ def test_real_articles_equal_the_librarys(kind: str) -> None:
 @needs_data
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cased", "uncased"])
-def test_a_file_of_real_articles_equals_the_librarys(kind: str) -> None:
+def test_a_file_of_real_articles_equals_the_librarys(kind):
     texts = articles()
     columns = ColumnTokenizer(
         TOKENIZERS[kind], memo_bytes=8 << 20

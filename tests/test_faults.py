@@ -16,21 +16,19 @@ from clozeline.pipeline.job.beam_graph import _nearest
 from clozeline.pipeline.job.beam_workers import WORKER
 from clozeline.train.cli import main
 from tests.faults.mutations import KINDS, mutate
-from tests.faults.trials import TRIALS, Trial, make_folder
+from tests.faults.trials import TRIALS, make_folder
 from tests.support.small_jobs import ROOT
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("faults")
     make_folder(folder)
     return folder
 
 
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.name)
-def test_a_fault_is_named_in_one_line(
-    trial: Trial, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fault_is_named_in_one_line(trial, whole, tmp_path, monkeypatch):
     folder = shutil.copytree(whole, tmp_path / "copy")
     trial.harm(folder)
     monkeypatch.chdir(folder)
@@ -48,7 +46,7 @@ def test_a_fault_is_named_in_one_line(
     assert {path.name for path in folder.iterdir()} - before <= {"c"}
 
 
-def test_an_allowed_cut_source_is_learned_from(whole: Path, tmp_path: Path) -> None:
+def test_an_allowed_cut_source_is_learned_from(whole, tmp_path):
     import gzip
 
     source = tmp_path / "a.txt.gz"
@@ -59,20 +57,20 @@ def test_an_allowed_cut_source_is_learned_from(whole: Path, tmp_path: Path) -> N
     assert CliRunner().invoke(main, [*line, "--allow-truncated"]).exit_code == 0
 
 
-def test_a_misspelt_beam_option_names_the_nearest() -> None:
+def test_a_misspelt_beam_option_names_the_nearest():
     known = ["--flink_master", "--parallelism"]
     assert _nearest(["--flink_mastr=a:1"], known=known) == " (did you mean --flink_master?)"
     assert _nearest(["--something_else", "x"], known=known) == ""
 
 
-def test_a_worker_ends_with_the_job_that_started_it() -> None:
+def test_a_worker_ends_with_the_job_that_started_it():
     worker = subprocess.Popen([sys.executable, WORKER], stdin=subprocess.PIPE)
     assert worker.stdin is not None
     worker.stdin.close()  # as the kernel does when the job is killed
     assert worker.wait() == 1
 
 
-def test_an_interrupt_during_the_imports_is_no_traceback() -> None:
+def test_an_interrupt_during_the_imports_is_no_traceback():
     code = (
         "import sys, builtins\n"
         "real = builtins.__import__\n"
@@ -100,7 +98,7 @@ runpy.run_module("clozeline", run_name="__main__")
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
-def test_too_little_memory_is_named(whole: Path) -> None:
+def test_too_little_memory_is_named(whole):
     line = [sys.executable, "-c", LIMITED, "100000", "fill", str(whole / "run"), "[MASK]"]
     done = subprocess.run(
         line, cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ
@@ -110,7 +108,7 @@ def test_too_little_memory_is_named(whole: Path) -> None:
     assert "memory" in done.stderr.splitlines()[-1].lower()
 
 
-def test_a_mutation_is_a_function_of_its_seed_and_touches_what_it_says() -> None:
+def test_a_mutation_is_a_function_of_its_seed_and_touches_what_it_says():
     data = random.Random(1).randbytes(500)
     kinds = set()
     for seed in range(400):
@@ -125,7 +123,7 @@ def test_a_mutation_is_a_function_of_its_seed_and_touches_what_it_says() -> None
 
 
 @pytest.mark.slow
-def test_five_hundred_mutations_are_named_or_harmless(tmp_path: Path) -> None:
+def test_five_hundred_mutations_are_named_or_harmless(tmp_path):
     line = (sys.executable, "-m", "tests.faults.torture", "--trials=500", "--seed=1")
     done = subprocess.run(
         [*line, f"--out={tmp_path}"], cwd=ROOT, capture_output=True, text=True, check=False

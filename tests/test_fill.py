@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,7 +31,7 @@ PROBABILITIES = {"cat": 0.6, "##s": 0.3, "sat": 0.05}
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(tmp_path_factory):
     """A run whose model predicts the same for every mask: only the decoder bias is not zero."""
     model = BertForPretraining(MODEL)
     rest = (1 - sum(PROBABILITIES.values())) / (TOKENIZER.vocab_size - len(PROBABILITIES))
@@ -45,21 +44,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_small_run(folder, model, TOKENIZER, max_seq_length=12)
 
 
-def tokens(text: str) -> str:
+def tokens(text):
     return " ".join(TOKENIZER.tokens[i] for i in mask_ids(text, TOKENIZER, max_seq_length=12))
 
 
-def test_the_mask_token_is_where_the_user_wrote_it() -> None:
+def test_the_mask_token_is_where_the_user_wrote_it():
     assert tokens("The [MASK] sat.") == "[CLS] the [MASK] sat . [SEP]"
     assert tokens("[MASK]cats[MASK]") == "[CLS] [MASK] cat ##s [MASK] [SEP]"
     assert tokens("[MASK][MASK]") == "[CLS] [MASK] [MASK] [SEP]"
 
 
-def test_other_special_tokens_remain_text() -> None:
+def test_other_special_tokens_remain_text():
     assert tokens("[mask] [MASK] [SEP]") == "[CLS] [ mask ] [MASK] [ [UNK] ] [SEP]"
 
 
-def test_guesses_come_best_first_with_their_probabilities(run: Path) -> None:
+def test_guesses_come_best_first_with_their_probabilities(run):
     (filled,) = fill(run, ["The [MASK] sat. The [MASK]!"], top=3)
     assert filled.text == "The cat sat. The cat!"
     assert len(filled.guesses) == 2
@@ -70,14 +69,14 @@ def test_guesses_come_best_first_with_their_probabilities(run: Path) -> None:
         )
 
 
-def test_probabilities_sum_to_one_over_the_vocabulary(run: Path) -> None:
+def test_probabilities_sum_to_one_over_the_vocabulary(run):
     (filled,) = fill(run, ["[MASK]"], top=TOKENIZER.vocab_size)
     (guesses,) = filled.guesses
     assert math.fsum(guess.probability for guess in guesses) == pytest.approx(1)
     assert Guess("the", guesses[-1].probability) in guesses
 
 
-def test_each_mask_is_predicted_at_its_own_position() -> None:
+def test_each_mask_is_predicted_at_its_own_position():
     model = BertForPretraining(MODEL, seed=3).eval()
     ids = mask_ids("the [MASK] sat [MASK]", TOKENIZER, max_seq_length=12)
     found = masked_probabilities(model, ids, TOKENIZER.mask_id)
@@ -88,7 +87,7 @@ def test_each_mask_is_predicted_at_its_own_position() -> None:
     assert not torch.allclose(found[0], found[1])
 
 
-def test_tokens_are_filled_into_the_text() -> None:
+def test_tokens_are_filled_into_the_text():
     filled = fill_text("The [MASK] of [MASK] [MASK].", ["king", "fran", "##ce"])
     assert filled == "The king of france."
     assert fill_text("[MASK]", ["##s"]) == "s"
@@ -104,12 +103,12 @@ def test_tokens_are_filled_into_the_text() -> None:
         ("[MASK]", 14, "top is 14"),
     ],
 )
-def test_bad_input_is_one_clear_error(run: Path, text: str, top: int, message: str) -> None:
+def test_bad_input_is_one_clear_error(run, text, top, message):
     with pytest.raises(InputError, match=message):
         fill(run, [text], top=top)
 
 
-def test_a_folder_without_a_model_is_an_error(run: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_an_error(run, tmp_path):
     with pytest.raises(InputError, match="give a run"):
         fill(tmp_path, ["[MASK]"])
     shutil.copytree(run, tmp_path / "run")

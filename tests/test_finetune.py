@@ -202,13 +202,13 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(
         "from clozeline.train.finetuning.config import FinetuneConfig\n"
         "torch.set_num_threads(1)\n"
         "run, train, out = sys.argv[1:]\n"
-        "config = FinetuneConfig(max_examples=64, baseline=False, epochs=2, seed=5)\n"
+        "config = FinetuneConfig(max_examples=24, baseline=False, epochs=1, seed=5)\n"
         "finetune(Path(run), train, out=Path(out), config=config)\n"
     )
     args = [sys.executable, "-c", code, str(run), rows[0], str(tmp_path / "there")]
     subprocess.run(args, check=True, capture_output=True)
     for seed in (5, 6):
-        config = FinetuneConfig(max_examples=64, baseline=False, epochs=2, seed=seed)
+        config = FinetuneConfig(max_examples=24, baseline=False, epochs=1, seed=seed)
         finetune(run, rows[0], out=tmp_path / str(seed), config=config)
     there, here, other = (contents(tmp_path / name) for name in ("there", "5", "6"))
     assert here == there
@@ -326,7 +326,7 @@ def test_muon_trains_another_classifier_which_a_rerun_tells_apart(
 
 def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
     """Other test rows with other labels: the same choices, the same bytes."""
-    config = FinetuneConfig(baseline=False, epochs=2, max_examples=60, seeds=2)
+    config = FinetuneConfig(baseline=False, epochs=1, max_examples=30, seeds=2)
     other = write_rows(tmp_path / "x.parquet", 20, seed=9, shuffled=True)
     reports = [
         finetune(run, rows[0], out=tmp_path / str(i), test_source=test, config=config)

@@ -21,11 +21,11 @@ from clozeline.train.labelled.encoding import Encoded
 from tests.support.small_models import SMALL
 
 
-def small_model(**changes: object) -> BertForClassification:
+def small_model(**changes):
     return BertForClassification(preset("nano", **{**SMALL, **changes}), 2, pooling="mean")
 
 
-def some_rows(count: int) -> tuple[Encoded, np.ndarray]:
+def some_rows(count):
     """Rows of 2 to 9 tokens, whose second token names the class."""
     random = np.random.default_rng(0)
     lengths, labels = random.integers(2, 10, count), random.integers(0, 2, count)
@@ -36,7 +36,7 @@ def some_rows(count: int) -> tuple[Encoded, np.ndarray]:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_the_rate_falls_by_the_factor_from_layer_to_layer(optimizer: str) -> None:
+def test_the_rate_falls_by_the_factor_from_layer_to_layer(optimizer):
     model = small_model()
     config = FinetuneConfig(layer_decay=0.5, weight_decay=0.1, optimizer=optimizer)
     optimizer = build_optimizer(model, config)
@@ -55,12 +55,12 @@ def test_the_rate_falls_by_the_factor_from_layer_to_layer(optimizer: str) -> Non
     assert scales["encoder.embeddings.word_embeddings.weight"] == (0.125, 0.1)
 
 
-def test_without_layer_decay_every_rate_is_the_same() -> None:
+def test_without_layer_decay_every_rate_is_the_same():
     groups = build_optimizer(small_model(), FinetuneConfig()).param_groups
     assert {group["scale"] for group in groups} == {1.0}
 
 
-def test_muon_trains_the_layers_matrices_at_the_rate_of_their_layer() -> None:
+def test_muon_trains_the_layers_matrices_at_the_rate_of_their_layer():
     """A step of Muon is nearly orthogonal: no singular value is far from the others."""
     model = small_model()
     config = FinetuneConfig(layer_decay=0.5, weight_decay=0.0, optimizer="muon")
@@ -81,27 +81,27 @@ def test_muon_trains_the_layers_matrices_at_the_rate_of_their_layer() -> None:
     assert embeddings.abs().max() == pytest.approx(0.0125, rel=0.01)  # AdamW's first: the rate
 
 
-def test_balanced_weights_give_each_class_the_same_total() -> None:
+def test_balanced_weights_give_each_class_the_same_total():
     labels = np.array([0] * 6 + [1] * 2 + [2])
     balanced = class_weights(labels, 3, FinetuneConfig(class_weights="balanced"))
     assert (balanced * torch.tensor([6, 2, 1])).tolist() == pytest.approx([3, 3, 3])
     assert class_weights(labels, 3, FinetuneConfig()).tolist() == [1, 1, 1]
 
 
-def test_few_rows_have_small_batches() -> None:
+def test_few_rows_have_small_batches():
     auto = [rows_per_step(rows, FinetuneConfig()) for rows in (10, 64, 100, 200, 256, 60_000)]
     assert auto == [8, 8, 12, 25, 32, 32]
     assert rows_per_step(10, FinetuneConfig(batch_size=16)) == 16
 
 
-def trained(config: FinetuneConfig, plan: Plan, **options: object) -> BertForClassification:
+def trained(config, plan, **options):
     model, (rows, labels) = small_model(hidden_dropout_prob=0.1), some_rows(50)
     with tqdm(disable=True) as progress:
         train_classifier(model, rows, labels, config, plan, seed=3, progress=progress, **options)
     return model
 
 
-def test_a_telling_token_is_learned_in_either_precision() -> None:
+def test_a_telling_token_is_learned_in_either_precision():
     rows, labels = some_rows(50)
     plan = Plan(learning_rate=3e-3, epochs=8)
     for precision in ("fp32", "bf16"):
@@ -112,7 +112,7 @@ def test_a_telling_token_is_learned_in_either_precision() -> None:
     assert model.training  # as it was
 
 
-def test_logits_do_not_depend_on_the_other_rows() -> None:
+def test_logits_do_not_depend_on_the_other_rows():
     model, (rows, _) = small_model(), some_rows(50)
     some = np.array([40, 3, 17])
     whole = predict_logits(model, rows)

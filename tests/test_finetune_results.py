@@ -1,8 +1,6 @@
 """Results of an unfinished comparison: whose they are, and that they are what was written."""
 
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,31 +16,29 @@ WEIGHTS = {"w": torch.arange(4.0)}
 JOB = {"epochs": 1}
 
 
-def store(out: Path, job: dict[str, Any] = JOB, **how: bool) -> ResultStore:
+def store(out, job=JOB, **how):
     return ResultStore(out, job, **{"resume": False, "overwrite": False, **how})
 
 
-def is_there(results: ResultStore, *, with_weights: bool = True) -> bool:
+def is_there(results, *, with_weights=True):
     found = results.read(KEY, with_weights=with_weights)
     assert found is None or found.to_dict() == CELL.to_dict()
     return found is not None
 
 
-def written(out: Path) -> Path:
+def written(out):
     store(out).write(CELL, WEIGHTS)
     return out / "results"
 
 
-def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_result_is_read_as_it_was_written(tmp_path):
     written(tmp_path)
     again = store(tmp_path, resume=True)
     assert is_there(again)
     assert torch.equal(again.read_weights(KEY)["w"], WEIGHTS["w"])
 
 
-def test_damaged_weights_are_said_and_trained_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_weights_are_said_and_trained_again(tmp_path, capsys):
     path = written(tmp_path) / f"{KEY.name}.safetensors"
     data = bytearray(path.read_bytes())
     for damaged in (data[:-3], data[:-1] + bytes([data[-1] ^ 1])):
@@ -54,7 +50,7 @@ def test_damaged_weights_are_said_and_trained_again(
     assert is_there(store(tmp_path, resume=True), with_weights=False)
 
 
-def test_an_overwriting_comparison_continues_if_it_is_the_same(tmp_path: Path) -> None:
+def test_an_overwriting_comparison_continues_if_it_is_the_same(tmp_path):
     written(tmp_path)
     assert is_unfinished(tmp_path, JOB)
     assert not is_unfinished(tmp_path, {"epochs": 2})
@@ -63,18 +59,18 @@ def test_an_overwriting_comparison_continues_if_it_is_the_same(tmp_path: Path) -
     assert not is_there(other, with_weights=False)
 
 
-def test_without_resume_nothing_is_left_of_what_is_overwritten(tmp_path: Path) -> None:
+def test_without_resume_nothing_is_left_of_what_is_overwritten(tmp_path):
     written(tmp_path)
     assert not is_there(store(tmp_path, overwrite=True), with_weights=False)
 
 
-def test_results_without_their_job_count_for_nothing(tmp_path: Path) -> None:
+def test_results_without_their_job_count_for_nothing(tmp_path):
     (written(tmp_path) / "job.json").unlink()
     check_room(tmp_path, overwrite=False)
     assert not is_there(store(tmp_path), with_weights=False)
 
 
-def test_a_folder_of_that_name_may_be_of_others(tmp_path: Path) -> None:
+def test_a_folder_of_that_name_may_be_of_others(tmp_path):
     (tmp_path / "results").mkdir()
     check_room(tmp_path, overwrite=False)
     (tmp_path / "results" / "battery.json").touch()
@@ -82,7 +78,7 @@ def test_a_folder_of_that_name_may_be_of_others(tmp_path: Path) -> None:
         check_room(tmp_path, overwrite=True)
 
 
-def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_no_result_is_refused_in_one_line(tmp_path):
     path = written(tmp_path) / f"{KEY.name}.json"
     path.write_text(json.dumps({"start": "pretrained"}))
     with pytest.raises(InputError, match=r"cannot be read \(it has no 'scores'\); give --overw"):

@@ -4,8 +4,6 @@ import bz2
 import gzip
 import pickle
 import shutil
-from collections.abc import Sequence
-from pathlib import Path
 
 import fsspec
 import pyarrow as pa
@@ -13,7 +11,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.sample.articles import count_articles
 
@@ -21,17 +18,17 @@ WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
 XML = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n</mediawiki>\n'
 
 
-def write(path: Path, data: str | bytes) -> str:
+def write(path, data):
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return str(path)
 
 
-def write_parquet(path: Path, texts: Sequence[str | None], **options: int) -> str:
+def write_parquet(path, texts, **options):
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), path, **options)
     return str(path)
 
 
-def formats(blocks: Sequence[Block]) -> list[tuple[str, str | None]]:
+def formats(blocks):
     return [(block.format, block.compression) for block in blocks]
 
 
@@ -57,9 +54,7 @@ def formats(blocks: Sequence[Block]) -> list[tuple[str, str | None]]:
         ("extracted", WIKI, ("wikiextractor", None)),
     ],
 )
-def test_formats_are_recognized_by_name_or_first_bytes(
-    name: str, data: str | bytes, expected: tuple[str, str | None], tmp_path: Path
-) -> None:
+def test_formats_are_recognized_by_name_or_first_bytes(name, data, expected, tmp_path):
     assert formats(list_blocks([write(tmp_path / name, data)])) == [expected]
 
 
@@ -74,12 +69,12 @@ def test_formats_are_recognized_by_name_or_first_bytes(
         ("a.tar.gz", gzip.compress(b"name\0\0\0", mtime=0)),
     ],
 )
-def test_an_unknown_format_is_refused(name: str, data: bytes, tmp_path: Path) -> None:
+def test_an_unknown_format_is_refused(name, data, tmp_path):
     with pytest.raises(InputError, match=f"{name}: unknown format; give Parquet, .jsonl"):
         list_blocks([write(tmp_path / name, data)])
 
 
-def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_path: Path) -> None:
+def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_path):
     sources = [
         write(tmp_path / "a.txt", "x" * 1000),
         write(tmp_path / "b.jsonl.gz", "y" * 1000),
@@ -104,7 +99,7 @@ def test_blocks_cover_a_file_and_their_text_does_not_depend_on_their_size(tmp_pa
     assert len(list_blocks(sources, block_bytes=1 << 20)) == 5
 
 
-def test_blocks_can_be_pickled_and_have_unique_identities(tmp_path: Path) -> None:
+def test_blocks_can_be_pickled_and_have_unique_identities(tmp_path):
     path = tmp_path / "a.txt"
     before = list_blocks([write(path, "x" * 100), "sample:articles"], block_bytes=50)
     assert pickle.loads(pickle.dumps(before)) == before
@@ -119,7 +114,7 @@ def test_blocks_can_be_pickled_and_have_unique_identities(tmp_path: Path) -> Non
     assert not {block.identity for block in after} & {block.identity for block in before}
 
 
-def test_a_larger_sample_begins_with_the_blocks_of_a_smaller_one() -> None:
+def test_a_larger_sample_begins_with_the_blocks_of_a_smaller_one():
     small = list_blocks(["sample:articles?size=210KB"], block_bytes=21_000)
     large = list_blocks(["sample:articles?size=420KB"], block_bytes=21_000)
     whole = [block.identity for block in small[:-1]]  # the last one is a part of a block
@@ -127,13 +122,13 @@ def test_a_larger_sample_begins_with_the_blocks_of_a_smaller_one() -> None:
     assert whole == [block.identity for block in large[: len(whole)]]
 
 
-def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
+def test_a_file_named_twice_is_read_once(tmp_path):
     path = write(tmp_path / "a.txt", "text")
     assert len(list_blocks([path, f"{tmp_path}/*", path])) == 1
     assert list_blocks(["sample:articles"] * 2) == list_blocks(["sample:articles"])
 
 
-def test_an_index_cuts_the_dump_beside_it_and_is_not_a_source_itself(tmp_path: Path) -> None:
+def test_an_index_cuts_the_dump_beside_it_and_is_not_a_source_itself(tmp_path):
     header, pages = bz2.compress(XML[:70].encode()), bz2.compress(b"<page></page>\n" * 100)
     write(tmp_path / "x-multistream.xml.bz2", header + pages * 3 + bz2.compress(b"</mediawiki>"))
     offsets = [len(header) + i * len(pages) for i in range(3)]
@@ -151,7 +146,7 @@ def test_an_index_cuts_the_dump_beside_it_and_is_not_a_source_itself(tmp_path: P
         list_blocks([index])
 
 
-def test_remote_files_are_sources() -> None:
+def test_remote_files_are_sources():
     for name in ("a", "b"):
         with fsspec.open(f"memory://sources/{name}.jsonl", "wb") as file:
             file.write(b'{"text": "a"}')
@@ -160,13 +155,13 @@ def test_remote_files_are_sources() -> None:
 
 
 @pytest.mark.parametrize("files", [{}, {"a.txt": ""}, {"a.jsonl": "", "b": "", "c.xml": ""}])
-def test_an_empty_corpus_is_refused(files: dict[str, str], tmp_path: Path) -> None:
+def test_an_empty_corpus_is_refused(files, tmp_path):
     sources = [write(tmp_path / name, data) for name, data in files.items()]
     with pytest.raises(InputError, match="nothing to read in"):
         list_blocks(sources)
 
 
-def test_parquet_without_the_text_column_names_those_it_has(tmp_path: Path) -> None:
+def test_parquet_without_the_text_column_names_those_it_has(tmp_path):
     path = write_parquet(tmp_path / "a.parquet", ["a"])
     with pytest.raises(InputError, match=r"a\.parquet has no column 'body'; its columns are id"):
         list_blocks([path], text_columns=("text", "body"))
@@ -175,7 +170,7 @@ def test_parquet_without_the_text_column_names_those_it_has(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1 and no footer PAR1"])
-def test_corrupt_parquet_is_named(data: bytes, tmp_path: Path) -> None:
+def test_corrupt_parquet_is_named(data, tmp_path):
     with pytest.raises(InputError, match=r"a\.parquet is not a readable Parquet file"):
         list_blocks([write(tmp_path / "a.parquet", data)])
 
@@ -195,7 +190,7 @@ def test_corrupt_parquet_is_named(data: bytes, tmp_path: Path) -> None:
         ("hf://x?config=1", "no option 'config'; the options are name, split"),
     ],
 )
-def test_bad_options_list_the_good_ones(source: str, message: str) -> None:
+def test_bad_options_list_the_good_ones(source, message):
     with pytest.raises(InputError) as error:
         list_blocks([source])
     assert message in str(error.value)
@@ -205,7 +200,7 @@ def test_bad_options_list_the_good_ones(source: str, message: str) -> None:
     ("size", "size_bytes"),
     [("2100", 2100), ("64KB", 64_000), ("1.5MB", 1_500_000), ("1gb", 10**9), ("2K", 2000)],
 )
-def test_sizes_have_units(size: str, size_bytes: int) -> None:
+def test_sizes_have_units(size, size_bytes):
     blocks = list_blocks([f"sample:articles?size={size}"])
     assert blocks[-1].stop == count_articles(size_bytes)
     assert sum(block.text_bytes for block in blocks) == size_bytes

@@ -1,7 +1,5 @@
 """GLUE's files as they are distributed: no quoting, no header in CoLA, here and there a bad row."""
 
-from pathlib import Path
-
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
@@ -21,7 +19,7 @@ STS = (
 )
 
 
-def write(folder: Path, **files: str) -> Path:
+def write(folder, **files):
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         (folder / f"{name}.tsv").write_text(text)

@@ -1,18 +1,18 @@
 """Each warning is seen where its fault was planted, once, and on no sound run."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from clozeline.train.monitoring.health import HealthWarning, find_warnings
+from clozeline.train.monitoring.health import find_warnings
 
 UNIGRAM, BATCH, STEPS, EVERY = 7.0, 64, 1000, 10
 Change = Callable[[int], dict[str, Any]]  # what the line of a step has instead
 
 
-def sound_line(step: int) -> dict[str, Any]:
+def sound_line(step):
     """A line as of a run that learns, with the noise of single batches."""
     noise = math.sin(12.9 * step)
     return {
@@ -28,32 +28,29 @@ def sound_line(step: int) -> dict[str, Any]:
     }
 
 
-def lines(change: Change = lambda step: {}, *, until: int = STEPS) -> list[dict[str, Any]]:
+def lines(change=lambda step: {}, *, until=STEPS):
     """The first line has the unigram's loss."""
     found = [sound_line(s) | change(s) for s in (1, *range(EVERY, until + 1, EVERY))]
     return [found[0] | {"unigram_loss": UNIGRAM}, *found[1:]]
 
 
-def warnings_of(
-    found: Iterable[dict[str, Any]],
-    total_steps: int | None = STEPS,
-) -> list[HealthWarning]:
+def warnings_of(found, total_steps=STEPS):
     return find_warnings(list(found), total_steps=total_steps)
 
 
-def heldout(step: int, loss: float) -> dict[str, Any]:
+def heldout(step, loss):
     return {"step": step, "heldout/mlm_loss": loss}
 
 
-def after(start: int, **values: Any) -> Change:
+def after(start, **values):
     return lambda step: values if step >= start else {}
 
 
-def only_at(when: int, **values: Any) -> Change:
+def only_at(when, **values):
     return lambda step: values if step == when else {}
 
 
-def noisy(level: float, name: str = "mlm_loss") -> Change:
+def noisy(level, name="mlm_loss"):
     return lambda step: {name: level + 0.05 * math.sin(12.9 * step)}
 
 
@@ -74,7 +71,7 @@ FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told,
 
 
 @pytest.mark.parametrize("cause", FAULTS)
-def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause: str) -> None:
+def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause):
     change, step, words = FAULTS[cause]
     found = [warning for warning in warnings_of(lines(change)) if warning.cause == cause]
     assert [warning.step for warning in found] == [step]
@@ -86,12 +83,12 @@ def test_a_planted_fault_is_told_once_with_its_number_and_what_to_do(cause: str)
 
 
 @pytest.mark.parametrize("cause", sorted(FAULTS.keys() - {"diverging", "gradient_zero"}))
-def test_a_fault_has_one_cause(cause: str) -> None:
+def test_a_fault_has_one_cause(cause):
     found = {warning.cause for warning in warnings_of(lines(FAULTS[cause][0]))}
     assert found == {cause}
 
 
-def test_a_sound_run_has_no_warning() -> None:
+def test_a_sound_run_has_no_warning():
     looks = [heldout(step, 4.6 + 2.5 * math.exp(-step / 250)) for step in range(100, 1001, 100)]
     assert warnings_of(sorted([*lines(), *looks], key=lambda line: line["step"])) == []
     assert warnings_of(lines(), None) == []  # a run by the clock
@@ -99,7 +96,7 @@ def test_a_sound_run_has_no_warning() -> None:
 
 
 @pytest.mark.parametrize("cause", FAULTS)
-def test_the_first_lines_of_a_run_prove_nothing_yet(cause: str) -> None:
+def test_the_first_lines_of_a_run_prove_nothing_yet(cause):
     """But for what is wrong at once, whatever comes after it."""
     change = FAULTS[cause][0]
     at_once = {"not_a_number", "learning_rate_zero", "gradient_zero"}
@@ -108,7 +105,7 @@ def test_the_first_lines_of_a_run_prove_nothing_yet(cause: str) -> None:
     assert bool(found) == (cause in at_once)
 
 
-def test_without_pairs_nothing_is_said_of_them() -> None:
+def test_without_pairs_nothing_is_said_of_them():
     without = [
         {name: value for name, value in line.items() if not name.startswith("nsp")}
         for line in lines()
@@ -116,7 +113,7 @@ def test_without_pairs_nothing_is_said_of_them() -> None:
     assert warnings_of(without) == []
 
 
-def test_chance_is_told_from_learning_by_the_number_of_pairs() -> None:
+def test_chance_is_told_from_learning_by_the_number_of_pairs():
     """54 % of 1,280 pairs may be chance; of 12,800 it is not."""
     change = after(0, nsp_accuracy=0.54)
     wide = after(0, nsp_accuracy=0.54, nsp_pairs=640)
@@ -126,7 +123,7 @@ def test_chance_is_told_from_learning_by_the_number_of_pairs() -> None:
     assert many == []
 
 
-def test_pairs_of_a_growing_batch_are_counted_as_they_were() -> None:
+def test_pairs_of_a_growing_batch_are_counted_as_they_were():
     """20 lines of 8 pairs are 160 and prove nothing; as full batches they would be 1,280."""
     small = after(0, nsp_accuracy=1.0, nsp_pairs=8)
     assert warnings_of(lines(small, until=200)) == []
@@ -134,36 +131,36 @@ def test_pairs_of_a_growing_batch_are_counted_as_they_were() -> None:
     assert "over 1,024 pairs" in warning.words
 
 
-def test_a_cause_is_told_again_only_after_it_had_gone() -> None:
+def test_a_cause_is_told_again_only_after_it_had_gone():
     flickers = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 520, 540) else {})
     returns = lines(lambda s: {"gradient_norm": 80.0} if s in (500, 700) else {})
     assert [warning.step for warning in warnings_of(flickers)] == [500]
     assert [warning.step for warning in warnings_of(returns)] == [500, 700]
 
 
-def test_the_last_step_of_a_schedule_may_have_no_learning_rate() -> None:
+def test_the_last_step_of_a_schedule_may_have_no_learning_rate():
     assert lines()[-1]["learning_rate"] == 0.0
     assert warnings_of(lines()) == []
 
 
-def test_one_slow_line_is_no_slow_loader_and_no_slow_machine() -> None:
+def test_one_slow_line_is_no_slow_loader_and_no_slow_machine():
     change = only_at(500, data_wait=0.9, tokens_per_second=600.0)
     assert warnings_of(lines(change)) == []
 
 
-def with_looks(*losses: float, change: Change = lambda step: {}) -> list[HealthWarning]:
+def with_looks(*losses, change=lambda step: {}):
     looks = [heldout(200 * (i + 1), loss) for i, loss in enumerate(losses)]
     ordered = sorted([*lines(change), *looks], key=lambda line: line["step"])
     return warnings_of(ordered)
 
 
-def test_held_out_loss_that_rises_while_training_goes_on_falling_is_overfitting() -> None:
+def test_held_out_loss_that_rises_while_training_goes_on_falling_is_overfitting():
     found = with_looks(5.5, 5.2, 5.4, 5.6)
     assert [(warning.cause, warning.step) for warning in found] == [("overfitting", 800)]
     assert "rose from 5.200 (step 400) to 5.600" in found[0].words
 
 
-def test_held_out_loss_that_wavers_or_rises_with_the_training_loss_is_not() -> None:
+def test_held_out_loss_that_wavers_or_rises_with_the_training_loss_is_not():
     assert with_looks(5.5, 5.2, 5.25, 5.22) == []
     assert with_looks(5.5, 5.2, 5.21, 5.22) == []
     rising = with_looks(5.0, 5.2, 5.4, 5.6, change=lambda s: {"mlm_loss": 5.0 + s / 1000})

@@ -13,7 +13,7 @@ from tests.test_docs import parse
 COMMANDS = list(main.commands)
 
 
-def help_of(name: str, *, columns: int = 100) -> str:
+def help_of(name, *, columns=100):
     result = CliRunner().invoke(main, [name, "--help"], env={"COLUMNS": str(columns)})
     assert result.exit_code == 0
     return result.output

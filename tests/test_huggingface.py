@@ -1,17 +1,13 @@
 """Hugging Face folders, written and read, compared with `transformers`."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from clozeline.model.config import PRESETS, BertConfig, preset
+from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import (
     BertForClassification,
     BertForPretraining,
@@ -35,12 +31,12 @@ SIZES = ("tiny", "mini", "small", "medium", "base", "large")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
+def quiet():
     with quiet_transformers():
         yield
 
 
-def in_transformers(folder: Path, architecture: str) -> Any:
+def in_transformers(folder, architecture):
     """The folder loaded by `transformers`: nothing missing, unexpected, or of another shape."""
     import transformers
 
@@ -51,11 +47,11 @@ def in_transformers(folder: Path, architecture: str) -> Any:
     return model.eval()
 
 
-def assert_close(found: Tensor, wanted: Tensor) -> None:
+def assert_close(found, wanted):
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
 
 
-def assert_same_gradients(model: torch.nn.Module, reference: torch.nn.Module) -> None:
+def assert_same_gradients(model, reference):
     """Of every weight of the reference that has one."""
     found = {}
     family = FAMILIES[model_type_of(model.config)]
@@ -85,9 +81,7 @@ def assert_same_gradients(model: torch.nn.Module, reference: torch.nn.Module) ->
         pytest.param(replace(SMALL, hidden_act="gelu-tanh"), id="gelu-tanh"),
     ],
 )
-def test_pretraining_gives_the_outputs_and_gradients_of_transformers(
-    config: BertConfig, tmp_path: Path
-) -> None:
+def test_pretraining_gives_the_outputs_and_gradients_of_transformers(config, tmp_path):
     config = replace(config, vocab_size=VOCAB, max_position_embeddings=24)
     model, batch = shaken(BertForPretraining(config)), inputs_of()
     reference = in_transformers(save_folder(tmp_path / "saved", model), "BertForPreTraining")
@@ -117,9 +111,7 @@ def test_pretraining_gives_the_outputs_and_gradients_of_transformers(
 
 
 @pytest.mark.parametrize("labels", [("bad", "good"), ("1", "2", "3", "4", "5")], ids=["2", "5"])
-def test_classification_gives_the_outputs_and_gradients_of_transformers(
-    labels: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_classification_gives_the_outputs_and_gradients_of_transformers(labels, tmp_path):
     model, batch = shaken(BertForClassification(SMALL, len(labels))), inputs_of()
     architecture = "BertForSequenceClassification"
     folder = save_folder(tmp_path / "saved", model, architecture=architecture, labels=labels)
@@ -140,7 +132,7 @@ def test_classification_gives_the_outputs_and_gradients_of_transformers(
     assert_holds(found.weights, model)
 
 
-def assert_holds(weights: dict[str, Tensor], model: torch.nn.Module) -> None:
+def assert_holds(weights, model):
     """Every weight that both have is the same, bit for bit."""
     wanted = model.state_dict()
     assert weights.keys() & wanted.keys()
@@ -156,9 +148,7 @@ def assert_holds(weights: dict[str, Tensor], model: torch.nn.Module) -> None:
         ("BertModel", ("mlm_head", "nsp_head")),
     ],
 )
-def test_models_saved_by_transformers_load_bit_for_bit(
-    architecture: str, absent: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_models_saved_by_transformers_load_bit_for_bit(architecture, absent, tmp_path):
     model = shaken(BertForPretraining(SMALL))
     reference = in_transformers(
         save_folder(tmp_path / "saved", model, architecture=architecture), architecture
@@ -174,7 +164,7 @@ def test_models_saved_by_transformers_load_bit_for_bit(
     assert ("encoder.pooler.weight" in names) == ("pooler" in absent)
 
 
-def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path: Path) -> None:
+def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path):
     import transformers
 
     torch.manual_seed(0)
@@ -198,9 +188,7 @@ def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_transformers_loads_a_folder_without_a_warning(
-    architecture: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_transformers_loads_a_folder_without_a_warning(architecture, tmp_path, caplog):
     labels = ("a", "b", "c") if "Classification" in architecture else ()
     sizes = {name: SMALL.to_dict()[name] for name in ("vocab_size", "hidden_size")}
     modern = preset("modern-mini", **sizes, num_attention_heads=2)
@@ -221,7 +209,7 @@ def test_transformers_loads_a_folder_without_a_warning(
         if name.removeprefix("bert-") not in SIZES and not name.startswith("modern")
     ],
 )
-def test_configs_that_transformers_cannot_express_are_refused(name: str, tmp_path: Path) -> None:
+def test_configs_that_transformers_cannot_express_are_refused(name, tmp_path):
     with pytest.raises(ValueError, match="the BERT of transformers has no ") as raised:
         save_huggingface(tmp_path, preset(name), {})
     assert not list(tmp_path.iterdir())
@@ -229,7 +217,7 @@ def test_configs_that_transformers_cannot_express_are_refused(name: str, tmp_pat
         assert "has no norm_position 'pre' (one of 6 differences); to export," in str(raised.value)
 
 
-def test_every_field_is_converted_or_refused_by_name() -> None:
+def test_every_field_is_converted_or_refused_by_name():
     others = {"hidden_act": "relu", "norm_position": "pre", "positions": "sinusoids"}
     others |= {"init": "xavier", "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
     for name, value in SMALL.to_dict().items():

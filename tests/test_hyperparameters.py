@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,8 +24,8 @@ from clozeline.train.finetuning.hyperparameters import (
     selection_folds,
     stratified_folds,
 )
-from clozeline.train.finetuning.training_loop import Logits, Plan
-from clozeline.train.labelled.rows import Rows, balanced_order
+from clozeline.train.finetuning.training_loop import Plan
+from clozeline.train.labelled.rows import balanced_order
 
 LABELS = st.lists(st.integers(0, 2), min_size=2, max_size=80).map(np.array)
 RATES = (3e-4, 1e-3, 3e-3)
@@ -36,11 +35,11 @@ TWO_CLASSES = np.arange(400) % 2
 class Learner:
     """Held-out logits that are the better the nearer rate and epochs are to the best ones."""
 
-    def __init__(self, labels: Rows, *, rate: float, epochs: int) -> None:
+    def __init__(self, labels, *, rate, epochs):
         self.labels, self.rate, self.epochs = labels, rate, epochs
         self.asked: list[Plan] = []
 
-    def __call__(self, train: Rows, held: Rows, plan: Plan) -> Logits:
+    def __call__(self, train, held, plan):
         assert not set(train) & set(held)
         self.asked.append(plan)
         miss = abs(np.log(plan.learning_rate / self.rate)) + abs(plan.epochs - self.epochs) / 4
@@ -49,7 +48,7 @@ class Learner:
         return np.stack([-margin, margin], 1).astype(np.float32)
 
 
-def search(rate: float, best: int = 9, labels: Rows = TWO_CLASSES, **config: Any) -> Selection:
+def search(rate, best=9, labels=TWO_CLASSES, **config):
     learner = Learner(labels, rate=rate, epochs=best)
     return select_plan(learner, labels, FinetuneConfig(**config), RATES, seed=0)
 
@@ -59,17 +58,15 @@ def search(rate: float, best: int = 9, labels: Rows = TWO_CLASSES, **config: Any
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("epochs", [6, 12])
-def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(
-    rate: float, epochs: int
-) -> None:
+def test_the_best_rate_wins_and_half_of_the_epochs_where_they_are_better(rate, epochs):
     found = search(rate, epochs)
     assert found.plan == Plan(learning_rate=rate, epochs=epochs)
     assert [plan.epochs for plan, _ in found.tried] == [12] * (len(found.tried) - 1) + [6]
     assert found.tried[-1][0].learning_rate == rate
 
 
-def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever() -> None:
-    def tried(rate: float) -> list[float]:
+def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever():
+    def tried(rate):
         return [plan.learning_rate for plan, _ in search(rate, best=12).tried]
 
     assert tried(1e-3) == [*RATES, 1e-3]
@@ -78,7 +75,7 @@ def test_the_grid_grows_beyond_an_edge_that_is_best_but_not_for_ever() -> None:
     assert search(9e-3).plan.learning_rate == pytest.approx(9e-3)
 
 
-def test_what_the_config_fixes_is_not_searched() -> None:
+def test_what_the_config_fixes_is_not_searched():
     found = search(1e-3, learning_rate=7e-4)
     assert [plan for plan, _ in found.tried] == [
         Plan(learning_rate=7e-4, epochs=epochs) for epochs in (12, 6)
@@ -88,14 +85,14 @@ def test_what_the_config_fixes_is_not_searched() -> None:
     assert [plan.epochs for plan, _ in found.tried] == [3, 3, 3]
 
 
-def test_a_sample_is_searched_for_the_rate_alone() -> None:
+def test_a_sample_is_searched_for_the_rate_alone():
     found = search(1e-3, labels=np.arange(SEARCH_ROWS + 1) % 2)
     assert [plan for plan, _ in found.tried] == [
         Plan(learning_rate=rate, epochs=4) for rate in RATES
     ]
 
 
-def test_where_nothing_is_left_to_choose_nothing_is_searched() -> None:
+def test_where_nothing_is_left_to_choose_nothing_is_searched():
     rows = SEARCH_ROWS
     fixed = FinetuneConfig(learning_rate=5e-4, epochs=6)
     half = FinetuneConfig(learning_rate=5e-4)
@@ -106,7 +103,7 @@ def test_where_nothing_is_left_to_choose_nothing_is_searched() -> None:
     assert final_plan(found.plan, rows + 1, half) == Plan(learning_rate=5e-4, epochs=4)
 
 
-def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own() -> None:
+def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own():
     config = FinetuneConfig()
     plan = Plan(learning_rate=1e-3, epochs=4)
     assert final_plan(plan, 1000, config) == plan
@@ -115,14 +112,14 @@ def test_large_sets_keep_the_rate_of_the_search_and_have_epochs_of_their_own() -
     assert most_epochs(100, FinetuneConfig(epochs=2)) == 2
 
 
-def test_wider_models_get_lower_rates() -> None:
+def test_wider_models_get_lower_rates():
     rates = [candidate_rates(preset(name)) for name in ("nano", "bert-small", "bert-base")]
     assert rates[0] == RATES
     assert rates[2] == (2e-5, 3e-5, 5e-5)
     assert rates[0] > rates[1] > rates[2]
 
 
-def test_a_selection_survives_json() -> None:
+def test_a_selection_survives_json():
     found = search(1e-3)
     assert Selection.from_dict(found.to_dict()) == found
     worst = HeldOut.of(np.array([[np.nan, 0]], np.float32), np.array([1]))
@@ -135,7 +132,7 @@ def test_a_selection_survives_json() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 7, FEW_ROWS, FEW_ROWS + 1, SEARCH_ROWS, SEARCH_ROWS + 1])
-def test_folds_are_disjoint_parts_of_the_training_rows(size: int) -> None:
+def test_folds_are_disjoint_parts_of_the_training_rows(size):
     labels = np.arange(size) % 3 % 2
     folds = selection_folds(labels, seed=1)
     for train, held in folds:
@@ -152,14 +149,14 @@ def test_folds_are_disjoint_parts_of_the_training_rows(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [100, SEARCH_ROWS, SEARCH_ROWS + 1, 60_000])
-def test_held_out_rows_are_not_in_the_final_training(size: int) -> None:
+def test_held_out_rows_are_not_in_the_final_training(size):
     kept, held = final_split(np.arange(size) % 2, seed=0)
     assert sorted([*kept, *held]) == list(range(size))
     assert len(held) == (0 if size <= SEARCH_ROWS else min(-(-size // 20), 2000))
 
 
 @given(LABELS, st.integers(2, 6), st.integers(0, 3))
-def test_folds_have_an_equal_part_of_every_class(labels: Rows, folds: int, seed: int) -> None:
+def test_folds_have_an_equal_part_of_every_class(labels, folds, seed):
     fold = stratified_folds(labels, folds, seed=seed)
     for name in np.unique(labels):
         counts = np.bincount(fold[labels == name], minlength=folds)
@@ -169,9 +166,7 @@ def test_folds_have_an_equal_part_of_every_class(labels: Rows, folds: int, seed:
 
 
 @given(LABELS, st.integers(0, 3))
-def test_the_first_rows_are_balanced_while_there_are_rows_of_each_class(
-    labels: Rows, seed: int
-) -> None:
+def test_the_first_rows_are_balanced_while_there_are_rows_of_each_class(labels, seed):
     order = balanced_order(labels, seed=seed)
     assert sorted(order) == list(range(len(labels)))
     totals = np.bincount(labels, minlength=3)
@@ -181,7 +176,7 @@ def test_the_first_rows_are_balanced_while_there_are_rows_of_each_class(
             assert counts[name] == totals[name] or counts[name] >= counts.max() - 1
 
 
-def test_another_seed_takes_other_rows() -> None:
+def test_another_seed_takes_other_rows():
     orders = [balanced_order(TWO_CLASSES, seed=seed)[:50] for seed in (0, 0, 1)]
     assert orders[0].tolist() == orders[1].tolist() != orders[2].tolist()
     folds = [stratified_folds(TWO_CLASSES, 5, seed=seed) for seed in (0, 0, 1)]

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
@@ -64,14 +63,14 @@ class Job:
     tools: Path  # tokenizer, sitecustomize
 
     @property
-    def out(self) -> Path:
+    def out(self):
         return self.folder / "out"
 
     @property
-    def cache(self) -> Path:
+    def cache(self):
         return self.folder / "cache"
 
-    def start(self) -> subprocess.Popen:
+    def start(self):
         """A life of the job, at the head of a process group; its workers are in it."""
         path = os.pathsep.join([str(self.tools), os.environ.get("PYTHONPATH", "")])
         return subprocess.Popen(
@@ -83,7 +82,7 @@ class Job:
             start_new_session=True,
         )
 
-    def line(self) -> list[str]:
+    def line(self):
         """The arguments of the job."""
         size = ("--num-shards=40", "--validation=0.1", "--block-bytes=100000", "--dupe-factor=4")
         folders = ("--tokenizer", self.tools / "tokenizer", "--out", self.out)
@@ -91,7 +90,7 @@ class Job:
         line = ("shards", "sample:articles?size=3MB", *folders, *options)
         return [str(part) for part in line]
 
-    def is_killed_after(self, seconds: float | None) -> bool:
+    def is_killed_after(self, seconds):
         """Whether a life was cut short by then; else the data set was finished."""
         with self.start() as process, no_survivors(process.pid):
             try:
@@ -101,7 +100,7 @@ class Job:
                 assert process.wait() == -signal.SIGKILL
         return not (self.out / MANIFEST).exists()
 
-    def look(self) -> Seen:
+    def look(self):
         """What there is after a life."""
         records = [json.loads(path.read_bytes()) for path in self.cache.glob("*.shard.json")]
         recorded = [self.out / record["entry"]["name"] for record in records]
@@ -114,7 +113,7 @@ class Job:
         )
 
 
-def assert_same_bytes_and_little_lost(lives: Sequence[Seen], job: Job, undisturbed: Job) -> None:
+def assert_same_bytes_and_little_lost(lives, job, undisturbed):
     """Each life did what the lives before it had not finished, and nothing else."""
     assert shard_digests(job.out) == shard_digests(undisturbed.out)
     assert (job.out / MANIFEST).read_bytes() == (undisturbed.out / MANIFEST).read_bytes()
@@ -129,7 +128,7 @@ def assert_same_bytes_and_little_lost(lives: Sequence[Seen], job: Job, undisturb
 
 
 @pytest.fixture(scope="module")
-def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tools(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tools")
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
     write_tokenizer(folder / "tokenizer", articles(200))
@@ -137,7 +136,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Job, float]:
+def undisturbed(tools, tmp_path_factory):
     """The job as it ends where nobody kills it, and the seconds it takes."""
     job = Job(tmp_path_factory.mktemp("undisturbed"), tools)
     started = time.monotonic()
@@ -148,7 +147,7 @@ def undisturbed(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return job, seconds
 
 
-def moments(number: int, seconds: float) -> list[float]:
+def moments(number, seconds):
     """Random moments, one in each of equal parts of the time, in random order."""
     draw = random.Random(11)
     parts = [seconds * (part + draw.random()) / number for part in range(number)]
@@ -157,8 +156,8 @@ def moments(number: int, seconds: float) -> list[float]:
 
 @pytest.mark.slow
 def test_a_job_killed_at_ten_random_moments_loses_only_what_was_in_flight(
-    undisturbed: tuple[Job, float], tools: Path, tmp_path: Path
-) -> None:
+    undisturbed, tools, tmp_path
+):
     finished, seconds = undisturbed
     jobs = (Job(tmp_path / str(number), tools) for number in count())
     job, lives = next(jobs), []

@@ -14,13 +14,7 @@ import subprocess
 import pytest
 
 from tests.support.small_jobs import COMMAND, ROOT
-from tests.support.small_training import (
-    assert_same_run,
-    command_line,
-    numbers,
-    preset_of,
-    train,
-)
+from tests.support.small_training import assert_same_run, command_line, numbers, preset_of, train
 
 KILLS = 10
 OPTIONS = {"max_steps": 300, "save_every": 7, "eval_every": 21, "keep": 2}

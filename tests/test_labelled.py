@@ -1,6 +1,5 @@
 """Labelled texts to tensors: columns, classes, truncation, batches, samples."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,16 +38,16 @@ TEXT = st.text(alphabet="abcsé, xA\n中", max_size=12)
 LENGTHS = st.lists(st.integers(0, 40), min_size=1, max_size=90).map(np.array)
 
 
-def write(path: Path, **columns: Any) -> str:
+def write(path, **columns):
     pq.write_table(pa.table(columns), path)
     return str(path)
 
 
-def labelled(labels: list[str]) -> Labelled:
+def labelled(labels):
     return Labelled(Texts([f"text {i}" for i in range(len(labels))]), labels, "somewhere")
 
 
-def shown(texts: Texts, max_seq_length: int) -> list[str]:
+def shown(texts, max_seq_length):
     """Rows as text, with a bar where B begins."""
     rows = Encoder(TOKENIZER, max_seq_length=max_seq_length).encode(texts)
     input_ids, token_types, mask = rows.inputs(np.arange(len(rows)))
@@ -63,7 +62,7 @@ def shown(texts: Texts, max_seq_length: int) -> list[str]:
 # Reading
 
 
-def test_columns_are_read_by_name_and_labels_are_text(tmp_path: Path) -> None:
+def test_columns_are_read_by_name_and_labels_are_text(tmp_path):
     source = write(tmp_path / "x.parquet", stars=[1, 10], title=["A", ""], content=["b", "c"])
     rows = read_labelled(source, text="title", text_pair="content", label="stars")
     assert rows.texts == Texts(["A", ""], ["b", "c"])
@@ -71,7 +70,7 @@ def test_columns_are_read_by_name_and_labels_are_text(tmp_path: Path) -> None:
     assert read_texts(source, text="content", text_pair=None) == Texts(["b", "c"])
 
 
-def test_several_columns_become_one_text_as_in_sources(tmp_path: Path) -> None:
+def test_several_columns_become_one_text_as_in_sources(tmp_path):
     source = write(tmp_path / "x.parquet", label=[1], title=["A"], content=["b\nc"], about=["d"])
     joined = read_labelled(source, text="title,content", text_pair=None, label="label")
     assert joined.texts == Texts(["A\nb\nc"])
@@ -81,7 +80,7 @@ def test_several_columns_become_one_text_as_in_sources(tmp_path: Path) -> None:
     assert [text for part in read_block(block) for text in part.texts] == joined.texts.first
 
 
-def test_csv_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
+def test_csv_and_parquet_give_the_same_rows(tmp_path):
     (tmp_path / "x.csv").write_text('label,text\n1,"a, b"\n0,c\n')
     names = {"text": "text", "label": "label", "text_pair": None}
     csv = read_labelled(str(tmp_path / "x.csv"), **names)  # type: ignore[arg-type]
@@ -92,7 +91,7 @@ def test_csv_and_parquet_give_the_same_rows(tmp_path: Path) -> None:
     assert csv.digest() == parquet.digest()
 
 
-def test_text_kept_as_a_dictionary_is_text(tmp_path: Path) -> None:
+def test_text_kept_as_a_dictionary_is_text(tmp_path):
     column = pa.array(["a", "b", "a"]).dictionary_encode()
     source = write(tmp_path / "x.parquet", text=column, label=column)
     rows = read_labelled(source, text="text", text_pair=None, label="label")
@@ -110,9 +109,7 @@ def test_text_kept_as_a_dictionary_is_text(tmp_path: Path) -> None:
         ({"text": ["a", "b"], "label": [1, None]}, "row 2 has no 'label'"),
     ],
 )
-def test_columns_that_will_not_do_are_named(
-    tmp_path: Path, columns: dict[str, Any], message: str
-) -> None:
+def test_columns_that_will_not_do_are_named(tmp_path, columns, message):
     source = write(tmp_path / "x.parquet", **columns)
     with pytest.raises(InputError, match=message):
         read_labelled(source, text="text", text_pair=None, label="label")
@@ -121,23 +118,23 @@ def test_columns_that_will_not_do_are_named(
 # Classes
 
 
-def test_numbers_are_ordered_as_numbers() -> None:
+def test_numbers_are_ordered_as_numbers():
     assert class_names(labelled(["10", "9", "-1", "9"])) == ("-1", "9", "10")
     assert class_names(labelled(["10", "9", "b"])) == ("10", "9", "b")
 
 
-def test_classes_are_places_among_the_names() -> None:
+def test_classes_are_places_among_the_names():
     assert class_ids(labelled(["b", "a", "b"]), ("a", "b")).tolist() == [1, 0, 1]
 
 
-def test_one_class_is_refused() -> None:
+def test_one_class_is_refused():
     with pytest.raises(
         InputError, match="all 2 rows have the label 'a', but a classifier needs two classes"
     ):
         class_names(labelled(["a", "a"]))
 
 
-def test_a_label_that_training_never_saw_is_named_with_its_row() -> None:
+def test_a_label_that_training_never_saw_is_named_with_its_row():
     with pytest.raises(
         InputError,
         match=r"row 2 has the label 'c', which no training row has; the classes are a, b\.",
@@ -149,7 +146,7 @@ def test_a_label_that_training_never_saw_is_named_with_its_row() -> None:
 
 
 @given(st.integers(2, 60), st.floats(0.001, 0.9), st.integers(0, 5))
-def test_held_out_rows_and_the_others_are_all_rows(size: int, share: float, seed: int) -> None:
+def test_held_out_rows_and_the_others_are_all_rows(size, share, seed):
     rows = labelled([str(i) for i in range(size)])
     train, test = hold_out(rows, share=share, seed=seed)
     assert sorted(train.labels + test.labels) == sorted(rows.labels)
@@ -157,12 +154,12 @@ def test_held_out_rows_and_the_others_are_all_rows(size: int, share: float, seed
     assert train.texts.first == [f"text {label}" for label in train.labels]
 
 
-def test_one_row_cannot_be_held_out() -> None:
+def test_one_row_cannot_be_held_out():
     with pytest.raises(InputError, match="has one row, but at least two"):
         hold_out(labelled(["a"]), share=0.5, seed=0)
 
 
-def test_a_smaller_sample_begins_a_larger_one() -> None:
+def test_a_smaller_sample_begins_a_larger_one():
     rows = labelled([str(i) for i in range(50)])
     small, large = sample(rows, 7, seed=3), sample(rows, 20, seed=3)
     assert large.labels[:7] == small.labels
@@ -173,11 +170,11 @@ def test_a_smaller_sample_begins_a_larger_one() -> None:
 # Token ids
 
 
-def test_a_text_stands_between_cls_and_sep() -> None:
+def test_a_text_stands_between_cls_and_sep():
     assert shown(Texts(["a, bcs", ""]), 8) == ["[CLS] a , b ##c ##s [SEP]", "[CLS] [SEP]"]
 
 
-def test_a_pair_is_parted_by_sep_and_b_has_the_other_type() -> None:
+def test_a_pair_is_parted_by_sep_and_b_has_the_other_type():
     texts = Texts(["a b", "", "a"], ["c", "b", ""])
     assert shown(texts, 8) == [
         "[CLS] a b [SEP] |c |[SEP]",
@@ -186,20 +183,18 @@ def test_a_pair_is_parted_by_sep_and_b_has_the_other_type() -> None:
     ]
 
 
-def test_long_texts_lose_their_end() -> None:
+def test_long_texts_lose_their_end():
     assert shown(Texts(["a b c a b c a b c"]), 8) == ["[CLS] a b c a b c [SEP]"]
     assert shown(Texts(["a b c a b c"], ["b"]), 8) == ["[CLS] a b c a [SEP] |b |[SEP]"]
     assert shown(Texts(["a b c a"], ["b , b , b"]), 8) == ["[CLS] a b [SEP] |b |, |b |[SEP]"]
 
 
-def test_text_that_spells_a_special_token_stays_text() -> None:
+def test_text_that_spells_a_special_token_stays_text():
     assert shown(Texts(["[SEP] a"]), 8) == ["[CLS] [UNK] [UNK] [UNK] a [SEP]"]
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
-def test_rows_are_those_of_the_library(
-    rows: list[tuple[str, str]], max_seq_length: int, is_pair: bool
-) -> None:
+def test_rows_are_those_of_the_library(rows, max_seq_length, is_pair):
     library = tokenizers.Tokenizer.from_str(TOKENIZER.library.to_str())
     library.encode_special_tokens = True
     library.enable_truncation(max_seq_length, strategy="longest_first")
@@ -216,9 +211,7 @@ def test_rows_are_those_of_the_library(
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.integers(8, 14), st.booleans())
-def test_cut_texts_have_the_tokens_that_are_read(
-    rows: list[tuple[str, str]], max_seq_length: int, is_pair: bool
-) -> None:
+def test_cut_texts_have_the_tokens_that_are_read(rows, max_seq_length, is_pair):
     texts = Texts([a for a, _ in rows], [b for _, b in rows] if is_pair else None)
     encoder = Encoder(TOKENIZER, max_seq_length=max_seq_length)
     truncated = encoder.truncate(texts)
@@ -229,7 +222,7 @@ def test_cut_texts_have_the_tokens_that_are_read(
 
 
 @given(st.integers(0, 30), st.integers(0, 30), st.integers(1, 40))
-def test_the_longer_text_gives_way(a: int, b: int, room: int) -> None:
+def test_the_longer_text_gives_way(a, b, room):
     kept_a, kept_b = (int(k[0]) for k in longest_first(np.array([a]), np.array([b]), room=room))
     assert kept_a + kept_b == min(a + b, room)
     assert kept_a <= a
@@ -238,12 +231,12 @@ def test_the_longer_text_gives_way(a: int, b: int, room: int) -> None:
         assert kept_a == a or kept_b == b or abs(kept_a - kept_b) <= 1
 
 
-def test_of_two_long_texts_the_second_keeps_the_odd_token() -> None:
+def test_of_two_long_texts_the_second_keeps_the_odd_token():
     kept = longest_first(np.array([7, 7, 8, 9]), np.array([7, 8, 7, 1]), room=5)
     assert [k.tolist() for k in kept] == [[2, 2, 3, 4], [3, 3, 2, 1]]
 
 
-def test_batches_have_one_of_four_widths() -> None:
+def test_batches_have_one_of_four_widths():
     rows = Encoder(TOKENIZER, max_seq_length=30).encode(Texts(["a " * n for n in range(40)]))
     widths = {n: rows.inputs(np.array([n]))[0].shape[1] for n in range(40)}
     assert sorted(set(widths.values())) == [8, 15, 23, 30]
@@ -255,15 +248,13 @@ def test_batches_have_one_of_four_widths() -> None:
 
 
 @given(LENGTHS, st.integers(1, 9), st.integers(0, 3), st.integers(0, 3))
-def test_an_epoch_reads_every_row_once(
-    lengths: np.ndarray, batch_size: int, seed: int, epoch: int
-) -> None:
+def test_an_epoch_reads_every_row_once(lengths, batch_size, seed, epoch):
     batches = training_batches(lengths, batch_size=batch_size, seed=seed, epoch=epoch)
     assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
     assert sorted(map(len, batches))[1:] == [batch_size] * (len(batches) - 1)
 
 
-def test_each_epoch_and_seed_has_another_order() -> None:
+def test_each_epoch_and_seed_has_another_order():
     lengths = np.full(200, 5)
     orders, companies = set(), set()
     for seed, epoch in [(0, 0), (0, 0), (0, 1), (1, 0)]:
@@ -273,7 +264,7 @@ def test_each_epoch_and_seed_has_another_order() -> None:
     assert len(orders) == len(companies) == 3
 
 
-def test_rows_of_like_length_meet() -> None:
+def test_rows_of_like_length_meet():
     lengths = np.arange(400) % 40
     batches = training_batches(lengths, batch_size=10, seed=0, epoch=0)
     spans = [np.ptp(lengths[batch]) for batch in batches]
@@ -281,7 +272,7 @@ def test_rows_of_like_length_meet() -> None:
 
 
 @given(LENGTHS, st.sampled_from(["cpu", "meta"]))
-def test_evaluation_batches_hold_every_row_once_by_length(lengths: np.ndarray, to: str) -> None:
+def test_evaluation_batches_hold_every_row_once_by_length(lengths, to):
     """On a CPU few rows in as many columns as they need; elsewhere one of four widths."""
     texts = Texts(["a " * int(length) for length in lengths])
     rows = Encoder(TOKENIZER, max_seq_length=30).encode(texts)
@@ -296,6 +287,6 @@ def test_evaluation_batches_hold_every_row_once_by_length(lengths: np.ndarray, t
         assert to == "meta" or input_ids.shape[1] - mask.sum(1).max() < 8
 
 
-def test_the_order_of_an_epoch_is_frozen() -> None:
+def test_the_order_of_an_epoch_is_frozen():
     batches = training_batches(np.array([3, 1, 4, 1, 5, 9, 2]), batch_size=3, seed=0, epoch=1)
     assert [batch.tolist() for batch in batches] == [[5], [3, 1, 6], [0, 2, 4]]

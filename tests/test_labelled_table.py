@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,22 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def write(path: Path, data: str | bytes) -> str:
+def write(path, data):
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return str(path)
 
 
-def delimited(rows: Sequence[dict[str, Any]], delimiter: str) -> str:
+def delimited(rows, delimiter):
     lines = [list(rows[0]), *(row.values() for row in rows)]
     quoted = [['"' + str(cell).replace('"', '""') + '"' for cell in line] for line in lines]
     return "\n".join(delimiter.join(line) for line in quoted)
 
 
-def json_lines(rows: Sequence[dict[str, Any]]) -> str:
+def json_lines(rows):
     return "\n".join(map(json.dumps, rows))
 
 
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+def write_rows(path, rows):
     """The rows in the format that the name says."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path)
@@ -54,7 +53,7 @@ FORMATS = ["a.csv", "a.tsv", "a.csv.gz", "a.jsonl", "a.jsonl.gz", "a.parquet"]
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
+def test_every_format_gives_the_same_rows(name, tmp_path):
     table = read_table(write_rows(tmp_path / name, ROWS), ["text", "label"])
     assert table.column_names == ["text", "label"]
     assert table.column("text").to_pylist() == [row["text"] for row in ROWS]
@@ -63,28 +62,28 @@ def test_every_format_gives_the_same_rows(name: str, tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(st.text(alphabet="a,\t\"'\n\r\\é\u2028 1", max_size=8), min_size=1, max_size=8))
-def test_quoted_text_survives_csv(tmp_path: Path, texts: list[str]) -> None:
+def test_quoted_text_survives_csv(tmp_path, texts):
     rows = [{"text": text, "label": i} for i, text in enumerate(texts)]
     for name in ("a.csv", "a.tsv"):
         table = read_table(write_rows(tmp_path / name, rows), ["text", "label"])
         assert table.column("text").to_pylist() == texts
 
 
-def test_several_files_are_one_table_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_several_files_are_one_table_in_the_order_of_their_names(tmp_path):
     for i in (2, 0, 1):
         write_rows(tmp_path / f"part-{i}.parquet", [{"n": 10 * i}, {"n": 10 * i + 1}])
     table = read_table(f"{tmp_path}/part-*", ["n"])
     assert table.column("n").to_pylist() == [0, 1, 10, 11, 20, 21]
 
 
-def test_numbers_in_csv_stay_text(tmp_path: Path) -> None:
+def test_numbers_in_csv_stay_text(tmp_path):
     source = write(tmp_path / "a.csv", "label,text\n1,1984\n01,NA\n")
     table = read_table(source, ["label", "text"])
     assert table.to_pydict() == {"label": ["1", "01"], "text": ["1984", "NA"]}
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.parquet"])
-def test_invalid_utf8_is_fixed(name: str, tmp_path: Path) -> None:
+def test_invalid_utf8_is_fixed(name, tmp_path):
     source = write_rows(tmp_path / name, [{"label": 0, "text": "caf#"}, {"label": 1, "text": "é"}])
     data = Path(source).read_bytes()
     if name == "a.parquet":
@@ -98,12 +97,12 @@ def test_invalid_utf8_is_fixed(name: str, tmp_path: Path) -> None:
     table.validate(full=True)
 
 
-def test_a_compressed_table_is_recognized_by_its_first_bytes(tmp_path: Path) -> None:
+def test_a_compressed_table_is_recognized_by_its_first_bytes(tmp_path):
     data = gzip.compress(b"label,text\n1,a\n", mtime=0)
     assert len(read_table(write(tmp_path / "y.csv", data), ["label", "text"])) == 1
 
 
-def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path):
     for name in ("a.csv", "a.jsonl"):
         path = tmp_path / name
         write(path, b"\xef\xbb\xbf" + Path(write_rows(path, ROWS)).read_bytes())
@@ -111,7 +110,7 @@ def test_a_byte_order_mark_is_not_part_of_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
+def test_a_missing_column_names_those_found(name, tmp_path):
     with pytest.raises(InputError, match=f"{name} has no column 'body'; its columns are label, te"):
         read_table(write_rows(tmp_path / name, ROWS), ["label", "body"])
 
@@ -125,11 +124,7 @@ def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
         ("a.csv", "label,text\n", "a.csv has no rows"),
         ("a.csv", "", "a.csv has no rows"),
         ("a.csv", "text,label,text\na,1,b\n", "has more than one column 'text'"),
-        (
-            "a.csv",
-            'label;text\n1;"a", b\n',
-            "separated by semicolons, not by commas as in .csv",
-        ),
+        ("a.csv", 'label;text\n1;"a", b\n', "separated by semicolons, not by commas as in .csv"),
         ("a.tsv", "label,text\n1,a\n", "separated by commas, not by tabs as in .tsv; convert it"),
         ("a.csv", "label,body\n1,a\n", "label, body; name one of them with --text, --text-pair"),
         ("a.jsonl", '{"label": 1, "text": "a"}\n{"label": 0}', "a.jsonl: row 2 has no 'text'"),
@@ -143,9 +138,7 @@ def test_a_missing_column_names_those_found(name: str, tmp_path: Path) -> None:
         ("b.csv", "label,text\n1,a\n", "a.csv: no such file"),
     ],
 )
-def test_bad_tables_are_one_clear_line(
-    name: str, data: str | bytes, message: str, tmp_path: Path
-) -> None:
+def test_bad_tables_are_one_clear_line(name, data, message, tmp_path):
     write(tmp_path / name, data)
     with pytest.raises(InputError) as error:
         read_table(str(tmp_path / name.replace("b.csv", "a.csv")), ["label", "text"])
@@ -153,7 +146,7 @@ def test_bad_tables_are_one_clear_line(
     assert "\n" not in str(error.value)
 
 
-def with_stray_quotes(delimiter: str, *rows: int) -> str:
+def with_stray_quotes(delimiter, *rows):
     """A header and 1,000 rows, of which some begin with a quotation mark that does not close."""
     texts = ['"' * (i in rows) + f"Brilliant, said {i}" for i in range(1, 1001)]
     texts = [text.replace(delimiter, ";") for text in texts]
@@ -162,9 +155,7 @@ def with_stray_quotes(delimiter: str, *rows: int) -> str:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 @pytest.mark.parametrize("rows", [(100,), (100, 900), (1,), (1000,), (999, 1000)])
-def test_a_quotation_mark_that_is_not_closed_names_its_row(
-    name: str, rows: tuple[int, ...], tmp_path: Path
-) -> None:
+def test_a_quotation_mark_that_is_not_closed_names_its_row(name, rows, tmp_path):
     data = with_stray_quotes("," if name == "a.csv" else "\t", *rows)
     with pytest.raises(InputError, match=rf'{name}: row {rows[0]} has .*: "Brilliant[,;] said'):
         read_table(write(tmp_path / name, data), ["label", "text"])
@@ -180,13 +171,13 @@ def test_a_quotation_mark_that_is_not_closed_names_its_row(
         ('label,text\n1,"""a"", b\n', "row 1"),
     ],
 )
-def test_a_bad_field_is_named_by_its_row(data: str, named: str, tmp_path: Path) -> None:
+def test_a_bad_field_is_named_by_its_row(data, named, tmp_path):
     with pytest.raises(InputError, match=f"a.csv: {named} has a field that begins with") as error:
         read_table(write(tmp_path / "a.csv", data), ["label", "text"])
     assert "\n" not in str(error.value)
 
 
-def test_marks_inside_a_field_and_whole_quoted_fields_are_text(tmp_path: Path) -> None:
+def test_marks_inside_a_field_and_whole_quoted_fields_are_text(tmp_path):
     rows = [
         '\ufeff"label",text',
         '1,He said "no".',
@@ -199,14 +190,14 @@ def test_marks_inside_a_field_and_whole_quoted_fields_are_text(tmp_path: Path) -
     assert table.column("text").to_pylist() == expected
 
 
-def test_nulls_in_parquet_are_named_by_row(tmp_path: Path) -> None:
+def test_nulls_in_parquet_are_named_by_row(tmp_path):
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"label": [1, 0, None]}), source, row_group_size=1)
     with pytest.raises(InputError, match="row 3 has no 'label'"):
         read_table(source, ["label"])
 
 
-def test_sample_reviews_are_a_table() -> None:
+def test_sample_reviews_are_a_table():
     made = make_reviews(5, 20, 30)
     table = read_table("sample:reviews?rows=10&seed=5&start=20", ["title", "label", "content"])
     assert table.to_pydict() == {
@@ -233,7 +224,7 @@ def test_sample_reviews_are_a_table() -> None:
         ("sst2/validation-*", ["label", "sentence"], 872),
     ],
 )
-def test_real_tables_are_whole(source: str, columns: list[str], rows: int) -> None:
+def test_real_tables_are_whole(source, columns, rows):
     table = read_table(f"{DATA}/{source}", columns)
     assert len(table) == rows
     assert set(table.column("label").to_pylist()) == {0, 1}

@@ -160,13 +160,7 @@ def test_a_resumed_run_continues_with_the_very_next_example(
     state = before.state_dict()
     assert state["next_position"] == steps * GLOBAL
     resumed = [
-        Loader(
-            small_folder,
-            batch_size=batch_size,
-            rank=rank,
-            world_size=world_size,
-            **ORDER,
-        )
+        Loader(small_folder, batch_size=batch_size, rank=rank, world_size=world_size, **ORDER)
         for rank in range(world_size)
     ]
     for loader in resumed:

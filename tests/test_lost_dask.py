@@ -8,9 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -31,7 +29,7 @@ RUNNER = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[tuple[str, dict[str, int]]]:
+def cluster(tmp_path):
     """The scheduler's address, and the process group of the scheduler and of one worker."""
     pytest.importorskip("distributed", reason="needs clozeline[dask]")
     file = tmp_path / "scheduler.json"
@@ -85,7 +83,7 @@ def test_a_job_survives_a_worker_and_goes_on_after_a_scheduler(cluster, lost, tm
     assert shard_digests(out) == shard_digests(tmp_path / "finished")
 
 
-def kill_after_two_blocks(group: int, cache: Path) -> None:
+def kill_after_two_blocks(group, cache):
     """In the middle of the work."""
     until = time.monotonic() + SECONDS
     while len(list(cache.glob("*.tokens"))) < 2:

@@ -24,6 +24,7 @@ LENGTH := 32
 PRESET := bert-tiny
 STEPS := 2
 WORKERS := 1
+FINETUNE_OPTIONS := --learning-rate 1e-3 --epochs 1
 """
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 

@@ -8,14 +8,10 @@ import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.beam_graph import DoItem, make_pipeline, run_graph
-from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.job import local_runner
 from clozeline.pipeline.job.phases import phases
-from clozeline.pipeline.sources.block import Block
 from tests.support.small_jobs import identities, shard_digests
 from tests.test_steps import CONFIG, work
-
-Work = tuple[list[Block], JobContext]
 
 
 @pytest.fixture

@@ -98,7 +98,7 @@ LITERALS = {
 
 
 @pytest.mark.parametrize(("markup", "text"), LITERALS.items())
-def test_markup_gives_the_text_that_a_reader_sees(markup: str, text: str) -> None:
+def test_markup_gives_the_text_that_a_reader_sees(markup, text):
     assert strip_markup(markup) == text
 
 
@@ -127,7 +127,7 @@ WORDS = st.from_regex(r"[a-zé]{1,6}( [a-zé]{1,6}){0,3}", fullmatch=True)
 
 
 @given(st.text() | SOUP)
-def test_any_page_gives_clean_lines_or_nothing(markup: str) -> None:
+def test_any_page_gives_clean_lines_or_nothing(markup):
     text = strip_markup(markup)
     assert over_budget(markup) is None
     assert text == "" or all(line and line == line.strip() for line in text.split("\n"))
@@ -135,7 +135,7 @@ def test_any_page_gives_clean_lines_or_nothing(markup: str) -> None:
     assert strip_markup(markup) == text
 
 
-def dropped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+def dropped(inner):
     """What is dropped around what is dropped, to any depth; comments and references do not nest."""
     shapes = [
         "{{t|%s}}",
@@ -153,7 +153,7 @@ def dropped(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @given(
     st.recursive(st.just("hidden"), dropped, max_leaves=12).filter("hidden".__ne__), WORDS, WORDS
 )
-def test_balanced_markup_is_removed_with_its_content(hidden: str, left: str, right: str) -> None:
+def test_balanced_markup_is_removed_with_its_content(hidden, left, right):
     assert strip_markup(f"{left} {hidden} {right}").split() == [*left.split(), *right.split()]
     assert strip_markup(f"<ref>{hidden.replace('/ref', 'ref')}</ref>{left}") == left
 
@@ -174,34 +174,34 @@ SIMPLE = st.lists(
 
 
 @given(SIMPLE)
-def test_plain_markup_reads_as_mwparserfromhell_reads_it(markup: str) -> None:
+def test_plain_markup_reads_as_mwparserfromhell_reads_it(markup):
     assert strip_markup(markup).split() == mwparserfromhell.parse(markup).strip_code().split()
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_hostile_page_ends(unit: str) -> None:
+def test_a_hostile_page_ends(unit):
     strip_markup(unit * (250_000 // len(unit)))
 
 
 @pytest.mark.parametrize("page", LONG, ids=range(len(LONG)))
-def test_a_page_of_one_long_run_ends(page: str) -> None:
+def test_a_page_of_one_long_run_ends(page):
     assert over_budget(page) is None
     strip_markup(page)
 
 
 @pytest.mark.parametrize("unit", ["{{", "[[", "<ref>", "\n{|", "'''''", "[http://a "])
-def test_a_hostile_megabyte_ends_even_over_the_budget(unit: str) -> None:
+def test_a_hostile_megabyte_ends_even_over_the_budget(unit):
     strip_markup(unit * (1_000_000 // len(unit)))
 
 
 @pytest.mark.parametrize("line", STUBBORN, ids=range(len(STUBBORN)))
-def test_a_page_of_lines_that_mislead_a_parser_ends(line: str) -> None:
+def test_a_page_of_lines_that_mislead_a_parser_ends(line):
     markup = f"{line} [[ ]]\n" * min(MAX_OPEN // 300, MAX_BYTES // (len(line) + 7))
     assert over_budget(markup) is None
     strip_markup(markup)
 
 
-def test_the_parser_sees_no_more_of_a_page_than_its_limit() -> None:
+def test_the_parser_sees_no_more_of_a_page_than_its_limit():
     hard = "[[a|b [c] d]]"  # the parser gives the label, rubbing out gives it all
     lines = strip_markup(f"{hard}\n" * (MAX_PARSED // len(hard) + 2)).split("\n")
     assert lines == ["b [c] d"] * (MAX_PARSED // len(hard)) + ["a|b [c] d"] * 2
@@ -210,7 +210,7 @@ def test_the_parser_sees_no_more_of_a_page_than_its_limit() -> None:
     assert strip_markup(f"[x] {spare}{hard}") == f"[x] {spare}a|b [c] d"
 
 
-def test_the_budget_names_its_reason_just_past_each_limit() -> None:
+def test_the_budget_names_its_reason_just_past_each_limit():
     deep = "{{[[" * (MAX_DEPTH // 2)
     assert over_budget("") is None
     assert over_budget("a" * MAX_BYTES) is None
@@ -224,7 +224,7 @@ def test_the_budget_names_its_reason_just_past_each_limit() -> None:
     assert over_budget("}}" * 999 + deep + "{{") == "nesting_depth"
 
 
-def articles(name: str) -> list[Page]:
+def articles(name):
     pages: list[Page] = []
     opener = lzma.open if name.endswith(".xz") else bz2.open
     with opener(DUMPS / name) as stream, contextlib.suppress(TruncatedDump):
@@ -244,7 +244,7 @@ BARE = re.compile(r"\[\[|\{\{|\{\||'''|</?(?:ref|br|div|span)\b|^[|*]|__[A-Z]+__
 
 @needs_data
 @pytest.mark.parametrize("name", REAL)
-def test_real_pages_keep_no_bare_markup(name: str) -> None:
+def test_real_pages_keep_no_bare_markup(name):
     pages = articles(name)
     assert all(over_budget(page.text) is None for page in pages)
     lines = [line for page in pages for line in strip_markup(page.text).split("\n")]

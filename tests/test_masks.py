@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig, Masking
-from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.examples.masks import (
     SCHEMES,
     MaskRules,
@@ -34,13 +32,13 @@ def with_specials(rows):
     return make_examples([[CLS, *row, SEP] for row in rows])
 
 
-def mask(examples: Examples, rules=RULES, *, seed=0, shard=0, epoch=0, first_row=0) -> Examples:
+def mask(examples, rules=RULES, *, seed=0, shard=0, epoch=0, first_row=0):
     keys = np.broadcast_to(mask_keys(seed, split="train", shard=shard, epoch=epoch), len(examples))
     rows = first_row + np.arange(len(examples))
     return mask_examples(examples, keys=keys, rows=rows, rules=rules)
 
 
-def lists(rows: Ragged) -> list[list[int]]:
+def lists(rows):
     return [rows.slice(i, i + 1).values.tolist() for i in range(len(rows))]
 
 

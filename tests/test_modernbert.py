@@ -6,8 +6,6 @@ tokens on either side, with another rotary base.
 
 import json
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -76,15 +74,13 @@ PUBLISHED = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
+def quiet():
     with quiet_transformers():
         yield
 
 
 @pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
-def test_pretraining_gives_the_outputs_and_gradients_of_transformers(
-    is_padded: bool, tmp_path: Path
-) -> None:
+def test_pretraining_gives_the_outputs_and_gradients_of_transformers(is_padded, tmp_path):
     """The next-sentence head takes no part: `transformers` has none."""
     model, batch = shaken(BertForPretraining(MODERN)), batch_of()
     reference = in_transformers(save_folder(tmp_path / "saved", model), "ModernBertForMaskedLM")
@@ -115,9 +111,7 @@ def test_pretraining_gives_the_outputs_and_gradients_of_transformers(
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_classification_gives_the_outputs_and_gradients_of_transformers(
-    pooling: str, tmp_path: Path
-) -> None:
+def test_classification_gives_the_outputs_and_gradients_of_transformers(pooling, tmp_path):
     model, batch = shaken(BertForClassification(MODERN, 3, pooling=pooling)), inputs_of()
     labels = ("bad", "fair", "good")
     folder = save_folder(tmp_path / "saved", model, labels=labels, pooling=pooling)
@@ -143,9 +137,7 @@ def test_classification_gives_the_outputs_and_gradients_of_transformers(
     ("architecture", "absent"),
     [("ModernBertForMaskedLM", ("nsp_head",)), ("ModernBertModel", ("mlm_head", "nsp_head"))],
 )
-def test_models_saved_by_transformers_load_bit_for_bit(
-    architecture: str, absent: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_models_saved_by_transformers_load_bit_for_bit(architecture, absent, tmp_path):
     """It writes another form of config.json: a kind for each layer, a base for each kind."""
     model = shaken(BertForPretraining(MODERN))
     saved = save_folder(tmp_path / "saved", model, architecture=architecture)
@@ -156,7 +148,7 @@ def test_models_saved_by_transformers_load_bit_for_bit(
     assert_holds(found.weights, model)
 
 
-def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path: Path) -> None:
+def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path):
     import transformers
 
     save_huggingface(tmp_path, MODERN, BertForPretraining(MODERN).state_dict())
@@ -171,7 +163,7 @@ def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path
     assert_close(logits[..., :VOCAB], reference(input_ids=ids).logits)
 
 
-def test_the_published_form_of_the_config_is_read(tmp_path: Path) -> None:
+def test_the_published_form_of_the_config_is_read(tmp_path):
     """The published model: 22 layers, a base of 160,000 in every third, 8,192 tokens."""
     (tmp_path / "config.json").write_text(json.dumps(PUBLISHED))
     found = read_huggingface_config(tmp_path)
@@ -198,9 +190,7 @@ def test_the_published_form_of_the_config_is_read(tmp_path: Path) -> None:
         ("architectures", ["BertModel"], "model_type 'modernbert', architecture 'BertModel'"),
     ],
 )
-def test_other_forms_are_refused_by_name(
-    setting: str, value: object, message: str, tmp_path: Path
-) -> None:
+def test_other_forms_are_refused_by_name(setting, value, message, tmp_path):
     save_huggingface(tmp_path, MODERN, BertForPretraining(MODERN).state_dict())
     change(tmp_path, **{setting: value})
     with pytest.raises(ValueError, match=message):
@@ -210,8 +200,6 @@ def test_other_forms_are_refused_by_name(
 @pytest.mark.parametrize(
     ("field", "value"), [("bias", True), ("pooler", True), ("norm_position", "pre")]
 )
-def test_a_model_without_segments_that_is_no_modernbert_is_refused(
-    field: str, value: object, tmp_path: Path
-) -> None:
+def test_a_model_without_segments_that_is_no_modernbert_is_refused(field, value, tmp_path):
     with pytest.raises(ValueError, match=f"the ModernBERT .* has no {field} {value!r}"):
         save_huggingface(tmp_path, preset("modern-mini", **{field: value}), {})

@@ -2,7 +2,6 @@
 
 import bz2
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -50,7 +49,7 @@ WIKIS = {
 INVENTED = Wiki("Mooz", "Qoof ayl", "Turqum.ak", "#QAYTA", "__YOQ__")
 
 
-def header(wiki: Wiki) -> str:
+def header(wiki):
     names = {-2: wiki.media, 1: "Talk", 6: wiki.file, 14: wiki.category}
     lines = (
         f'<namespace key="{key}" case="first-letter">{n}</namespace>' for key, n in names.items()
@@ -58,14 +57,14 @@ def header(wiki: Wiki) -> str:
     return f"<mediawiki><siteinfo><namespaces>{''.join(lines)}</namespaces></siteinfo>\n"
 
 
-def page(title: str, text: str, number: int, *, ns: int = 0) -> str:
+def page(title, text, number, *, ns=0):
     return (
         f"<page><title>{title}</title><ns>{ns}</ns><id>{number}</id>"
         f"<revision><text>{text}</text></revision></page>\n"
     )
 
 
-def article(wiki: Wiki, first: str, second: str) -> str:
+def article(wiki, first, second):
     """A page of two paragraphs, and everything that shows nothing; no file has an extension."""
     files = "".join(
         f"[[{name}:a b|thumb|caption [[link]] and [[{name}:c|d]]]]"
@@ -80,7 +79,7 @@ def article(wiki: Wiki, first: str, second: str) -> str:
     )
 
 
-def dump(wiki: Wiki, code: str) -> list[str]:
+def dump(wiki, code):
     """Header, pages, footer; and the text of the articles."""
     pages, number = [], 0
     for number, (first, second) in enumerate(texts(code), start=1):
@@ -91,17 +90,17 @@ def dump(wiki: Wiki, code: str) -> list[str]:
     return [header(wiki), *pages, "</mediawiki>\n"]
 
 
-def texts(code: str) -> list[tuple[str, str]]:
+def texts(code):
     code = code if code in WIKIS and code != "vi" else "ru"
     pairs = [joined(code, sentences) for sentences in paragraphs_in(code, 8, sentences=3)]
     return list(zip(pairs[::2], pairs[1::2], strict=True))
 
 
-def expected(wiki: Wiki, code: str) -> list[str]:
+def expected(wiki, code):
     return [f"{first}\n{second}{wiki.category}:shown" for first, second in texts(code)]
 
 
-def read(path: Path, *, block_bytes: int = 1 << 20) -> Documents:
+def read(path, *, block_bytes=1 << 20):
     whole = Documents()
     for block in list_blocks([str(path)], block_bytes=block_bytes, text_columns=("text",)):
         for chunk in read_block(block, chunk_bytes=1 << 20):
@@ -115,9 +114,7 @@ CASES = [*WIKIS.items(), ("invented", INVENTED)]
 
 
 @pytest.mark.parametrize(("code", "wiki"), CASES, ids=[code for code, _ in CASES])
-def test_a_dump_gives_the_text_that_a_reader_of_its_wiki_sees(
-    code: str, wiki: Wiki, tmp_path: Path
-) -> None:
+def test_a_dump_gives_the_text_that_a_reader_of_its_wiki_sees(code, wiki, tmp_path):
     path = tmp_path / "x.xml"
     path.write_text("".join(dump(wiki, code)))
     found = read(path)
@@ -127,9 +124,7 @@ def test_a_dump_gives_the_text_that_a_reader_of_its_wiki_sees(
 
 
 @pytest.mark.parametrize("wiki", [WIKIS["bn"], INVENTED], ids=["bn", "invented"])
-def test_every_range_of_a_multistream_dump_knows_the_names_in_the_header(
-    wiki: Wiki, tmp_path: Path
-) -> None:
+def test_every_range_of_a_multistream_dump_knows_the_names_in_the_header(wiki, tmp_path):
     parts = dump(wiki, "ru")
     packed = [bz2.compress(part.encode()) for part in parts]
     path = tmp_path / "x-multistream.xml.bz2"
@@ -145,7 +140,7 @@ def test_every_range_of_a_multistream_dump_knows_the_names_in_the_header(
 
 
 @pytest.mark.parametrize("codec", ["utf-8", "utf-16"])
-def test_the_names_of_hidden_namespaces_are_in_the_header(codec: str, tmp_path: Path) -> None:
+def test_the_names_of_hidden_namespaces_are_in_the_header(codec, tmp_path):
     path = tmp_path / "x.xml"
     path.write_bytes("".join(dump(INVENTED, "ru")).encode(codec))
     with path.open("rb") as file:
@@ -155,7 +150,7 @@ def test_the_names_of_hidden_namespaces_are_in_the_header(codec: str, tmp_path: 
         assert hidden_names(file) == frozenset()
 
 
-def test_a_dump_that_is_truncated_in_its_header_is_rejected_not_raised(tmp_path: Path) -> None:
+def test_a_dump_that_is_truncated_in_its_header_is_rejected_not_raised(tmp_path):
     path = tmp_path / "x.xml.bz2"
     path.write_bytes(bz2.compress(header(INVENTED).encode() * 50)[:-20])
     found = read(path)
@@ -166,7 +161,7 @@ def test_a_dump_that_is_truncated_in_its_header_is_rejected_not_raised(tmp_path:
         read(path)
 
 
-def test_names_of_one_wiki_change_nothing_else() -> None:
+def test_names_of_one_wiki_change_nothing_else():
     links = link_patterns(frozenset(["Turqum.ak", "File", "Qoof ayl"]))
     for markup, text in LITERALS.items():
         assert strip_markup(markup, links) == text
@@ -176,7 +171,7 @@ def test_names_of_one_wiki_change_nothing_else() -> None:
     assert strip_markup("[[Turqum.ak:a]]") == "Turqum.ak:a"
 
 
-def test_the_lists_are_plain_names() -> None:
+def test_the_lists_are_plain_names():
     for names in (FILE_NAMES, CATEGORY_NAMES):
         listed = names.split("|")
         assert all(name == name.strip() != "" for name in listed)
@@ -190,12 +185,12 @@ def test_the_lists_are_plain_names() -> None:
         "__ללא_תוכן__", "__ไม่มีสารบัญ__", "__უგალერეო__", "__विषयसूचीहीन__", "__목차숨김__",
     ],
 )  # fmt: skip
-def test_magic_words_of_every_script_are_removed(word: str) -> None:
+def test_magic_words_of_every_script_are_removed(word):
     assert strip_markup(f"{word}a {word} b{word}\nc") == "a b\nc"
 
 
 @pytest.mark.parametrize(
     "word", ["__init__", "__A_B__", "__x__", "__123__", "__ 目次 __", "__Init__"]
 )
-def test_other_words_between_underscores_stay(word: str) -> None:
+def test_other_words_between_underscores_stay(word):
     assert strip_markup(f"a {word} b") == f"a {word} b"

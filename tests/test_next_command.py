@@ -16,7 +16,7 @@ from tests.support.small_training import command_line
 from tests.test_docs import parse
 
 
-def next_of(*args: object) -> str:
+def next_of(*args):
     """The command that the last line of standard error names, which `parse` accepts."""
     result = CliRunner().invoke(main, [str(arg) for arg in args])
     assert result.exit_code == 0, result.output
@@ -27,7 +27,7 @@ def next_of(*args: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory) -> Path:
+def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
     tokenizer = tokenizer_of("the", "of", "and")
     model = BertForPretraining(one_layer(tokenizer, positions=16), seed=0)

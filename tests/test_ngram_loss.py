@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ def chain_examples(rows, *, split, **options):
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory) -> Path:
+def chain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("chain")
     return write_data_set(
         folder, train=(400,), validation=(60, 40), config=CONFIG, make=chain_examples

@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.train.data.order import (
-    POOL_ROWS,
-    STREAMS,
-    Order,
-    pool_rows_for,
-    streams_for,
-)
+from clozeline.train.data.order import POOL_ROWS, STREAMS, Order, pool_rows_for, streams_for
 
 DIGEST = "0123456789abcdef" * 4
 

@@ -43,7 +43,7 @@ LINES = {
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory) -> Path:
+def work(tmp_path_factory):
     folder = tmp_path_factory.mktemp("work")
     tokenizer = small_tokenizer(PUNKT)
     write_data_set(folder / "shards", train=(20,), tokenizer=tokenizer)

@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from clozeline.train.cli import main
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.pretraining.plan import Plan, make_plan
+from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import find_start
 from tests.support.small_training import preset_of, train
@@ -28,7 +27,7 @@ NATIVE = resolve_precision("auto", ALONE.device)
 GPU = World(0, 1, torch.device("cuda", 0))
 
 
-def plan(shards: Path, out: Path, *, world: World = ALONE, **changes) -> Plan:
+def plan(shards, out, *, world=ALONE, **changes):
     chosen = {name: changes.pop(name, None) for name in ("preset", "dropout")}
     options = changes.pop("options", {})
     start = find_start(out, world, **changes)
@@ -36,7 +35,7 @@ def plan(shards: Path, out: Path, *, world: World = ALONE, **changes) -> Plan:
 
 
 @pytest.fixture
-def run(small_folder: Path, tmp_path: Path) -> Path:
+def run(small_folder, tmp_path):
     """A bert-tiny of 2 steps with numbers that are in no recipe."""
     model = replace(preset_of(small_folder), hidden_dropout_prob=0.3)
     odd = {"beta2": 0.9, "weight_decay": 0.5, "schedule": "cosine", "learning_rate": 3e-3}
@@ -110,7 +109,7 @@ def test_no_data_set_and_no_preset_of_that_name_are_refused(small_folder, tmp_pa
 # --- the command
 
 
-def invoke(*arguments: object):
+def invoke(*arguments):
     return CliRunner().invoke(main, ["pretrain", *map(str, arguments)])
 
 

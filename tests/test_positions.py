@@ -22,12 +22,12 @@ from tests.support.small_models import SMALL, narrow, numbers
 NANO = preset("nano", **SMALL)
 
 
-def random_qkv(rows: int = 2, length: int = 6) -> torch.Tensor:
+def random_qkv(rows=2, length=6):
     """[B, S, 3, N, D]"""
     return torch.randn(rows, length, 3, 2, 8, generator=numbers(0))
 
 
-def scores(*positions: int) -> torch.Tensor:
+def scores(*positions):
     """Attention scores of a query at the first position and a key at the second, [N]."""
     rotated = rotate(random_qkv(1, 2)[0], rotation_at(torch.tensor(positions), 8, 1e4))
     return (rotated[0, 0] * rotated[1, 1]).sum(-1)

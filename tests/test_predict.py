@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,17 +24,17 @@ TOKENIZER = tokenizer_of("a", "b")
 
 
 @pytest.fixture
-def classifier(tmp_path: Path) -> Path:
+def classifier(tmp_path):
     return write_small_classifier(tmp_path / "classifier")
 
 
-def output_of(*words: object, code: int = 0) -> str:
+def output_of(*words, code=0):
     done = CliRunner().invoke(main, [*map(str, words)])
     assert done.exit_code == code, done.output
     return done.stdout if code == 0 else done.stderr
 
 
-def test_all_probabilities_are_printed_or_written_as_json(classifier: Path, tmp_path: Path) -> None:
+def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
     words = ("predict", classifier, "a cat", "a\tdog")
     lines = output_of(*words, "--json")
     assert output_of(*words, "--out", tmp_path / "x.jsonl") == f"predictions: {tmp_path}/x.jsonl\n"
@@ -49,12 +48,12 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier: Path, tmp_
         assert found["probability"] == found["probabilities"][found["label"]]
 
 
-def test_a_class_with_a_tab_does_not_shift_the_columns() -> None:
+def test_a_class_with_a_tab_does_not_shift_the_columns():
     prediction = Prediction("one\ntext", "a\tclass\n", 0.5, {})
     assert prediction.line() == "a class\t0.5000\tone text"
 
 
-def test_weights_that_are_not_finite_are_refused(classifier: Path, tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_are_refused(classifier, tmp_path):
     weights = load_file(classifier / "model.safetensors")
     weights["classifier.bias"][0] = float("nan")
     save_file(weights, classifier / "model.safetensors")
@@ -70,7 +69,7 @@ def test_weights_that_are_not_finite_are_refused(classifier: Path, tmp_path: Pat
         fill_with(pretrained, model, "a [MASK]", top=1, name=run)
 
 
-def test_links_out_of_a_model_folder_are_refused(classifier: Path, tmp_path: Path) -> None:
+def test_links_out_of_a_model_folder_are_refused(classifier, tmp_path):
     vocab = classifier / "tokenizer" / "vocab.txt"
     inside = vocab.rename(classifier / "tokenizer" / "real.txt")
     vocab.symlink_to(inside)
@@ -85,7 +84,7 @@ def test_links_out_of_a_model_folder_are_refused(classifier: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_an_error_right_after_a_table_ends_with_2_every_time(tmp_path: Path) -> None:
+def test_an_error_right_after_a_table_ends_with_2_every_time(tmp_path):
     """A thread of Arrow that still held a Python stream aborted one such process in five."""
     folder = write_small_classifier(tmp_path / "pairs", text_pair="second")
     (tmp_path / "x.csv").write_text("text,label\na cat,1\n" * 5)

@@ -19,7 +19,7 @@ pytest_plugins = ["tests.support.view_fixtures"]
 NAMES = ("a,b", '"', "c")
 
 
-def some(rows: int, seed: int = 0) -> Predictions:
+def some(rows, seed=0):
     rng = np.random.default_rng(seed)
     probabilities = rng.dirichlet([1, 1, 1], rows).round(2)
     return Predictions(
@@ -83,7 +83,7 @@ def test_precision_and_recall_are_those_of_scikit_learn(rows):
     assert (thin.recall[0], thin.recall[-1]) == (ours.recall[0], ours.recall[-1])
 
 
-def titles(pages: PredictionPages, **query: object) -> list[str]:
+def titles(pages, **query):
     """Of all pages of a filter."""
     found = pages.values(query)
     rest = found["after"] and titles(pages, **{**query, "start": query.get("start", 0) + PAGE})

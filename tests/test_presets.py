@@ -10,7 +10,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from clozeline.model.attention import Packing
 from clozeline.model.config import PRESETS, preset
@@ -29,18 +28,13 @@ from tests.support.small_models import (
     shaken,
 )
 
-Weights = dict[str, Tensor]
-Answers = tuple[Tensor, Tensor, Tensor, Tensor]
 
-
-def normalized(x: Tensor, eps: float) -> Tensor:
+def normalized(x, eps):
     centred = x - x.sum(1, keepdim=True) / x.shape[1]
     return centred / (centred.pow(2).sum(1, keepdim=True) / x.shape[1] + eps) ** 0.5
 
 
-def attended(
-    query: Tensor, key: Tensor, value: Tensor, heads: int, window: int | None = None
-) -> Tensor:
+def attended(query, key, value, heads, window=None):
     """Attention over a row [n, H], head by head; `window` tokens on either side, None: all."""
     size, row = query.shape[1] // heads, range(len(query))
     outputs = []
@@ -53,17 +47,17 @@ def attended(
     return torch.cat(outputs, 1)
 
 
-def gelu(x: Tensor) -> Tensor:
+def gelu(x):
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
-def nano(w: Weights, ids: Tensor, types: Tensor) -> Answers:
+def nano(w, ids, types):
     """Learned positions; norms after the embeddings, before each sublayer, at the end; 4 heads."""
 
-    def norm(x: Tensor, name: str) -> Tensor:
+    def norm(x, name):
         return normalized(x, 1e-12) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
-    def dense(x: Tensor, name: str) -> Tensor:
+    def dense(x, name):
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     start = "encoder.embeddings"
@@ -81,13 +75,13 @@ def nano(w: Weights, ids: Tensor, types: Tensor) -> Answers:
     return x, x[0], words, dense(x[0], "nsp_head")
 
 
-def bert_pytorch(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
+def bert_pytorch(w, ids, types, *, heads):
     """Fixed sinusoids, segments 1 and 2, norms only before sublayers."""
 
-    def norm(x: Tensor, name: str) -> Tensor:
+    def norm(x, name):
         return normalized(x, 1e-6) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
-    def dense(x: Tensor, name: str) -> Tensor:
+    def dense(x, name):
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     start = "encoder.embeddings"
@@ -109,13 +103,13 @@ def bert_pytorch(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answe
     return x, x[0], words, dense(x[0], "nsp_head")
 
 
-def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
+def d2l(w, ids, types):
     """Post-norm, ReLU, MLM head with ReLU and norm, NSP head with tanh; 2 attention heads."""
 
-    def norm(x: Tensor, name: str) -> Tensor:
+    def norm(x, name):
         return normalized(x, 1e-5) * w[f"{name}.weight"] + w[f"{name}.bias"]
 
-    def dense(x: Tensor, name: str) -> Tensor:
+    def dense(x, name):
         return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
 
     start = "encoder.embeddings"
@@ -134,19 +128,19 @@ def d2l(w: Weights, ids: Tensor, types: Tensor) -> Answers:
     return x, pooled, words, dense(pooled, "nsp_head")
 
 
-def modern(w: Weights, ids: Tensor, types: Tensor, *, heads: int) -> Answers:
+def modern(w, ids, types, *, heads):
     """ModernBERT: no segments and no biases, gated GELU; layer 0 is global, layer 1 is local.
 
     Queries and keys are rotated as complex numbers.
     """
 
-    def norm(x: Tensor, name: str) -> Tensor:
+    def norm(x, name):
         return normalized(x, 1e-5) * w[f"{name}.weight"]
 
-    def dense(x: Tensor, name: str) -> Tensor:
+    def dense(x, name):
         return x @ w[f"{name}.weight"].T
 
-    def rotated(x: Tensor, base: float) -> Tensor:
+    def rotated(x, base):
         size = x.shape[1] // heads
         x = x.clone()
         for head in range(0, x.shape[1], size):

@@ -179,16 +179,6 @@ def test_another_data_set_is_refused_even_to_resume(run, tmp_path):
         train(shards, go_back(run, 8), resume=True)
 
 
-def test_another_tokenizer_is_refused_even_to_resume(run, tmp_path):
-    cased = replace(small_tokenizer().normalization, lowercase=False)
-    other = type(small_tokenizer())(small_tokenizer().tokens, cased, None)
-    shards = write_data_set(
-        tmp_path / "shards", train=(13, 20, 0, 7, 17), validation=(9, 14), tokenizer=other
-    )
-    with pytest.raises(InputError, match=r"tokenizer_digest \w{12} there, \w{12} now"):
-        train(shards, go_back(run, 8), resume=True)
-
-
 def test_a_checkpoint_that_was_put_in_from_another_data_set_is_refused(run, small_folder, tmp_path):
     shards = write_data_set(tmp_path / "shards", train=(20,))
     train(shards, tmp_path / "other", max_steps=16, save_every=0)
@@ -436,13 +426,6 @@ def test_a_file_is_refused_as_the_folder_of_a_run(small_folder, tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_folder_without_a_manifest_is_not_a_data_set(tmp_path):
-    result = invoke(tmp_path, "--out", tmp_path / "run")
-    assert result.exit_code == 2
-    assert len(result.stderr.splitlines()) == 1
-    assert "is an empty folder; give a data set" in result.stderr
-
-
 def test_the_last_line_has_the_step_and_the_folder(small_folder, tmp_path):
     line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-tiny", "--max-steps", 1)
     first, second = invoke(*line), invoke(*line)
@@ -487,12 +470,3 @@ def test_a_tiny_model_learns_to_count(optimizer, tmp_path):
     assert heldout.mlm_accuracy > 0.4 > 5 * heldout.most_frequent_share
     if optimizer == "adamw":  # Muon knows the words sooner and the pairs later
         assert heldout.nsp_accuracy > 0.9
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_data_set_is_never_trained_into(small_folder, tmp_path, overwrite):
-    data_set = shutil.copytree(small_folder, tmp_path / "data")
-    before = sorted(path.name for path in data_set.rglob("*"))
-    with pytest.raises(InputError, match=r"data is not empty and not a run"):
-        train(small_folder, data_set, overwrite=overwrite)
-    assert sorted(path.name for path in data_set.rglob("*")) == before

@@ -12,7 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,7 +52,7 @@ NOT_RUN = {
 SAME_AS = {"shards-128": "shards", "shards-512": "shards", "wiki16": "shards"}
 
 
-def words_of(line: str) -> list[str]:
+def words_of(line):
     """The words after `clozeline`, with smaller sizes and with variables filled in."""
     line = line.removeprefix("clozeline ")
     for pattern, size in SMALLER:
@@ -61,11 +60,11 @@ def words_of(line: str) -> list[str]:
     return [os.path.expandvars(word) for word in shlex.split(line)]
 
 
-def is_run(line: str) -> bool:
+def is_run(line):
     return not any(part in line for part in NOT_RUN)
 
 
-def run(line: str, folder: Path) -> None:
+def run(line, folder):
     """Run a printed command; what it makes may be there from another page."""
     words = words_of(line)
     if "--out" in words:
@@ -81,7 +80,7 @@ def run(line: str, folder: Path) -> None:
     assert done.stdout.strip(), words
 
 
-def write_reviews(path: Path, start: int) -> None:
+def write_reviews(path, start):
     """A table of labelled reviews, as of one's own."""
     reviews = make_reviews(0, start, start + 60)
     with path.open("w", newline="") as file:

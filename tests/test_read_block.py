@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -41,13 +41,7 @@ WIKI_LINES = st.sampled_from(
 LINES = {"jsonl": JSON_LINES, "txt": TEXT_LINES, "wiki": WIKI_LINES}
 
 
-def read(
-    sources: str | Sequence[str],
-    *,
-    columns: tuple[str, ...] = ("text",),
-    block_bytes: int = 1 << 20,
-    chunk_bytes: int = 1 << 20,
-) -> Documents:
+def read(sources, *, columns=("text",), block_bytes=1 << 20, chunk_bytes=1 << 20):
     """All documents of the sources as one chunk."""
     sources = [sources] if isinstance(sources, str) else sources
     whole = Documents()
@@ -59,21 +53,19 @@ def read(
     return whole
 
 
-def write(path: Path, data: str | bytes) -> str:
+def write(path, data):
     path.write_bytes(data.encode() if isinstance(data, str) else data)
     return str(path)
 
 
-def reasons(documents: Documents) -> list[tuple[str, str]]:
+def reasons(documents):
     return [(Path(bad.where).name, bad.reason) for bad in documents.rejected]
 
 
 @pytest.mark.parametrize("name", LINES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
-def test_any_size_of_block_and_chunk_gives_the_same_documents(
-    name: str, data: st.DataObject, tmp_path: Path
-) -> None:
+def test_any_size_of_block_and_chunk_gives_the_same_documents(name, data, tmp_path):
     parts = data.draw(st.lists(LINES[name], max_size=12))
     end = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"] if name == "txt" else [b"\n", b"\r\n"]))
     last = data.draw(st.sampled_from([b"", end]))
@@ -94,9 +86,7 @@ def test_any_size_of_block_and_chunk_gives_the_same_documents(
 
 @given(st.lists(st.one_of(TEXT_LINES, st.text(alphabet="ab \t\r\u2028\x0b")), max_size=12))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_text_is_what_a_slow_reading_line_by_line_gives(
-    tmp_path: Path, parts: list[bytes | str]
-) -> None:
+def test_text_is_what_a_slow_reading_line_by_line_gives(tmp_path, parts):
     data = b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     source = write(tmp_path / "file.txt", b"x\n" + data)
     text = (b"x\n" + data).decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
@@ -110,7 +100,7 @@ def test_text_is_what_a_slow_reading_line_by_line_gives(
     assert read(source, block_bytes=5).texts == [text for text in expected if text.strip()]
 
 
-def test_the_bytes_of_a_json_line_are_fixed_and_counted(tmp_path: Path) -> None:
+def test_the_bytes_of_a_json_line_are_fixed_and_counted(tmp_path):
     source = write(
         tmp_path / "a.jsonl",
         b'\xef\xbb\xbf{"text": "a\\r\\nb\\rc"}\r\n'
@@ -134,7 +124,7 @@ def test_the_bytes_of_a_json_line_are_fixed_and_counted(tmp_path: Path) -> None:
     assert found.rejected == []
 
 
-def test_bad_json_lines_are_rejected_by_line(tmp_path: Path) -> None:
+def test_bad_json_lines_are_rejected_by_line(tmp_path):
     bad = ["{", "[1]", '"text"', '{"id": 1}', '{"text": null}', '{"text": 7}', "[" * 100_000]
     bad += ['{"text": "a"} {"text": "b"}', "{" + '"a":' + "9" * 5000 + "}", "\0", "\ud800"]
     data = "\n\n".join(f'{line}\n{{"text": "good"}}' for line in bad)
@@ -156,16 +146,14 @@ def test_bad_json_lines_are_rejected_by_line(tmp_path: Path) -> None:
     ]
 
 
-def test_lines_far_into_a_file_are_named_from_the_block_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_far_into_a_file_are_named_from_the_block_on(tmp_path, monkeypatch):
     source = write(tmp_path / "a.jsonl", '{"text": "good"}\n' * 10 + "bad\n")
     monkeypatch.setattr(lines, "COUNT_LINES_BYTES", 100)
     (bad,) = read(source, block_bytes=58).rejected
     assert bad.where == f"{source}: line 4 after byte 119"
 
 
-def test_several_columns_are_joined_by_line_ends(tmp_path: Path) -> None:
+def test_several_columns_are_joined_by_line_ends(tmp_path):
     rows = [{"title": "A", "text": "b"}, {"text": "no title"}]
     source = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
     found = read(source, columns=("title", "text"))
@@ -174,7 +162,7 @@ def test_several_columns_are_joined_by_line_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_document_of_50_megabytes_on_one_line_is_a_document(ending: str, tmp_path: Path) -> None:
+def test_a_document_of_50_megabytes_on_one_line_is_a_document(ending, tmp_path):
     text = "Some words. " * 4_200_000
     pack = gzip.compress if ending else bytes
     line = json.dumps({"text": text}).encode()
@@ -185,7 +173,7 @@ def test_a_document_of_50_megabytes_on_one_line_is_a_document(ending: str, tmp_p
         assert read(source).texts == ["a", text.strip(), "b"]
 
 
-def test_wikiextractor_output_loses_titles_and_entities(tmp_path: Path) -> None:
+def test_wikiextractor_output_loses_titles_and_entities(tmp_path):
     source = write(
         tmp_path / "wiki_00",
         '<doc id="1" url="u" title="A &amp; "B"">\nA &amp; "B"\n\nAT&T &lt;b&gt; &amp;lt; &copy\n'
@@ -205,7 +193,7 @@ def test_wikiextractor_output_loses_titles_and_entities(tmp_path: Path) -> None:
     assert reasons(found) == [("wiki_00: E", "no </doc>: the document is truncated")]
 
 
-def test_text_around_wikiextractor_documents_is_rejected(tmp_path: Path) -> None:
+def test_text_around_wikiextractor_documents_is_rejected(tmp_path):
     source = write(tmp_path / "wiki_00", 'before\n<doc id="1" title="A">\nText.\n</doc>\nafter\n')
     assert reasons(read(source)) == [
         ("wiki_00", "text before the first <doc>"),
@@ -232,8 +220,8 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     ],
 )
 def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
-    name: str, line: str, text: str, ending: str, tmp_path: Path
-) -> None:
+    name, line, text, ending, tmp_path
+):
     packed = PACKERS[ending]("".join(line.format(i) for i in range(20_000)).encode())
     source = write(tmp_path / (name + ending), packed[: len(packed) * 2 // 3])
     found = read(source, chunk_bytes=10_000)
@@ -245,7 +233,7 @@ def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
     assert bad.reason.startswith(f"truncated or corrupt {ending[1:]}: ")
 
 
-def page(title: str, text: str, *, ns: int = 0, redirect: str = "") -> str:
+def page(title, text, *, ns=0, redirect=""):
     return (
         f"<page><title>{title}</title><ns>{ns}</ns><id>7</id>{redirect}"
         f"<revision><text>{text}</text></revision></page>\n"
@@ -266,9 +254,7 @@ DUMP = (
 
 @pytest.mark.parametrize("ending", ["", *PACKERS])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_a_dump_gives_its_articles_and_counts_the_rest(
-    encoding: str, ending: str, tmp_path: Path
-) -> None:
+def test_a_dump_gives_its_articles_and_counts_the_rest(encoding, ending, tmp_path):
     data = PACKERS.get(ending, bytes)(DUMP.encode(encoding))
     found = read(write(tmp_path / f"dump.xml{ending}", data), chunk_bytes=1)
     assert found.texts == ["A is a letter.", "Ünïcode & more."]
@@ -277,7 +263,7 @@ def test_a_dump_gives_its_articles_and_counts_the_rest(
 
 
 @pytest.mark.parametrize("ending", ["", *PACKERS])
-def test_a_truncated_dump_keeps_its_whole_pages(ending: str, tmp_path: Path) -> None:
+def test_a_truncated_dump_keeps_its_whole_pages(ending, tmp_path):
     pages = "".join(page(f"T{i}", f"Sentence {i} stands here.") for i in range(4000))
     packed = PACKERS.get(ending, bytes)(("<mediawiki>\n" + pages).encode())
     found = read(write(tmp_path / f"dump.xml{ending}", packed[: len(packed) * 2 // 3]))
@@ -287,14 +273,14 @@ def test_a_truncated_dump_keeps_its_whole_pages(ending: str, tmp_path: Path) -> 
     assert re.search(r"truncated|cut", bad[1])
 
 
-def test_damage_between_pages_is_reported(tmp_path: Path) -> None:
+def test_damage_between_pages_is_reported(tmp_path):
     pages = bz2.compress(page("A", "Text.").encode())
     found = read(write(tmp_path / "part.xml.bz2", pages + b"garbage, not a stream" * 9))
     assert found.texts == ["Text."]
     assert reasons(found) == [("part.xml.bz2", "truncated or corrupt bz2: Invalid data stream")]
 
 
-def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path: Path) -> None:
+def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):
     streams = [
         "<mediawiki>\n",
         *(page(f"T{i}", f"Text {i}.") + page(f"U{i}", f"More {i}.") for i in range(5)),
@@ -313,7 +299,7 @@ def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path: Path) -> None:
     assert read(source, block_bytes=1).texts == whole.texts[:6]
 
 
-def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path: Path) -> None:
+def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path):
     texts = [f"Row {i}." for i in range(100)]
     table = pa.table({"n": range(100), "text": [*texts[:41], None, *texts[42:]], "t": ["T"] * 100})
     source = str(tmp_path / "a.parquet")
@@ -329,7 +315,7 @@ def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path: Path) -> None
     "type",
     [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
 )
-def test_parquet_text_may_have_any_string_type(type: pa.DataType, tmp_path: Path) -> None:
+def test_parquet_text_may_have_any_string_type(type, tmp_path):
     source = str(tmp_path / "a.parquet")
     table = pa.table({"text": pa.array(["é", None, "a\r\nb", "\0"], type)})
     try:
@@ -342,7 +328,7 @@ def test_parquet_text_may_have_any_string_type(type: pa.DataType, tmp_path: Path
 
 
 @pytest.mark.parametrize("binary", [True, False])
-def test_invalid_utf8_in_parquet_is_fixed_and_counted(binary: bool, tmp_path: Path) -> None:
+def test_invalid_utf8_in_parquet_is_fixed_and_counted(binary, tmp_path):
     values = pa.array([b"caf\xe9 \xe2\x82", "é".encode(), None], pa.binary())
     column = values if binary else pa.Array.from_buffers(pa.string(), 3, values.buffers())
     source = str(tmp_path / "a.parquet")
@@ -353,7 +339,7 @@ def test_invalid_utf8_in_parquet_is_fixed_and_counted(binary: bool, tmp_path: Pa
     assert reasons(found) == [("a.parquet: row 3", "null text")]
 
 
-def test_a_corrupt_row_group_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_a_corrupt_row_group_is_an_error_that_names_the_file(tmp_path):
     source = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": ["Some text." * 9] * 1000}), source, compression="gzip")
     data = source.read_bytes()
@@ -362,7 +348,7 @@ def test_a_corrupt_row_group_is_an_error_that_names_the_file(tmp_path: Path) -> 
         read(str(source))
 
 
-def test_a_huge_row_group_is_read_in_chunks(tmp_path: Path) -> None:
+def test_a_huge_row_group_is_read_in_chunks(tmp_path):
     source = str(tmp_path / "a.parquet")
     pq.write_table(pa.table({"text": [f"{i:09} " * 100 for i in range(20_000)]}), source)
     (block,) = list_blocks([source], block_bytes=1 << 30)
@@ -371,7 +357,7 @@ def test_a_huge_row_group_is_read_in_chunks(tmp_path: Path) -> None:
     assert max(sizes) < 3 << 20
 
 
-def test_samples_are_those_of_the_generator() -> None:
+def test_samples_are_those_of_the_generator():
     articles = read("sample:articles?size=100KB&seed=4", block_bytes=30_000, chunk_bytes=9000)
     assert articles.texts == make_articles(4, 0, len(articles.texts))
     reviews = make_reviews(4, 50, 80)
@@ -379,7 +365,7 @@ def test_samples_are_those_of_the_generator() -> None:
     assert read("sample:reviews?rows=30&start=50&seed=4", block_bytes=900).texts == expected
 
 
-def test_remote_files_are_read_in_ranges() -> None:
+def test_remote_files_are_read_in_ranges():
     with fsspec.open("memory://readers/a.jsonl", "wb") as file:
         file.write(b'{"text": "One."}\nbad\n{"text": "Two."}\n')
     found = read("memory://readers/a.jsonl", block_bytes=1)
@@ -414,7 +400,7 @@ print(json.dumps([len(blocks), texts, rejected, labels, list(sums), missing, off
 """
 
 
-def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path: Path) -> None:
+def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     rows = [
@@ -443,13 +429,13 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path: Path) -> None:
 
 @needs_data
 @pytest.mark.slow
-def test_wikipedia_parquet_has_101533_articles() -> None:
+def test_wikipedia_parquet_has_101533_articles():
     found = read(f"{DATA}/wikipedia/train-*.parquet")
     assert len(found.texts) == 101_533
     assert found.rejected == []
 
 
 @needs_data
-def test_a_real_file_of_wikiextractor_gives_as_many_documents() -> None:
+def test_a_real_file_of_wikiextractor_gives_as_many_documents():
     found = read(f"{DATA}/wikiextractor/wiki_00")
     assert (len(found.texts), found.counts, found.rejected) == (366, {"empty": 23}, [])

@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -10,19 +9,12 @@ from hypothesis import strategies as st
 
 from clozeline.model.config import PRESETS, BertConfig, preset
 from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
-from clozeline.train.pretraining.recipes import (
-    CONTINUED,
-    OF_SHARDS,
-    RECIPES,
-    Recipe,
-    recipe_of,
-    resolve,
-)
+from clozeline.train.pretraining.recipes import CONTINUED, OF_SHARDS, RECIPES, recipe_of, resolve
 
 PLENTY = 10**12  # examples
 
 
-def numbers(name: str, given_by_user: dict | None = None, **machine) -> dict:
+def numbers(name, given_by_user=None, **machine):
     """The resolved values of a preset for a data set of any size."""
     found = resolve(
         recipe_of(name), given_by_user or {}, model=PRESETS[name], **{"examples": PLENTY, **machine}
@@ -30,7 +22,7 @@ def numbers(name: str, given_by_user: dict | None = None, **machine) -> dict:
     return {field: setting.value for field, setting in found.items()}
 
 
-def all_recipes() -> Iterator[Recipe]:
+def all_recipes():
     yield from RECIPES.values()
     yield CONTINUED
 

@@ -1,7 +1,6 @@
 """Blocks and chunks of any size hold the same documents, each once."""
 
 import io
-import re
 
 import pytest
 from hypothesis import given
@@ -16,14 +15,14 @@ FILES = st.lists(st.sampled_from(PARTS), max_size=40).map(b"".join)
 FORMATS = st.sampled_from(sorted(BOUNDARIES))
 
 
-def starts(data: bytes, boundary: re.Pattern[bytes]) -> set[int]:
+def starts(data, boundary):
     return {0, *(found.end() for found in boundary.finditer(data))} - {len(data)}
 
 
 @given(FILES, FORMATS, st.integers(1, 50), st.integers(1, 50), st.integers(1, 9))
 def test_blocks_of_any_size_hold_every_byte_once_and_begin_at_documents(
-    data: bytes, format: str, block_bytes: int, chunk_bytes: int, step: int
-) -> None:
+    data, format, block_bytes, chunk_bytes, step
+):
     found = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(record_boundaries, "STEP", step)  # boundaries beyond what was read
@@ -46,7 +45,7 @@ def test_blocks_of_any_size_hold_every_byte_once_and_begin_at_documents(
 
 
 @given(FILES, FORMATS)
-def test_the_smallest_chunks_are_single_documents(data: bytes, format: str) -> None:
+def test_the_smallest_chunks_are_single_documents(data, format):
     boundary = BOUNDARIES[format]
     cut = cut_chunks(io.BytesIO(data), boundary, chunk_bytes=1)
     assert {offset for offset, _ in cut} == starts(data, boundary)
@@ -64,16 +63,16 @@ def test_the_smallest_chunks_are_single_documents(data: bytes, format: str) -> N
         ("wikiextractor", b"<doc 1>\na\n\n<doc 2>\n", [b"<doc 1>\na\n\n", b"<doc 2>\n"]),
     ],
 )
-def test_documents_begin_after_these(format: str, data: bytes, expected: list[bytes]) -> None:
+def test_documents_begin_after_these(format, data, expected):
     cut = cut_chunks(io.BytesIO(data), BOUNDARIES[format], chunk_bytes=1)
     assert [chunk for _, chunk in cut] == expected
 
 
-def test_a_block_inside_a_huge_document_reads_no_further_than_itself() -> None:
+def test_a_block_inside_a_huge_document_reads_no_further_than_itself():
     class Counted(io.BytesIO):
         read_bytes = 0
 
-        def read(self, size: int | None = -1) -> bytes:
+        def read(self, size=-1):
             data = super().read(size)
             self.read_bytes += len(data)
             return data

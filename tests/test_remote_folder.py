@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from click.testing import CliRunner
 from filelock import FileLock
 
 from clozeline.pipeline.common import store as store_module
@@ -20,8 +21,10 @@ from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
+from clozeline.train.cli import main
 from clozeline.train.store.remote_folder import copy_path, fetched, publish, remote_folder
-from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from tests.support.small_data import write_data_set
+from tests.support.small_jobs import ROOT, clozeline
 
 TRAIN = ["--preset=bert-tiny", "--batch-size=4", "--log-every=1", "--warmup=0"]
 TRAIN += ["--learning-rate=1e-3"]
@@ -385,19 +388,15 @@ def test_a_store_that_cannot_be_read_is_one_line(tmp_path):
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("remote-folder")
-    write_tokenizer(folder / "tokenizer", articles(20))
-    write_parquet(folder / "text.parquet", articles(20))
-    line = f"shards {folder}/text.parquet --tokenizer {folder}/tokenizer --out {folder}/shards"
-    done = clozeline(*line.split(), "--max-seq-length", 32, "--validation", 0.2, "--workers", 1)
-    assert done.returncode == 0, done.stderr
-    return folder / "shards"
+    return write_data_set(tmp_path_factory.mktemp("remote-folder"), train=(57,), validation=(9,))
 
 
 def test_commands_write_and_read_runs_in_a_store(shards, tmp_path):
     run = url_of(tmp_path / "store" / "run")
-    done = clozeline("pretrain", shards, "--out", run, *TRAIN, "--max-steps", 2)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(
+        main, ["pretrain", str(shards), "--out", run, *TRAIN, "--max-steps=2"]
+    )
+    assert done.exit_code == 0, done.stderr
     assert (tmp_path / "store" / "run" / "summary.json").exists()
     with remote_folder(run, writes=True):  # it is in use; a report only reads it
         reported = clozeline("report", run)

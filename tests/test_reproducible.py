@@ -11,15 +11,13 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
-from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from tests.support.small_jobs import (
     ROOT,
     articles,
@@ -37,11 +35,7 @@ FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 RUNNERS = {
     "threads": (FN_API, "--direct_running_mode=multi_threading", "--direct_num_workers=2"),
     "two_workers": (FN_API, "--direct_running_mode=multi_processing", "--direct_num_workers=2"),
-    "portable": (
-        "--runner=PortableRunner",
-        "--job_endpoint=embed",
-        "--environment_type=LOOPBACK",
-    ),
+    "portable": ("--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"),
 }
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
 IN_MEMORY = (FN_API, "--direct_running_mode=in_memory")
@@ -66,9 +60,7 @@ class Corpus:
     tokenizer: Path
     finished: Path
 
-    def line(
-        self, out: Path, *options: object, sources: Sequence[Path] = (), runner=IN_MEMORY
-    ) -> list[object]:
+    def line(self, out, *options, sources=(), runner=IN_MEMORY):
         """The arguments of the job."""
         fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64")
         files = sources or self.files
@@ -84,17 +76,17 @@ class Corpus:
             *runner,
         ]
 
-    def build(self, out: Path, *options: object, **more: Any) -> Manifest:
+    def build(self, out, *options, **more):
         """Make a data set in another process."""
         clozeline_ok("shards", *self.line(out, *options, **more))
         return read_manifest(out)
 
-    def assert_same_bytes(self, out: Path) -> None:
+    def assert_same_bytes(self, out):
         """Shards and manifest are those of the finished data set, to the last byte."""
         assert shard_digests(out) == shard_digests(self.finished)
         assert (out / MANIFEST).read_bytes() == (self.finished / MANIFEST).read_bytes()
 
-    def assert_same_but_for_the_sources(self, out: Path) -> None:
+    def assert_same_but_for_the_sources(self, out):
         """The same, from other files: the manifest differs in the line that names them."""
         assert shard_digests(out) == shard_digests(self.finished)
         assert without_sources(out / MANIFEST) == without_sources(self.finished / MANIFEST)
@@ -102,7 +94,7 @@ class Corpus:
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+def corpus(tmp_path_factory):
     """180 documents in 3 files, 15 of them twice; built by one process in memory."""
     folder = tmp_path_factory.mktemp("reproducible")
     texts = articles(165)
@@ -114,7 +106,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     return corpus
 
 
-def test_the_corpus_leaves_no_part_out(corpus: Corpus) -> None:
+def test_the_corpus_leaves_no_part_out(corpus):
     """Else the other tests here would prove less than they say."""
     manifest = read_manifest(corpus.finished)
     job = json.loads((corpus.finished / "job.json").read_bytes())
@@ -125,13 +117,13 @@ def test_the_corpus_leaves_no_part_out(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("name", RUNNERS)
-def test_every_runner_writes_the_same_bytes(name: str, corpus: Corpus, tmp_path: Path) -> None:
+def test_every_runner_writes_the_same_bytes(name, corpus, tmp_path):
     corpus.build(tmp_path / "out", "--block-bytes=20000", runner=RUNNERS[name])
     corpus.assert_same_bytes(tmp_path / "out")
 
 
 @pytest.fixture(params=["python", "clozeline-worker"])
-def worker_pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def worker_pool(request, tmp_path):
     """The address of a process that starts workers for whoever asks, as on a cluster.
 
     They are Beam's own, or the program that a PROCESS environment starts.
@@ -161,9 +153,7 @@ def worker_pool(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
         yield f"localhost:{port}"
 
 
-def test_an_external_pool_of_workers_writes_the_same_bytes(
-    worker_pool: str, corpus: Corpus, tmp_path: Path
-) -> None:
+def test_an_external_pool_of_workers_writes_the_same_bytes(worker_pool, corpus, tmp_path):
     environment = ("--environment_type=EXTERNAL", f"--environment_config={worker_pool}")
     runner = ("--runner=PortableRunner", "--job_endpoint=embed", *environment)
     corpus.build(tmp_path / "out", "--block-bytes=20000", runner=runner)
@@ -171,7 +161,7 @@ def test_an_external_pool_of_workers_writes_the_same_bytes(
 
 
 @pytest.fixture
-def dask_cluster() -> Iterator[str]:
+def dask_cluster():
     """The address of a scheduler that has two worker processes."""
     distributed = pytest.importorskip("distributed", reason="needs clozeline[dask]")
     two = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
@@ -180,8 +170,8 @@ def dask_cluster() -> Iterator[str]:
 
 
 def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
-    dask_cluster: str, corpus: Corpus, tmp_path: Path
-) -> None:
+    dask_cluster, corpus, tmp_path
+):
     runner = (DASK, f"--dask_client_address={dask_cluster}", "--dask_partition_size=1")
     options = ("--block-bytes=20000", "--token-cache", tmp_path / "cache")
     corpus.build(tmp_path / "out", *options, runner=runner)
@@ -195,9 +185,7 @@ def test_two_dask_workers_write_the_same_bytes_and_name_what_is_wrong(
     assert re.fullmatch(rf"Error: {damaged} is damaged .*; delete it and rerun the command\.", last)
 
 
-def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(corpus, tmp_path):
     texts = random.Random(5).sample(corpus.texts, len(corpus.texts))
     names = [tmp_path / "z.parquet", tmp_path / "a.parquet"]
     files = [write_parquet(name, texts[i::2], row_group_size=7) for i, name in enumerate(names)]
@@ -205,20 +193,18 @@ def test_shuffled_documents_in_other_files_and_blocks_give_the_same_bytes(
     corpus.assert_same_but_for_the_sources(tmp_path / "out")
 
 
-def test_json_lines_give_the_same_bytes_as_parquet(corpus: Corpus, tmp_path: Path) -> None:
+def test_json_lines_give_the_same_bytes_as_parquet(corpus, tmp_path):
     file = tmp_path / "all.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in corpus.texts))
     corpus.build(tmp_path / "out", "--block-bytes=1000000", sources=[file])
     corpus.assert_same_but_for_the_sources(tmp_path / "out")
 
 
-def test_a_kept_token_cache_serves_another_config_and_one_more_source(
-    corpus: Corpus, tmp_path: Path
-) -> None:
+def test_a_kept_token_cache_serves_another_config_and_one_more_source(corpus, tmp_path):
     kept = tmp_path / "cache"
     options = ("--block-bytes=20000", "--token-cache", kept)
 
-    def cached() -> dict[str, tuple[int, int]]:
+    def cached():
         return identities(list(kept.glob("*.tokens")))
 
     corpus.build(tmp_path / "fewer", *options, sources=corpus.files[:2])

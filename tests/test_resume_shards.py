@@ -8,7 +8,6 @@ also between two system calls, and no clock is in it.
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -72,14 +71,14 @@ class Job:
     tokenizer: Path
     finished: Path
 
-    def line(self, out: Path, *options: object) -> list[str]:
+    def line(self, out, *options):
         """The arguments of the job."""
         fixed = ("--num-shards=6", "--validation=0.1", "--block-bytes=10000", *options)
         line = ("shards", self.source, "--tokenizer", self.tokenizer, "--out", out, *fixed)
         return [str(part) for part in line]
 
     @contextmanager
-    def killed_at(self, moment: str, out: Path, *options: object) -> Iterator[subprocess.Popen]:
+    def killed_at(self, moment, out, *options):
         """The job, killed; its workers, if it has any, are stopped until the block ends."""
         path = os.pathsep.join([str(self.folder), os.environ.get("PYTHONPATH", "")])
         process = subprocess.Popen(
@@ -97,23 +96,23 @@ class Job:
             assert shard_digests(out).items() <= shard_digests(self.finished).items()
             yield process
 
-    def assert_finished(self, out: Path) -> None:
+    def assert_finished(self, out):
         """The data set is that of the undisturbed job, and nothing else is in the folder."""
         assert shard_digests(out) == shard_digests(self.finished)
         assert (out / MANIFEST).read_bytes() == (self.finished / MANIFEST).read_bytes()
         assert names(out) == names(self.finished)
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def counts(history: Sequence[Identities]) -> list[int]:
+def counts(history):
     return [len(files) for files in history]
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory):
     folder = tmp_path_factory.mktemp("resume")
     (folder / "sitecustomize.py").write_text(SITECUSTOMIZE)
     texts = articles(240)
@@ -124,9 +123,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     return job
 
 
-def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(
-    job: Job, tmp_path: Path
-) -> None:
+def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(job, tmp_path):
     out, kept = tmp_path / "out", tmp_path / "cache"
     options = ("--workers=1", "--token-cache", kept)
     cached: list[Identities] = []
@@ -150,7 +147,7 @@ def test_a_job_killed_again_and_again_loses_only_what_was_in_flight(
 
 
 @pytest.mark.parametrize("moment", [CACHE_FILE_HAS_NO_NAME, SHARD_IS_BEGUN])
-def test_workers_that_outlive_their_job_do_no_harm(moment: str, job: Job, tmp_path: Path) -> None:
+def test_workers_that_outlive_their_job_do_no_harm(moment, job, tmp_path):
     """They wake up when another process has finished the data set."""
     out = tmp_path / "out"
     with job.killed_at(moment, out, "--workers=2") as killed:

@@ -76,7 +76,7 @@ def test_a_span_that_is_cut_short_inside_its_document():
     examples, _ = examples_of(documents_of([[[30]], [[30]]]), config)
     swapped = remasked(examples.take(np.array([1, 0, 2, 3])), config)
     assert findings_of(swapped, config) == [
-        "rows cut short inside their document: 1, the first at 0",
+        "rows cut short inside their document: 1, the first at 0"
     ]
 
 

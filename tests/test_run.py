@@ -19,7 +19,6 @@ from clozeline.train.artifacts.run import (
     load_run,
     model_config,
     read_run,
-    remove_run,
     write_run,
     write_summary,
 )
@@ -155,13 +154,3 @@ def test_weights_that_are_not_finite_are_refused(value, tmp_path):
     (folder / "state.json").write_text(json.dumps(sealed(state)))
     with pytest.raises(InputError, match=r"weights that are not finite \(nsp_head.bias\)"):
         load_run(run)
-
-
-def test_only_what_belongs_to_a_run_is_removed(tmp_path):
-    run, _ = small_run(tmp_path)
-    write_summary(run, 1, None)
-    (run / "metrics.jsonl").touch()
-    (run / "tensorboard").mkdir()
-    (run / "notes.txt").write_text("mine")
-    remove_run(run)
-    assert [path.name for path in run.iterdir()] == ["notes.txt"]

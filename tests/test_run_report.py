@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +22,7 @@ pytest.importorskip("jinja2")
 LOOK = {"heldout/mlm_loss": 3.25, "heldout/mlm_accuracy": 0.31, "heldout/unigram_loss": 4.5}
 
 
-def line(step: int, **changes: Any) -> dict[str, Any]:
+def line(step, **changes):
     return {
         "step": step,
         "mlm_loss": 4.0 - step / 100,
@@ -38,7 +37,7 @@ def line(step: int, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def make_run(folder: Path, lines: list[dict[str, Any]], **training: Any) -> Path:
+def make_run(folder, lines, **training):
     tokenizer = small_tokenizer()
     config = RunConfig(
         model=TINY,
@@ -57,30 +56,30 @@ LINES = [line(step) for step in (1, 10, 20, 30, 40, 50)]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     folder = make_run(tmp_path / "one", [*LINES, {"step": 50, **LOOK}])
     write_summary(folder, 50, {"mlm_loss": 3.25})
     return folder
 
 
-def report(*arguments: object) -> Any:
+def report(*arguments):
     return CliRunner().invoke(main, ["report", *map(str, arguments)])
 
 
-def page(*arguments: object) -> str:
+def page(*arguments):
     result = report(*arguments)
     assert result.exit_code == 0, (result.output, result.exception)
     return Path(result.stdout.strip()).read_text()
 
 
-def refused(*arguments: object) -> str:
+def refused(*arguments):
     result = report(*arguments)
     assert result.exit_code == 2, (result.output, result.exception)
     assert result.stderr.count("\n") == 1
     return result.stderr
 
 
-def curves(html: str) -> dict[str, Any]:
+def curves(html):
     """The values that the page's script draws."""
     page = html[html.index('<section id="curves">') :]
     found = re.search(r'<script type="application/json" data-values>(.*?)</script>', page, re.S)
@@ -88,13 +87,13 @@ def curves(html: str) -> dict[str, Any]:
     return dict(json.loads(found[1]))
 
 
-def series(html: str) -> dict[str, Any]:
+def series(html):
     """Steps and values of each line of the only run."""
     (run,) = curves(html)["runs"]
     return dict(run["series"])
 
 
-def figures(html: str) -> dict[str, str]:
+def figures(html):
     """The key figures at the top."""
     return dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html))
 

@@ -33,18 +33,18 @@ print(digest(make_articles(0, 0, 50)), digest(review_lines(0, 0, 50)))
 """
 
 
-def digest(texts: list[str]) -> str:
+def digest(texts):
     return hashlib.blake2b("\0".join(texts).encode(), digest_size=16).hexdigest()
 
 
-def review_lines(seed: int, start: int, stop: int) -> list[str]:
+def review_lines(seed, start, stop):
     reviews = make_reviews(seed, start, stop)
     rows = zip(reviews.titles, reviews.contents, reviews.labels.tolist(), strict=True)
     return [f"{label} {title}: {content}" for title, content, label in rows]
 
 
 @pytest.fixture(scope="module")
-def articles() -> list[str]:
+def articles():
     return make_articles(1, 0, 5_000)
 
 
@@ -53,9 +53,7 @@ def articles() -> list[str]:
 
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**40), start=st.integers(0, 10**7), cut=st.integers(0, 12))
-def test_any_split_of_a_range_makes_the_same_articles_and_reviews(
-    seed: int, start: int, cut: int
-) -> None:
+def test_any_split_of_a_range_makes_the_same_articles_and_reviews(seed, start, cut):
     middle, stop = start + cut, start + 12
     halves = make_articles(seed, start, middle) + make_articles(seed, middle, stop)
     assert halves == make_articles(seed, start, stop)
@@ -63,29 +61,29 @@ def test_any_split_of_a_range_makes_the_same_articles_and_reviews(
     assert halves == review_lines(seed, start, stop)
 
 
-def test_a_range_longer_than_a_batch_is_its_articles_one_by_one(articles: list[str]) -> None:
+def test_a_range_longer_than_a_batch_is_its_articles_one_by_one(articles):
     for number in (0, 2_047, 2_048, 4_999):
         assert articles[number : number + 1] == make_articles(1, number, number + 1)
 
 
-def test_the_bytes_are_those_that_were_always_made() -> None:
+def test_the_bytes_are_those_that_were_always_made():
     assert digest(make_articles(0, 0, 50)) == ARTICLES_DIGEST
     assert digest(review_lines(0, 0, 50)) == REVIEWS_DIGEST
 
 
-def test_another_process_makes_the_same_bytes() -> None:
+def test_another_process_makes_the_same_bytes():
     command = [sys.executable, "-c", PRINT_DIGESTS]
     root = Path(__file__).parents[1]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
 
 
-def test_another_seed_makes_other_texts() -> None:
+def test_another_seed_makes_other_texts():
     assert not set(make_articles(0, 0, 200)) & set(make_articles(1, 0, 200))
     assert not set(review_lines(0, 0, 200)) & set(review_lines(1, 0, 200))
 
 
-def test_the_fraction_of_turning_reviews_changes_no_other_review() -> None:
+def test_the_fraction_of_turning_reviews_changes_no_other_review():
     few, some, all_of_them = (make_reviews(0, 0, 2_000, turning=share) for share in (0.05, 0.1, 1))
     assert some.contents == make_reviews(0, 0, 2_000).contents
     assert 0.03 < few.turning.mean() < 0.07
@@ -97,7 +95,7 @@ def test_the_fraction_of_turning_reviews_changes_no_other_review() -> None:
     assert few.labels.tolist() == all_of_them.labels.tolist()
 
 
-def test_an_empty_range_makes_nothing() -> None:
+def test_an_empty_range_makes_nothing():
     assert make_articles(0, 7, 7) == []
     assert review_lines(0, 7, 7) == []
 
@@ -105,20 +103,20 @@ def test_an_empty_range_makes_nothing() -> None:
 # Articles
 
 
-def test_no_two_articles_are_alike(articles: list[str]) -> None:
+def test_no_two_articles_are_alike(articles):
     assert len(set(articles)) == len(articles)
     paragraphs = [p for article in articles for p in article.split("\n") if ". " in p]
     assert len(set(paragraphs)) == len(paragraphs)
 
 
 @pytest.mark.parametrize("megabytes", [1, 7])
-def test_articles_make_the_size_asked_for(articles: list[str], megabytes: int) -> None:
+def test_articles_make_the_size_asked_for(articles, megabytes):
     asked = megabytes * 1_000_000
     made = sum(len(article.encode()) for article in articles[: count_articles(asked)])
     assert abs(made - asked) <= 0.05 * asked
 
 
-def test_the_smallest_size_is_one_article() -> None:
+def test_the_smallest_size_is_one_article():
     assert count_articles(1) == 1
 
 
@@ -131,13 +129,13 @@ TELLINGS = {
 
 
 @pytest.mark.parametrize("fact", TELLINGS)
-def test_a_field_that_occurs_twice_is_the_same(articles: list[str], fact: str) -> None:
+def test_a_field_that_occurs_twice_is_the_same(articles, fact):
     told = [re.findall(TELLINGS[fact], article) for article in articles]
     assert sum(len(values) >= 2 for values in told) >= 100
     assert all(len(set(values)) <= 1 for values in told)
 
 
-def test_the_age_is_the_year_of_death_less_that_of_birth(articles: list[str]) -> None:
+def test_the_age_is_the_year_of_death_less_that_of_birth(articles):
     told = r"lived from (\d+) to (\d+).*(?:age of|aged) (\d+),"
     lives = [re.search(told, article, re.DOTALL) for article in articles]
     years = [tuple(map(int, life.groups())) for life in lives if life]
@@ -145,7 +143,7 @@ def test_the_age_is_the_year_of_death_less_that_of_birth(articles: list[str]) ->
     assert all(died - born == age for born, died, age in years)
 
 
-def test_the_word_for_growth_agrees_with_the_numbers(articles: list[str]) -> None:
+def test_the_word_for_growth_agrees_with_the_numbers(articles):
     told = r"(\S+) (?:inhabitants|people live[^,]*), (up|down) from (\S+)"
     changes = re.findall(told, "\n".join(articles))
     assert len(changes) >= 300
@@ -154,7 +152,7 @@ def test_the_word_for_growth_agrees_with_the_numbers(articles: list[str]) -> Non
         assert grew == (way == "up")
 
 
-def test_articles_give_a_tokenizer_and_a_splitter_work(articles: list[str]) -> None:
+def test_articles_give_a_tokenizer_and_a_splitter_work(articles):
     text = "\n".join(articles[:1_000])
     for sign in ["Dr. ", "St. ", "c. 1", "i.e. ", "et al.)", "approx. ", "°C", "km²", "–", '"']:
         assert sign in text
@@ -166,7 +164,7 @@ def test_articles_give_a_tokenizer_and_a_splitter_work(articles: list[str]) -> N
     assert max(lines) >= 10
 
 
-def test_no_notation_is_left_in_the_text(articles: list[str]) -> None:
+def test_no_notation_is_left_in_the_text(articles):
     reviews = review_lines(0, 0, 2_000)
     assert not re.search(
         r"[{}\[\]|*]|  | [,.;]|\.\.|\b[Aa] ([aeio]|18)", "\n".join(articles + reviews)
@@ -174,7 +172,7 @@ def test_no_notation_is_left_in_the_text(articles: list[str]) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
-def test_every_section_has_an_opening_and_more(kind: str) -> None:
+def test_every_section_has_an_opening_and_more(kind):
     sections = sections_of(kind)
     assert sections[0].heading == ""
     assert all(len(section.body) >= 3 for section in sections)
@@ -182,11 +180,11 @@ def test_every_section_has_an_opening_and_more(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind, _ in KINDS])
-def test_themes_of_a_kind_have_the_same_fields(kind: str) -> None:
+def test_themes_of_a_kind_have_the_same_fields(kind):
     assert {tuple(theme) for theme in THEMES[kind]} == {tuple(THEMES[kind][0])}
 
 
-def test_every_data_file_is_in_the_wheel() -> None:
+def test_every_data_file_is_in_the_wheel():
     root = Path(__file__).parents[1]
     packaged = tomllib.loads((root / "pyproject.toml").read_text())
     patterns = packaged["tool"]["setuptools"]["package-data"]["*"]
@@ -198,7 +196,7 @@ def test_every_data_file_is_in_the_wheel() -> None:
         assert (path.parent / "__init__.py").exists()
 
 
-def overlaps(sentences: list[list[set[str]]]) -> tuple[np.ndarray, np.ndarray]:
+def overlaps(sentences):
     """Content words shared with the next sentence, and with one of the article after next."""
     follows, random = [], []
     for own, other in zip(sentences, sentences[2:], strict=False):
@@ -209,9 +207,7 @@ def overlaps(sentences: list[list[set[str]]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("words_at_least", [1, 22], ids=["sentences", "segments"])
-def test_word_overlap_alone_cannot_tell_next_sentences(
-    articles: list[str], words_at_least: int
-) -> None:
+def test_word_overlap_alone_cannot_tell_next_sentences(articles, words_at_least):
     """Best threshold: above chance, as in real text, and well short of what a model must reach."""
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
@@ -232,14 +228,14 @@ def test_word_overlap_alone_cannot_tell_next_sentences(
 # Reviews
 
 
-def test_labels_are_balanced_and_not_in_a_pattern() -> None:
+def test_labels_are_balanced_and_not_in_a_pattern():
     labels = make_reviews(0, 0, 5_000).labels
     assert labels.dtype == np.int8
     assert labels.mean() == 0.5
     assert 0.4 < labels[::2].mean() < 0.6
 
 
-def test_a_review_has_a_title_and_two_to_seven_sentences() -> None:
+def test_a_review_has_a_title_and_two_to_seven_sentences():
     reviews = make_reviews(0, 0, 2_000)
     assert all(reviews.titles)
     counts = [len(re.findall(r"[.?](?: |$)", content)) for content in reviews.contents]
@@ -247,7 +243,7 @@ def test_a_review_has_a_title_and_two_to_seven_sentences() -> None:
     assert len(set(review_lines(0, 0, 2_000))) >= 1_990
 
 
-def test_every_plan_has_enough_wordings_and_parts() -> None:
+def test_every_plan_has_enough_wordings_and_parts():
     """A plan takes each wording once, and mentions each part once."""
     for plan in (plan for plans in PLANS for plan in plans):
         own = plan.count("own") + plan.count("turn")
@@ -259,7 +255,7 @@ def test_every_plan_has_enough_wordings_and_parts() -> None:
     assert {len(product.parts) for product in PRODUCTS} == {6}
 
 
-def test_praise_and_blame_have_no_opinion_in_common() -> None:
+def test_praise_and_blame_have_no_opinion_in_common():
     blame, praise = SIDES
     assert blame.keys() == praise.keys()
     for kind in blame:
@@ -267,7 +263,7 @@ def test_praise_and_blame_have_no_opinion_in_common() -> None:
         assert not set(blame[kind]) & set(praise[kind])
 
 
-def test_a_reviewer_keeps_one_voice() -> None:
+def test_a_reviewer_keeps_one_voice():
     one, several = (
         re.compile(rf"\b({voice['i']}|{voice['my']}|{voice['me']})\b", re.IGNORECASE)
         for voice in VOICES
@@ -280,7 +276,7 @@ def test_a_reviewer_keeps_one_voice() -> None:
     assert heard.count((False, True)) > 700
 
 
-def test_no_claim_uses_a_word_twice() -> None:
+def test_no_claim_uses_a_word_twice():
     contents = make_reviews(0, 0, 2_000).contents
     lists = [re.findall(r"(\w+), (\w+) and (\w+)", content) for content in contents]
     found = [words for some in lists for words in some]
@@ -289,7 +285,7 @@ def test_no_claim_uses_a_word_twice() -> None:
     assert not any(re.search(r"\b(\w+) and \1\b", content) for content in contents)
 
 
-def test_a_bag_of_words_needs_many_plain_reviews_and_guesses_at_turning_ones() -> None:
+def test_a_bag_of_words_needs_many_plain_reviews_and_guesses_at_turning_ones():
     from clozeline.train.labelled.baseline import fit_bag_of_words
 
     train = make_reviews(0, 10_000, 11_500)
@@ -305,7 +301,7 @@ def test_a_bag_of_words_needs_many_plain_reviews_and_guesses_at_turning_ones() -
     assert scores["turning", 1_500] <= 0.6
 
 
-def test_a_reader_of_the_order_knows_the_label_of_turning_reviews() -> None:
+def test_a_reader_of_the_order_knows_the_label_of_turning_reviews():
     """After "but", "although ..." and "still" comes what the writer means, good or bad."""
     sides = {word: side for side in (0, 1) for word in SIDES[side]["adjectives"]}
     reviews = make_reviews(0, 0, 5_000, turning=0.25)

@@ -16,7 +16,7 @@ COUNTS = st.integers(2, 5).flatmap(
 )
 
 
-def rows_of(counts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+def rows_of(counts):
     """The label and the prediction of each row that the matrix counts."""
     matrix = np.array(counts)
     cells = np.repeat(np.arange(matrix.size), matrix.ravel())
@@ -24,7 +24,7 @@ def rows_of(counts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(COUNTS)
-def test_scores_are_those_of_scikit_learn(counts: list[list[int]]) -> None:
+def test_scores_are_those_of_scikit_learn(counts):
     metrics = pytest.importorskip("sklearn.metrics")
     labels, predicted = rows_of(counts)
     classes = list(range(len(counts)))
@@ -42,7 +42,7 @@ def test_scores_are_those_of_scikit_learn(counts: list[list[int]]) -> None:
     assert scores.macro_f1 == pytest.approx(macro)
 
 
-def test_rows_are_labels_and_columns_predictions() -> None:
+def test_rows_are_labels_and_columns_predictions():
     scores = Scores.of(["no", "yes"], np.array([0, 0, 1, 1, 1]), np.array([0, 1, 1, 1, 1]))
     assert scores.confusion.tolist() == [[1, 1], [0, 3]]
     assert scores.recall.tolist() == [0.5, 1.0]
@@ -50,7 +50,7 @@ def test_rows_are_labels_and_columns_predictions() -> None:
 
 
 @given(COUNTS)
-def test_scores_survive_json(counts: list[list[int]]) -> None:
+def test_scores_survive_json(counts):
     names = tuple(f"class {i}" for i in range(len(counts)))
     scores = Scores(names, np.array(counts))
     again = Scores.from_dict(json.loads(json.dumps(scores.to_dict())))
@@ -58,7 +58,7 @@ def test_scores_survive_json(counts: list[list[int]]) -> None:
     assert again.confusion.tolist() == counts
 
 
-def test_the_table_has_a_line_for_each_class() -> None:
+def test_the_table_has_a_line_for_each_class():
     scores = Scores(("bad", "a name that is very long"), np.array([[8, 2], [1, 9]]))
     assert scores.table() == [
         "       class  precision  recall      f1   rows   predicted    bad  a name that…",

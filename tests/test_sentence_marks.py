@@ -61,11 +61,11 @@ MIXED = st.lists(
 ).map("".join)
 
 
-def sentences(text: str) -> list[str]:
+def sentences(text):
     return SPLITTER.split([text])[0]
 
 
-def test_the_marks_are_unicodes() -> None:
+def test_the_marks_are_unicodes():
     terminal = regex.compile(r"\p{Sentence_Terminal}")
     theirs = {c for c in EVERY if terminal.match(c)} - set(".?!")
     # An older `regex` knows an older Unicode, which only lacks some.
@@ -74,7 +74,7 @@ def test_the_marks_are_unicodes() -> None:
         assert theirs == set(TERMINALS)
 
 
-def test_the_closing_marks_are_unicodes_and_quotes_that_close_too() -> None:
+def test_the_closing_marks_are_unicodes_and_quotes_that_close_too():
     quotes = set("\"'\uff02\uff07")
     theirs = {c for c in EVERY if unicodedata.category(c) in ("Pe", "Pf")}
     assert theirs <= set(filter(IS_CLOSING, EVERY))
@@ -84,11 +84,11 @@ def test_the_closing_marks_are_unicodes_and_quotes_that_close_too() -> None:
 
 @settings(max_examples=400, deadline=None, database=None)
 @given(MARKLESS)
-def test_text_without_marks_has_nltks_sentences(text: str) -> None:
+def test_text_without_marks_has_nltks_sentences(text):
     assert SPLITTER.spans(text) == list(nltk_splitter(PARAMETERS).span_tokenize(text))
 
 
-def cut_slowly(text: str, start: int, end: int) -> list[tuple[int, int]]:
+def cut_slowly(text, start, end):
     """Character by character: a sentence goes to its mark and to all marks and quotes after it."""
     spans, position, begin = [], start, start
     while position < end:
@@ -115,13 +115,13 @@ def cut_slowly(text: str, start: int, end: int) -> list[tuple[int, int]]:
 
 @settings(max_examples=600, deadline=None, database=None)
 @given(MIXED)
-def test_mixed_text_has_nltks_sentences_cut_further_at_the_marks(text: str) -> None:
+def test_mixed_text_has_nltks_sentences_cut_further_at_the_marks(text):
     punkt = list(nltk_splitter(PARAMETERS).span_tokenize(text))
     assert SPLITTER.spans(text) == [part for span in punkt for part in cut_slowly(text, *span)]
 
 
 @pytest.mark.parametrize("mark", TERMINALS)
-def test_every_mark_ends_a_sentence_with_and_without_a_space(mark: str) -> None:
+def test_every_mark_ends_a_sentence_with_and_without_a_space(mark):
     assert sentences(f"ab{mark}cd{mark}") == [f"ab{mark}", f"cd{mark}"]
     assert sentences(f"ab {mark} cd") == [f"ab {mark}", "cd"]
     assert sentences(f"ab{mark}!”) cd") == [f"ab{mark}!”)", "cd"]
@@ -141,17 +141,17 @@ def test_every_mark_ends_a_sentence_with_and_without_a_space(mark: str) -> None:
         ["ماذا؟", "(نعم.)", "ذهب."],
     ],
 )
-def test_known_texts(expected: list[str]) -> None:
+def test_known_texts(expected):
     assert sentences(" ".join(expected)) == expected
 
 
-def test_marks_need_no_space() -> None:
+def test_marks_need_no_space():
     assert sentences("你好。“再见！”他说。") == ["你好。", "“再见！”", "他说。"]
     assert sentences("这是。。。那是……不是") == ["这是。。。", "那是……不是"]
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
-def test_generated_sentences_are_found_again(code: str) -> None:
+def test_generated_sentences_are_found_again(code):
     for written in paragraphs_in(code, 30):
         text = joined(code, written)
         if code in ("th", "lo", "bo"):
@@ -163,7 +163,7 @@ def test_generated_sentences_are_found_again(code: str) -> None:
             assert sentences(text) == [sentence.strip() for sentence in written]
 
 
-def test_a_long_sentence_of_an_unspaced_script_is_cut_at_spaces() -> None:
+def test_a_long_sentence_of_an_unspaced_script_is_cut_at_spaces():
     text = " ".join([THAI] * 40)
     pieces = sentences(text)
     each = len(THAI) + 1
@@ -179,7 +179,7 @@ def test_a_long_sentence_of_an_unspaced_script_is_cut_at_spaces() -> None:
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=20))
-def test_no_cut_is_missed_and_none_is_needless(lengths: list[int]) -> None:
+def test_no_cut_is_missed_and_none_is_needless(lengths):
     words = ["ก" * length for length in lengths]
     text = " ".join(words)
     spans = cut_sentence(text, 0, len(text))
@@ -194,13 +194,13 @@ def test_no_cut_is_missed_and_none_is_needless(lengths: list[int]) -> None:
 @pytest.mark.parametrize(
     "text", ["。" * 300_000, "。 " * 200_000, "。" + " " * 300_000, "。a" * 100_000]
 )
-def test_hostile_text_is_cut_in_linear_time(text: str) -> None:
+def test_hostile_text_is_cut_in_linear_time(text):
     # Quadratic work would take hours.
     assert "".join(text[start:end] for start, end in SPLITTER.spans(text)).strip()
     SPLITTER.spans(f"{THAI} " * 50_000)
 
 
-def test_the_script_of_a_document_is_that_of_a_third_of_its_characters() -> None:
+def test_the_script_of_a_document_is_that_of_a_third_of_its_characters():
     for code in LANGUAGES:
         for text in articles_in(code, 3):
             assert is_other_script(text) is (code != "ru"), code
@@ -211,8 +211,8 @@ def test_the_script_of_a_document_is_that_of_a_third_of_its_characters() -> None
         assert not is_other_script(text), text
 
 
-def test_a_document_in_latin_letters_keeps_punkts_sentences() -> None:
-    def counted(text: str) -> int:
+def test_a_document_in_latin_letters_keeps_punkts_sentences():
+    def counted(text):
         _, _, counts = tokenize_documents(
             [text],
             splitter=SPLITTER,
@@ -232,7 +232,7 @@ def test_a_document_in_latin_letters_keeps_punkts_sentences() -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("icu4py") is None, reason="not installed: `pip install icu4py`"
 )
-def test_the_ends_at_marks_are_icus() -> None:
+def test_the_ends_at_marks_are_icus():
     from tests.benchmarks.sentences_icu import Agreement, compare
 
     total = Agreement()

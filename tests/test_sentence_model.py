@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.huggingface import load_model
@@ -24,7 +23,7 @@ SENTENCES = [
 
 
 @pytest.fixture(scope="module")
-def folder() -> Path:
+def folder():
     """Found without importing the package, which would load libraries that are not needed."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or found.origin is None:
@@ -32,14 +31,14 @@ def folder() -> Path:
     return Path(found.origin).parent / "model"
 
 
-def embeddings(hidden: Tensor, mask: Tensor) -> Tensor:
+def embeddings(hidden, mask):
     """The mean over the real tokens, normalized."""
     summed = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     return torch.nn.functional.normalize(summed, dim=-1)
 
 
 @pytest.mark.slow
-def test_its_sentence_embeddings_equal_those_of_transformers(folder: Path) -> None:
+def test_its_sentence_embeddings_equal_those_of_transformers(folder):
     import transformers
 
     reference_tokenizer = transformers.AutoTokenizer.from_pretrained(folder)

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from nltk.tokenize.punkt import PunktSentenceTokenizer
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.tokenization import sentences
@@ -79,24 +78,24 @@ strange_texts = st.lists(st.one_of(st.sampled_from(ATOMS), strange), max_size=30
 any_texts = st.lists(st.one_of(st.sampled_from(ATOMS), st.characters()), max_size=30).map("".join)
 
 
-def real_data() -> Path:
+def real_data():
     if "CLOZELINE_DATA" not in os.environ:
         pytest.skip("CLOZELINE_DATA is not set: no real text here")
     return Path(os.environ["CLOZELINE_DATA"])
 
 
-def paragraphs_of(file: Path, articles: int) -> list[str]:
+def paragraphs_of(file, articles):
     texts = pq.read_table(file, columns=["text"])["text"].slice(0, articles).to_pylist()
     return [line for text in texts for line in text.split("\n")]
 
 
 @pytest.fixture(scope="module")
-def trained() -> PunktData:
+def trained():
     return train_punkt(LESSON, "lesson")
 
 
 @pytest.fixture(scope="module")
-def english(tmp_path_factory: pytest.TempPathFactory) -> PunktData:
+def english(tmp_path_factory):
     root = tmp_path_factory.mktemp("nltk_data", numbered=True)
     shutil.copytree(real_data() / "nltk_data" / "tokenizers", root / "tokenizers")
     make_private(root)
@@ -107,35 +106,35 @@ def english(tmp_path_factory: pytest.TempPathFactory) -> PunktData:
     return data
 
 
-def make_private(root: Path) -> None:
+def make_private(root):
     for path in (root, *root.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 @pytest.fixture(scope="module")
-def learned() -> PunktData:
+def learned():
     """What Punkt learns from half a million characters of articles."""
     paragraphs = paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 200)
     return train_punkt(paragraphs, "english")
 
 
 @pytest.fixture(scope="module")
-def rules() -> PunktData:
+def rules():
     return RULES
 
 
 @pytest.fixture(scope="module", params=["trained", "english", "rules"])
-def parameters(request: pytest.FixtureRequest) -> PunktData:
+def parameters(request):
     return request.getfixturevalue(request.param)
 
 
 @pytest.fixture(scope="module")
-def splitter(parameters: PunktData) -> SentenceSplitter:
+def splitter(parameters):
     return SentenceSplitter(parameters)
 
 
 @pytest.fixture(scope="module")
-def reference(parameters: PunktData) -> PunktSentenceTokenizer:
+def reference(parameters):
     return nltk_splitter(parameters)
 
 
@@ -150,13 +149,13 @@ def reference(parameters: PunktData) -> PunktSentenceTokenizer:
 def test_spans_are_nltks(texts, splitter, reference):
     @settings(max_examples=300, deadline=None, database=None)
     @given(texts)
-    def check(text: str) -> None:
+    def check(text):
         assert splitter.punkt_spans(text) == list(reference.span_tokenize(text))
 
     check()
 
 
-def own_words(parameters: PunktData) -> st.SearchStrategy[str]:
+def own_words(parameters):
     """The words that the parameters know, in each case, with and without a period."""
     paired = {word for pair in parameters.collocations for word in pair}
     known = sorted(paired | {*parameters.abbrev_types, *parameters.sent_starters})
@@ -171,7 +170,7 @@ def test_spans_are_nltks_on_words_in_the_parameters(parameters, splitter, refere
 
     @settings(max_examples=500, deadline=None, database=None)
     @given(texts.map("".join))
-    def check(text: str) -> None:
+    def check(text):
         assert splitter.punkt_spans(text) == list(reference.span_tokenize(text))
 
     check()
@@ -333,7 +332,7 @@ def test_splitting_does_not_import_nltk(trained):
     )
 
 
-def run_python(code: str, stdin: str, hash_seed: str) -> str:
+def run_python(code, stdin, hash_seed):
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     command = [sys.executable, "-c", code]
     return subprocess.run(
@@ -345,7 +344,7 @@ def run_python(code: str, stdin: str, hash_seed: str) -> str:
 
 
 @pytest.fixture
-def punkt_tab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def punkt_tab(tmp_path, monkeypatch):
     """A `punkt_tab` of two languages on NLTK's path."""
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     for language in ("english", "dutch"):

@@ -36,7 +36,7 @@ SCHEMA = example_schema(TOKENIZER.vocab_size, TOKENIZER.digest)
 ROW = st.lists(st.integers(6, TOKENIZER.vocab_size - 1), min_size=1, max_size=12)
 
 
-def masked(rows) -> Examples:
+def masked(rows):
     examples = make_examples([[TOKENIZER.cls_id, *row, TOKENIZER.sep_id] for row in rows])
     keys = np.broadcast_to(mask_keys(0, split="train", shard=0, epoch=0), len(rows))
     rules = MaskRules.of(DataConfig(max_seq_length=16), TOKENIZER)

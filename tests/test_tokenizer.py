@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,31 +25,31 @@ SPELLED = "The [MASK] cats[SEP] [PAD]"
 
 
 @pytest.fixture
-def tokenizer() -> Tokenizer:
+def tokenizer():
     return Tokenizer(TOKENS, UNCASED, PUNKT)
 
 
 @pytest.fixture
-def saved(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+def saved(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "made" / "tokenizer")
     return tmp_path / "made" / "tokenizer"
 
 
-def change_json(path: Path, change: Callable[[Any], Any]) -> None:
+def change_json(path, change):
     spec = json.loads(path.read_text())
     change(spec)
     path.write_text(json.dumps(spec))
 
 
-def names(folder: Path) -> list[str]:
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def words(tokenizer: Tokenizer, text: str) -> list[str]:
+def words(tokenizer, text):
     return [tokenizer.tokens[i] for i in tokenizer.encode_batch([text])[0]]
 
 
-def test_the_properties_follow_from_the_vocabulary(tokenizer: Tokenizer) -> None:
+def test_the_properties_follow_from_the_vocabulary(tokenizer):
     assert tokenizer.vocab_size == len(TOKENS)
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id) == (0, 1, 2)
     assert (tokenizer.sep_id, tokenizer.mask_id) == (3, 4)
@@ -60,7 +59,7 @@ def test_the_properties_follow_from_the_vocabulary(tokenizer: Tokenizer) -> None
     assert tokenizer.replacement_ids.dtype == np.uint32
 
 
-def test_special_tokens_may_have_any_id(tmp_path: Path) -> None:
+def test_special_tokens_may_have_any_id(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(reversed(TOKENS)))
     tokenizer = adopt_vocabulary(tmp_path / "vocab.txt", cased=False, punkt=None)
     assert tokenizer.tokens == TOKENS[::-1]
@@ -68,7 +67,7 @@ def test_special_tokens_may_have_any_id(tmp_path: Path) -> None:
     assert not tokenizer.is_special[tokenizer.replacement_ids].any()
 
 
-def test_text_that_spells_a_special_token_stays_text(tokenizer: Tokenizer, saved: Path) -> None:
+def test_text_that_spells_a_special_token_stays_text(tokenizer, saved):
     again = [load_tokenizer(saved), pickle.loads(pickle.dumps(tokenizer))]
     again.append(adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=PUNKT))
     for made in [tokenizer, *again, pickle.loads(pickle.dumps(again[0]))]:
@@ -77,12 +76,12 @@ def test_text_that_spells_a_special_token_stays_text(tokenizer: Tokenizer, saved
         assert made.digest == tokenizer.digest
 
 
-def test_decode_joins_tokens_and_shows_special_tokens(tokenizer: Tokenizer) -> None:
+def test_decode_joins_tokens_and_shows_special_tokens(tokenizer):
     ids = np.array([2, 11, 12, 9, 4, 3], np.uint32)
     assert tokenizer.decode(ids) == "[CLS] the cats [MASK] [SEP]"
 
 
-def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, saved: Path) -> None:
+def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer, saved):
     loaded = load_tokenizer(saved)
     assert loaded.tokens == tokenizer.tokens
     assert loaded.normalization == tokenizer.normalization
@@ -95,9 +94,7 @@ def test_a_saved_tokenizer_is_loaded_unchanged(tokenizer: Tokenizer, saved: Path
     assert names(saved.parent) == ["tokenizer"]
 
 
-def test_saving_over_the_same_tokenizer_is_fine_over_another_refused(
-    tokenizer: Tokenizer, saved: Path
-) -> None:
+def test_saving_over_the_same_tokenizer_is_fine_over_another_refused(tokenizer, saved):
     before = (saved / "tokenizer.json").stat().st_mtime_ns
     tokenizer.save(saved)
     assert (saved / "tokenizer.json").stat().st_mtime_ns == before
@@ -109,12 +106,12 @@ def test_saving_over_the_same_tokenizer_is_fine_over_another_refused(
     assert names(saved.parent) == ["tokenizer"]
 
 
-def test_the_saved_vocabulary_is_the_same_tokenizer(tokenizer: Tokenizer, saved: Path) -> None:
+def test_the_saved_vocabulary_is_the_same_tokenizer(tokenizer, saved):
     adopted = adopt_vocabulary(saved / "vocab.txt", cased=False, punkt=PUNKT)
     assert adopted.digest == tokenizer.digest
 
 
-def test_other_libraries_read_the_saved_file(tokenizer: Tokenizer, saved: Path) -> None:
+def test_other_libraries_read_the_saved_file(tokenizer, saved):
     from transformers import PreTrainedTokenizerFast
 
     text = "The cats. ÉTÉ mask"
@@ -126,7 +123,7 @@ def test_other_libraries_read_the_saved_file(tokenizer: Tokenizer, saved: Path) 
     assert fast(text)["input_ids"] == [tokenizer.cls_id, *ids, tokenizer.sep_id]
 
 
-def test_the_digest_covers_tokens_flags_and_punkt(tokenizer: Tokenizer) -> None:
+def test_the_digest_covers_tokens_flags_and_punkt(tokenizer):
     flags = ("clean_text", "handle_chinese_chars", "strip_accents", "lowercase")
     others = [
         Tokenizer(TOKENS, replace(UNCASED, **{flag: not getattr(UNCASED, flag)}), PUNKT)
@@ -139,7 +136,7 @@ def test_the_digest_covers_tokens_flags_and_punkt(tokenizer: Tokenizer) -> None:
     assert len({made.digest for made in [tokenizer, *others]}) == len(others) + 1
 
 
-def test_the_digest_is_the_same_in_another_process(tokenizer: Tokenizer, saved: Path) -> None:
+def test_the_digest_is_the_same_in_another_process(tokenizer, saved):
     code = (
         "import sys; from clozeline.pipeline.tokenization.tokenizer import load_tokenizer as load; "
     )
@@ -150,13 +147,13 @@ def test_the_digest_is_the_same_in_another_process(tokenizer: Tokenizer, saved: 
     assert run.stdout.split(maxsplit=1) == [tokenizer.digest, "[]\n"]
 
 
-def test_the_digest_is_frozen(tokenizer: Tokenizer) -> None:
+def test_the_digest_is_frozen(tokenizer):
     # Manifests and checkpoints hold digests: another value here makes all of them foreign.
     frozen = "5a89eea28f9b2703436fca60c56d38a5d940ba1bf687bae0592e7c42d74f2780"
     assert tokenizer.digest == frozen
 
 
-def test_a_learned_vocabulary_starts_with_the_special_tokens() -> None:
+def test_a_learned_vocabulary_starts_with_the_special_tokens():
     texts = ["The cat sat on the mat. [MASK] Été!"] * 20
     made = learn_vocabulary(iter(texts), vocab_size=60, cased=False, punkt=PUNKT)
     assert tuple(made.tokens[:5]) == SPECIAL_TOKENS
@@ -168,7 +165,7 @@ def test_a_learned_vocabulary_starts_with_the_special_tokens() -> None:
     assert not cased.normalization.lowercase
 
 
-def test_a_text_without_words_is_refused() -> None:
+def test_a_text_without_words_is_refused():
     with pytest.raises(InputError, match="no words"):
         learn_vocabulary(iter([" \n"]), vocab_size=60, cased=False, punkt=None)
 
@@ -186,7 +183,7 @@ VOCABULARIES = {
 
 
 @pytest.mark.parametrize("message", VOCABULARIES)
-def test_a_bad_vocab_txt_is_refused(message: str, tmp_path: Path) -> None:
+def test_a_bad_vocab_txt_is_refused(message, tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text(VOCABULARIES[message])
     with pytest.raises(InputError, match=message) as refused:
@@ -194,13 +191,13 @@ def test_a_bad_vocab_txt_is_refused(message: str, tmp_path: Path) -> None:
     assert str(path) in str(refused.value)
 
 
-def test_line_ends_and_byte_order_marks_are_ignored(tmp_path: Path) -> None:
+def test_line_ends_and_byte_order_marks_are_ignored(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*TOKENS, ""]).encode())
     assert adopt_vocabulary(path, cased=False, punkt=None).tokens == TOKENS
 
 
-def test_files_that_are_not_a_vocabulary_are_refused(tmp_path: Path) -> None:
+def test_files_that_are_not_a_vocabulary_are_refused(tmp_path):
     for found, path in {"no such file": tmp_path / "v.txt", "it is a folder": tmp_path}.items():
         with pytest.raises(InputError, match=found):
             adopt_vocabulary(path, cased=False, punkt=None)
@@ -241,7 +238,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("message", CHANGES)
-def test_a_tokenizer_json_of_another_kind_is_refused(message: str, saved: Path) -> None:
+def test_a_tokenizer_json_of_another_kind_is_refused(message, saved):
     (saved / "SHA256SUMS").unlink()
     change_json(saved / "tokenizer.json", CHANGES[message])
     with pytest.raises(InputError, match=message):
@@ -250,7 +247,7 @@ def test_a_tokenizer_json_of_another_kind_is_refused(message: str, saved: Path) 
         load_tokenizer(saved)
 
 
-def test_a_tokenizer_json_keeps_its_flags(saved: Path) -> None:
+def test_a_tokenizer_json_keeps_its_flags(saved):
     flags = {"strip_accents": False, "clean_text": False}
     change_json(saved / "tokenizer.json", lambda spec: spec["normalizer"].update(flags))
     made = adopt_vocabulary(saved / "tokenizer.json", cased=False, punkt=None)
@@ -259,7 +256,7 @@ def test_a_tokenizer_json_keeps_its_flags(saved: Path) -> None:
         adopt_vocabulary(saved / "tokenizer.json", cased=True, punkt=None)
 
 
-def test_unset_strip_accents_follows_lowercase(tokenizer: Tokenizer, saved: Path) -> None:
+def test_unset_strip_accents_follows_lowercase(tokenizer, saved):
     (saved / "SHA256SUMS").unlink()
     change_json(
         saved / "tokenizer.json", lambda spec: spec["normalizer"].update(strip_accents=None)
@@ -267,7 +264,7 @@ def test_unset_strip_accents_follows_lowercase(tokenizer: Tokenizer, saved: Path
     assert load_tokenizer(saved).digest == tokenizer.digest
 
 
-def test_a_folder_without_a_tokenizer_is_refused(saved: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused(saved):
     with pytest.raises(InputError, match=r"no such folder.*`clozeline tokenizer"):
         load_tokenizer(saved / "nowhere")
     with pytest.raises(InputError, match="it has tokenizer"):

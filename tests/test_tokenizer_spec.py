@@ -3,8 +3,7 @@
 import json
 import os
 import pickle
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
+from clozeline.pipeline.tokenization.tokenizer import adopt_vocabulary, load_tokenizer
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.inference.fill import mask_ids
 from tests.support.small import PUNKT
@@ -37,13 +36,13 @@ TEXT = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
+def quiet():
     with quiet_transformers():
         yield
 
 
 @pytest.fixture(scope="module")
-def modern_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def modern_json(tmp_path_factory):
     """The form of ModernBERT's tokenizer.json, with few merges."""
     library = tokenizers.Tokenizer(models.BPE())
     library.normalizer = normalizers.NFC()
@@ -70,7 +69,7 @@ def modern_json(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def modern(modern_json: Path) -> Path:
+def modern(modern_json):
     """A folder as ModernBERT is published, of one small layer."""
     folder = modern_json.parent
     config = preset(
@@ -94,7 +93,7 @@ def modern(modern_json: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shards(modern: Path) -> Path:
+def shards(modern):
     source = modern.parent / "text.txt"
     source.write_text(TEXT * 6)
     out = modern.parent / "tokenizer"
@@ -108,13 +107,11 @@ def shards(modern: Path) -> Path:
     return modern.parent / "shards"
 
 
-def adopted(path: Path, punkt: dict[str, Any] | None = None) -> Tokenizer:
+def adopted(path, punkt=None):
     return adopt_vocabulary(path, cased=False, punkt=punkt)
 
 
-def test_an_adopted_tokenizer_is_saved_loaded_and_pickled_unchanged(
-    modern_json: Path, tmp_path: Path
-) -> None:
+def test_an_adopted_tokenizer_is_saved_loaded_and_pickled_unchanged(modern_json, tmp_path):
     ours = adopted(modern_json, PUNKT)
     ours.save(tmp_path / "made", max_seq_length=32)
     assert not (tmp_path / "made" / "vocab.txt").exists()
@@ -125,7 +122,7 @@ def test_an_adopted_tokenizer_is_saved_loaded_and_pickled_unchanged(
     assert ours.mask_id not in ours.encode_batch(["It was [MASK]."])[0]
 
 
-def test_the_saved_folder_gives_the_same_ids_in_transformers(modern: Path, tmp_path: Path) -> None:
+def test_the_saved_folder_gives_the_same_ids_in_transformers(modern, tmp_path):
     import transformers
 
     ours = adopted(modern / "tokenizer.json")
@@ -142,13 +139,13 @@ def test_the_saved_folder_gives_the_same_ids_in_transformers(modern: Path, tmp_p
 
     @settings(max_examples=60)
     @given(text=HOSTILE)
-    def same_ids(text: str) -> None:
+    def same_ids(text):
         assert exact(text, add_special_tokens=False)["input_ids"] == ours.encode_batch([text])[0]
 
     same_ids()
 
 
-def test_shown_tokens_say_what_continues_a_word(modern_json: Path) -> None:
+def test_shown_tokens_say_what_continues_a_word(modern_json):
     ours = adopted(modern_json)
     (ids,) = ours.encode_batch(["The house, café"])
     shown = [ours.shown_tokens[i] for i in ids]
@@ -157,7 +154,7 @@ def test_shown_tokens_say_what_continues_a_word(modern_json: Path) -> None:
     assert ours.shown_tokens[ours.mask_id] == "[MASK]"
 
 
-def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards: Path) -> None:
+def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards):
     output_of("verify", shards, "--source", shards.parent / "text.txt")
     tokenizer = load_tokenizer(shards / TOKENIZER)
     entry = read_manifest(shards).of_split("train")[0]
@@ -178,13 +175,13 @@ def test_sentences_are_encoded_as_in_the_text_and_words_masked_whole(shards: Pat
     assert np.array_equal(is_masked[inside], np.roll(is_masked, 1)[inside])
 
 
-def rows(ids: Any) -> list[list[int]]:
+def rows(ids):
     return [
         ids.values[a:b].tolist() for a, b in zip(ids.offsets[:-1], ids.offsets[1:], strict=True)
     ]
 
 
-def test_pretraining_continues_on_such_shards(modern: Path, shards: Path, tmp_path: Path) -> None:
+def test_pretraining_continues_on_such_shards(modern, shards, tmp_path):
     options = ("--max-steps", 1, "--batch-size", 4, "--eval-every", 0, "--dropout", 0)
     output_of("pretrain", shards, "--init", modern, "--out", tmp_path / "run", *options)
     assert "house" in output_of("fill", tmp_path / "run", "the [MASK] house")
@@ -194,9 +191,7 @@ def test_pretraining_continues_on_such_shards(modern: Path, shards: Path, tmp_pa
     )
 
 
-def test_a_published_folder_fills_is_fine_tuned_predicts_and_leaves(
-    modern: Path, tmp_path: Path
-) -> None:
+def test_a_published_folder_fills_is_fine_tuned_predicts_and_leaves(modern, tmp_path):
     import transformers
 
     text = "It was [MASK] in the house."
@@ -221,7 +216,7 @@ def test_a_published_folder_fills_is_fine_tuned_predicts_and_leaves(
     assert their("the cat sat")["input_ids"] == tokenizer("the cat sat")["input_ids"]
 
 
-def without_mask(spec: Any) -> None:
+def without_mask(spec):
     spec["added_tokens"] = [t for t in spec["added_tokens"] if t["content"] != "[MASK]"]
     spec["added_tokens"][-1]["id"] -= 1
 
@@ -237,7 +232,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("message", CHANGES)
-def test_what_cannot_be_used_is_refused(message: str, modern_json: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused(message, modern_json, tmp_path):
     spec = json.loads(modern_json.read_text())
     CHANGES[message](spec)
     path = tmp_path / "tokenizer.json"
@@ -246,9 +241,7 @@ def test_what_cannot_be_used_is_refused(message: str, modern_json: Path, tmp_pat
         adopted(path)
 
 
-def test_text_never_becomes_a_special_token_whatever_the_file_says(
-    modern_json: Path, tmp_path: Path
-) -> None:
+def test_text_never_becomes_a_special_token_whatever_the_file_says(modern_json, tmp_path):
     spec = json.loads(modern_json.read_text())
     for token in spec["added_tokens"]:
         token["special"] = False
@@ -259,9 +252,7 @@ def test_text_never_becomes_a_special_token_whatever_the_file_says(
 
 
 @pytest.mark.parametrize("added", [None, []])
-def test_special_tokens_may_be_in_the_vocabulary_alone(
-    added: list[Any] | None, modern_json: Path, tmp_path: Path
-) -> None:
+def test_special_tokens_may_be_in_the_vocabulary_alone(added, modern_json, tmp_path):
     spec = json.loads(modern_json.read_text())
     spec["model"]["vocab"] |= {token["content"]: token["id"] for token in spec["added_tokens"]}
     spec["added_tokens"] = added
@@ -274,13 +265,13 @@ def test_special_tokens_may_be_in_the_vocabulary_alone(
     assert not found.is_special[found.encode_batch(["It was [MASK]."])[0]].any()
 
 
-def test_options_of_wordpiece_do_not_apply(modern_json: Path) -> None:
+def test_options_of_wordpiece_do_not_apply(modern_json):
     for options in ({"cased": True}, {"cased": False, "strip_accents": True}):
         with pytest.raises(InputError, match="has its own normalizer; drop --cased"):
             adopt_vocabulary(modern_json, punkt=None, **options)
 
 
-def test_whole_words_need_a_vocabulary_that_knows_them(modern_json: Path, tmp_path: Path) -> None:
+def test_whole_words_need_a_vocabulary_that_knows_them(modern_json, tmp_path):
     spec = json.loads(modern_json.read_text())
     spec["pre_tokenizer"] = {"type": "Whitespace"}
     (tmp_path / "tokenizer.json").write_text(json.dumps(spec))
@@ -298,7 +289,7 @@ ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
 
 @pytest.fixture
-def roberta(tmp_path: Path) -> Path:
+def roberta(tmp_path):
     """A folder as XLM-R is published: special tokens by role, two separators in a pair."""
     library = tokenizers.Tokenizer(models.Unigram())
     library.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -321,7 +312,7 @@ def roberta(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_special_tokens_are_known_by_their_role(roberta: Path) -> None:
+def test_special_tokens_are_known_by_their_role(roberta):
     ours = load_tokenizer(roberta)
     assert ours.special_tokens == ROBERTA
     assert [ours.tokens[i] for i in (ours.pad_id, ours.cls_id, ours.mask_id)] == [
@@ -340,7 +331,7 @@ def test_special_tokens_are_known_by_their_role(roberta: Path) -> None:
         mask_ids("the [MASK]", ours, max_seq_length=64)
 
 
-def test_a_tokenizer_without_a_mask_is_one_line(roberta: Path) -> None:
+def test_a_tokenizer_without_a_mask_is_one_line(roberta):
     (roberta / "tokenizer_config.json").write_text(json.dumps({"mask_token": None}))
     with pytest.raises(InputError, match=r"lacks \[PAD\].*\[MASK\].*names? .*or those that"):
         load_tokenizer(roberta)

@@ -12,10 +12,7 @@ from clozeline.train.view.view import make_site
 from tests.support.browser import CHROMIUM, DRIVER, INSTALL, chromium
 from tests.support.local_page import running
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=INSTALL),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=INSTALL)]
 pytest_plugins = ["tests.support.view_fixtures"]
 TAB, END, HOME, LEFT, RIGHT = "\ue004", "\ue010", "\ue011", "\ue012", "\ue014"  # WebDriver's keys
 PAGES = ("dataset", "examples", "learning", "curves", "classifier", "predictions", "try")

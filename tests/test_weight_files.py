@@ -5,18 +5,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
-from clozeline.model.heads import (
-    BertForClassification,
-    BertForPretraining,
-)
+from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.model.huggingface.convert import load_huggingface
 from clozeline.model.huggingface.weight_files import weights_sha256
 from tests.support.small_huggingface import (
@@ -37,7 +32,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     """A BertForPreTraining; tests that change it use a copy."""
     return save_folder(
         tmp_path_factory.mktemp("weights") / "saved", shaken(BertForPretraining(SMALL))
@@ -45,11 +40,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copy(folder: Path, tmp_path: Path) -> Path:
+def copy(folder, tmp_path):
     return shutil.copytree(folder, tmp_path / "copy")
 
 
-def old_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def old_names(weights):
     """The names in checkpoints of 2018 and 2019: tied weights twice, buffers, gamma and beta."""
     old = {}
     for name, weight in weights.items():
@@ -61,7 +56,7 @@ def old_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
-def test_names_of_2018_are_read(folder: Path, copy: Path, file: str) -> None:
+def test_names_of_2018_are_read(folder, copy, file):
     weights = old_names(load_file(folder / "model.safetensors"))
     weights["cls.predictions.decoder.bias"] = weights.pop("cls.predictions.bias")
     (copy / "model.safetensors").unlink()
@@ -72,7 +67,7 @@ def test_names_of_2018_are_read(folder: Path, copy: Path, file: str) -> None:
     assert_equal_models(copy, folder)
 
 
-def test_a_bare_encoder_may_have_a_prefix_or_none(copy: Path) -> None:
+def test_a_bare_encoder_may_have_a_prefix_or_none(copy):
     weights = load_file(copy / "model.safetensors")
     change(copy, architectures=["BertModel"])
     # Copies, because older versions of safetensors map the file, which is about to change.
@@ -85,7 +80,7 @@ def test_a_bare_encoder_may_have_a_prefix_or_none(copy: Path) -> None:
     assert all(torch.equal(found[name], again[name]) for name in found)
 
 
-def test_parts_with_an_index_are_one_model(folder: Path, tmp_path: Path) -> None:
+def test_parts_with_an_index_are_one_model(folder, tmp_path):
     import transformers
 
     with quiet_transformers():
@@ -96,7 +91,7 @@ def test_parts_with_an_index_are_one_model(folder: Path, tmp_path: Path) -> None
     assert weights_sha256(tmp_path) != weights_sha256(folder)
 
 
-def test_half_precision_is_read_as_float32(folder: Path, copy: Path) -> None:
+def test_half_precision_is_read_as_float32(folder, copy):
     weights = load_file(folder / "model.safetensors")
     halved = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
     save_file(halved, copy / "model.safetensors")
@@ -106,7 +101,7 @@ def test_half_precision_is_read_as_float32(folder: Path, copy: Path) -> None:
         torch.testing.assert_close(found[name], weight, atol=1e-3, rtol=1e-2)
 
 
-def test_padding_rows_of_the_vocabulary_are_added_on_loading(folder: Path) -> None:
+def test_padding_rows_of_the_vocabulary_are_added_on_loading(folder):
     stored = load_file(folder / "model.safetensors")
     assert stored[WORD_EMBEDDINGS].shape == (VOCAB, 32)
     for tokens, rows in ((VOCAB, 128), (60, 64)):
@@ -200,7 +195,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_an_unusable_folder_is_named_in_one_line(copy: Path, damage: str) -> None:
+def test_an_unusable_folder_is_named_in_one_line(copy, damage):
     spoil, message = DAMAGES[damage]
     spoil(copy)
     with pytest.raises(ValueError, match=message) as raised:
@@ -209,7 +204,7 @@ def test_an_unusable_folder_is_named_in_one_line(copy: Path, damage: str) -> Non
     assert str(copy) in str(raised.value)
 
 
-def test_an_index_may_not_point_out_of_its_folder(copy: Path) -> None:
+def test_an_index_may_not_point_out_of_its_folder(copy):
     instead_of_weights(copy)
     index = {"weight_map": {WORD_EMBEDDINGS: "../saved/model.safetensors"}}
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -220,13 +215,11 @@ def test_an_index_may_not_point_out_of_its_folder(copy: Path) -> None:
 class Surprise:
     """Unpickling this calls a function."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return Path.touch, (Path("surprise"),)
 
 
-def test_no_code_of_a_pickle_is_run(
-    copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_code_of_a_pickle_is_run(copy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     instead_of_weights(copy)
     torch.save({"weight": Surprise()}, copy / "pytorch_model.bin")
@@ -250,9 +243,7 @@ def test_no_code_of_a_pickle_is_run(
         ),
     ],
 )
-def test_classifiers_of_another_kind_are_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_classifiers_of_another_kind_are_refused(changes, message, tmp_path):
     model, architecture = BertForClassification(SMALL, 2), "BertForSequenceClassification"
     folder = save_folder(tmp_path / "saved", model, architecture=architecture, labels=("a", "b"))
     change(folder, **changes)
@@ -261,26 +252,26 @@ def test_classifiers_of_another_kind_are_refused(
 
 
 @pytest.mark.parametrize("act", ["gelu_new", "gelu_pytorch_tanh"])
-def test_both_names_of_the_tanh_gelu_are_supported(copy: Path, act: str) -> None:
+def test_both_names_of_the_tanh_gelu_are_supported(copy, act):
     change(copy, hidden_act=act)
     assert load_huggingface(copy).config.model.hidden_act == "gelu-tanh"
 
 
-def test_the_file_names_its_framework_and_is_readable_by_all(folder: Path) -> None:
+def test_the_file_names_its_framework_and_is_readable_by_all(folder):
     path = folder / "model.safetensors"
     with safe_open(path, "pt") as file:
         assert file.metadata() == {"format": "pt"}  # older versions of transformers require it
     assert path.stat().st_mode == (folder / "config.json").stat().st_mode
 
 
-def test_weights_beyond_the_architecture_are_read(folder: Path, copy: Path) -> None:
+def test_weights_beyond_the_architecture_are_read(folder, copy):
     """The published bert-base-uncased says BertForMaskedLM and has all heads."""
     change(copy, architectures=["BertForMaskedLM"])
     assert load_huggingface(copy).absent == ()
     assert_equal_models(copy, folder)
 
 
-def test_a_config_without_model_type_and_architecture_is_read(folder: Path, copy: Path) -> None:
+def test_a_config_without_model_type_and_architecture_is_read(folder, copy):
     change(copy, model_type=None, architectures=None)
     assert load_huggingface(copy).config.architecture is None
     assert_equal_models(copy, folder)

@@ -36,7 +36,7 @@ PROSE = ("pipeline/sources/sample/",)
 
 
 @functools.cache
-def words_of(path: Path) -> list[tuple[int, str]]:
+def words_of(path):
     """Line number and text of every comment and string of a module, or of every line of a text."""
     text = path.read_text()
     if path.suffix != ".py":
@@ -54,7 +54,7 @@ def words_of(path: Path) -> list[tuple[int, str]]:
     ]
 
 
-def findings(path: Path, pattern: str) -> list[str]:
+def findings(path, pattern):
     """ "train/cli.py:24: Mend that" """
     name = path.relative_to(ROOT).as_posix()
     return [
