@@ -221,12 +221,18 @@ def without_mask(spec):
     spec["added_tokens"][-1]["id"] -= 1
 
 
+def without_a_byte(spec: Any) -> None:
+    vocabulary = spec["model"]["vocab"]
+    vocabulary["not a byte"] = vocabulary.pop("Ń")  # 0xAD
+
+
 CHANGES: dict[str, Callable[[Any], object]] = {
     r"lacks \[MASK\]; only tokenizers with BERT's": without_mask,
     "cannot read it": lambda spec: spec["model"].update(merges=3),
     "no entry found": lambda spec: spec["post_processor"]["special_tokens"].pop("[CLS]"),
     "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
     "writes a pair as": lambda spec: spec.update(post_processor=None),
+    "lacks 1 of the 256 bytes": without_a_byte,
     "are not 0 to": lambda spec: spec["added_tokens"][-1].update(id=5000),
 }
 

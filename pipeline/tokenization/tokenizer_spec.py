@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import tokenizers
-from tokenizers import processors
+from tokenizers import pre_tokenizers, processors
 
 from clozeline.pipeline.common.errors import InputError, one_line
 
@@ -73,7 +73,7 @@ def read_spec(
 ) -> tuple[list[str], TokenizerSpec]:
     """The tokens, by id, and the spec of a tokenizer.json with these special tokens, by role.
 
-    Raises InputError where the library cannot read it, its BPE has dropout, an id or a special
+    Raises InputError where the library cannot read it, its BPE has dropout, an id, byte or special
     token is missing, or texts are not [CLS] A [SEP] and pairs [CLS] A [SEP] B [SEP]. The second
     [SEP] that RoBERTa and XLM-R put between A and B is taken out of the template.
     """
@@ -97,6 +97,12 @@ def read_spec(
             f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; only tokenizers "
             "with BERT's special tokens can be used, under these names or those that "
             "tokenizer_config.json gives them."
+        )
+    lost = {*pre_tokenizers.ByteLevel.alphabet()} - vocabulary.keys()
+    if spec.word_mark == WORD_MARKS["ByteLevel"] and lost and not values["model"].get("unk_token"):
+        raise InputError(
+            f"its vocabulary lacks {len(lost)} of the 256 bytes, and text would lose them without "
+            "a trace; learn one with `clozeline tokenizer --model bpe`."
         )
     with _library_errors():
         if _separators(library, special_tokens) == 2:
