@@ -91,10 +91,12 @@ class LocalWorker(GrpcWorkerHandler):
 def boot() -> None:
     """Become a worker, as the command of a PROCESS environment.
 
-    --id=1-1 --control_endpoint=... --logging_endpoint=... --provision_endpoint=...
+    --id=1-1 --provision_endpoint=127.0.0.1:34567
+
+    The provision service names the other ones. A pool passes them, too; Flink and Spark do not.
     """
     parser = argparse.ArgumentParser(prog="clozeline-worker", description=boot.__doc__)
-    for name in ("--id", "--control_endpoint", "--logging_endpoint", "--provision_endpoint"):
+    for name in ("--id", "--provision_endpoint"):
         parser.add_argument(name, required=True)
     given, _ = parser.parse_known_args()  # nothing is staged, so artifacts are not fetched
     with grpc.insecure_channel(given.provision_endpoint) as channel:
@@ -110,8 +112,8 @@ def boot() -> None:
         )
     environment = _environment(
         given.id,
-        control=given.control_endpoint,
-        logging=given.logging_endpoint,
+        control=info.control_endpoint.url,
+        logging=info.logging_endpoint.url,
         options=info.pipeline_options,
     )
     environment["RUNNER_CAPABILITIES"] = " ".join(info.runner_capabilities)
