@@ -30,7 +30,11 @@ CHOICES = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertConfig:
-    """The architecture of a model. Raises ValueError for values that do not fit together."""
+    """The architecture of a model. Raises ValueError for values that do not fit together.
+
+    >>> BertConfig(hidden_size=256, num_attention_heads=4).vocab_size
+    30522
+    """
 
     #: entries of the tokenizer's vocabulary; the model rounds up internally (`padded_vocab_size`)
     vocab_size: int = 30_522
@@ -269,17 +273,10 @@ def _modern(layers: int, hidden: int) -> BertConfig:
     )
 
 
-# The 17M notebook model. Its 17,224,448 parameters at a vocabulary of 30,522 are
-#     word embeddings 30,522 x 256 and an untied decoder 256 x 30,522    15,627,264
-#     two layers of 789,760                                               1,579,520
-#     64 positions, 3 segment ids, 2 next-sentence logits, x 256             17,664
-# with neither norms outside the layers nor biases in the heads. Small models leave the unigram
-# plateau early only with them, so here they are on: 17,255,740 parameters. The notebook initialized
-# its matrices with Xavier. A small model stays at unigram loss until its heads learn where to
-# attend; heads that start at their neighbours skip that phase. After 150 steps of 32 x 64 tokens of
-# the built-in sample (vocabulary of 4,096, one seed, mean training loss of the last 50 steps):
-# Xavier and sinusoids 6.29 nats, normal matrices and sinusoids 6.06, normal and neighbours 5.48.
-# No dropout, as in the modern presets.
+# The 17M notebook model: 17,224,448 parameters at a vocabulary of 30,522, without norms outside the
+# layers or biases in the heads. Small models leave the unigram plateau early only with them: with
+# them it has 17,255,740. Heads that start at their neighbours skip that plateau: after 150 steps of
+# the built-in sample 5.48 nats, 6.06 with sinusoids. No dropout, as in the modern presets.
 _NANO = BertConfig(
     num_hidden_layers=2,
     hidden_size=256,
@@ -333,7 +330,10 @@ PRESETS: dict[str, BertConfig] = {
 
 
 def preset(name: str, **changes: Any) -> BertConfig:
-    """The named preset with some fields changed, as in `preset("base", vocab_size=8192)`.
+    """The named preset with some fields changed.
+
+        >>> preset("base", vocab_size=8192).hidden_size
+        768
 
     Raises ValueError for unknown names and fields.
     """

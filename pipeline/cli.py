@@ -110,7 +110,7 @@ def shards(
 
     config = config_or_usage_error(DataConfig, options)
     job = config_or_usage_error(JobOptions, options)
-    folders: dict[str, Any] = {"tokenizer_dir": tokenizer, "out_dir": out}
+    folders: dict[str, Any] = {"tokenizer": tokenizer, "out": out}
     if dry_run:
         for line in plan_shards(sources, config=config, options=job, **folders):
             click.echo(line)

@@ -23,7 +23,11 @@ Compression = Literal["none", "lz4", "zstd"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """The options of `clozeline shards` that decide the examples; kept in the manifest."""
+    """The options of `clozeline shards` that decide the examples; kept in the manifest.
+
+    >>> DataConfig(max_seq_length=64, pairs="none").masked_lm_prob
+    0.15
+    """
 
     num_shards: int | None = option(
         None, "Number of training shards; defaults to one per 64 MB of text.", group="Shards"

@@ -165,7 +165,7 @@ def test_two_workers_write_the_same_bytes(near: Path, tmp_path: Path):
 
 def test_two_tasks_write_the_same_bytes(near: Path, tmp_path: Path):
     command(tmp_path / "work", planted())
-    folders = {"tokenizer_dir": tmp_path / "work" / "tokenizer", "out_dir": tmp_path / "work/out"}
+    folders = {"tokenizer": tmp_path / "work" / "tokenizer", "out": tmp_path / "work/out"}
     tries = 0
     while not (tmp_path / "work" / "out" / MANIFEST).exists():
         options = JobOptions(block_bytes=50_000, task=f"{tries % 2}/2", wait="0s")

@@ -38,8 +38,8 @@ def test_the_estimate_is_near_what_the_job_makes(tokenizer: Path, tmp_path: Path
     assert not out.exists()
     manifest, _ = build_shards(
         [SOURCE],
-        tokenizer_dir=tokenizer,
-        out_dir=out,
+        tokenizer=tokenizer,
+        out=out,
         config=CONFIG,
         options=JobOptions(workers=1, token_cache=tmp_path / "cache"),
     )
@@ -129,8 +129,8 @@ def test_what_the_job_would_refuse_the_dry_run_refuses(tokenizer: Path, tmp_path
         list(
             plan_shards(
                 [str(tmp_path / "nothing.txt")],
-                tokenizer_dir=tokenizer,
-                out_dir=tmp_path / "out",
+                tokenizer=tokenizer,
+                out=tmp_path / "out",
                 config=CONFIG,
                 options=JobOptions(),
             )

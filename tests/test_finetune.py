@@ -89,7 +89,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def classifier(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("classifier") / "out"
-    finetune(run, rows[0], out=out, test_source=rows[1], config=CONFIG)
+    finetune(run, rows[0], out=out, test=rows[1], config=CONFIG)
     return out
 
 
@@ -127,7 +127,7 @@ def test_a_planted_signal_is_learned(classifier: Path) -> None:
 def test_shuffled_labels_are_not_learned(run: Path, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "x.parquet", 500, seed=0, shuffled=True)
     test = write_rows(tmp_path / "y.parquet", 200, seed=1)
-    report = finetune(run, source, out=tmp_path / "out", test_source=test, config=CONFIG)
+    report = finetune(run, source, out=tmp_path / "out", test=test, config=CONFIG)
     assert 0.3 < report.finetuned.scores.accuracy < 0.7
 
 
@@ -146,7 +146,7 @@ def test_baselines_are_reported_on_the_same_test_rows(
 ) -> None:
     pytest.importorskip("sklearn")
     config = replace(CONFIG, epochs=1, from_scratch=True, baseline=True, max_examples=300)
-    report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
+    report = finetune(run, rows[0], out=tmp_path / "out", test=rows[1], config=config)
     starts = [result.key.start for result in report.results]
     assert starts == ["bag_of_words", "from_scratch", "pretrained"]
     assert {result.key.examples for result in report.results} == {300}
@@ -167,7 +167,7 @@ def test_bag_of_words_reads_no_further_than_the_model(run: Path, tmp_path: Path)
     for length in (8, 9):
         config = replace(QUICK, max_examples=None, baseline=True, max_seq_length=length)
         out = tmp_path / str(length)
-        report = finetune(run, source, out=out, test_source=source, config=config)
+        report = finetune(run, source, out=out, test=source, config=config)
         found[length] = report.to_dict()["bag_of_words"]["accuracy"]
     assert found == {8: 0.5, 9: 1.0}
 
@@ -219,7 +219,7 @@ def test_a_finished_folder_is_left_as_it_is(
     run: Path, rows: tuple[str, str], classifier: Path
 ) -> None:
     before = {path: path.stat().st_mtime_ns for path in classifier.rglob("*")}
-    report = finetune(run, rows[0], out=classifier, test_source=rows[1], config=CONFIG)
+    report = finetune(run, rows[0], out=classifier, test=rows[1], config=CONFIG)
     assert not report.is_new
     assert report.finetuned.scores.accuracy > 0.95
     assert {path: path.stat().st_mtime_ns for path in classifier.rglob("*")} == before
@@ -230,9 +230,9 @@ def test_another_config_is_refused_naming_what_differs(
 ) -> None:
     other = replace(CONFIG, epochs=5)
     with pytest.raises(InputError, match=r"another config \(epochs 4 there, 5 now\)"):
-        finetune(run, rows[0], out=classifier, test_source=rows[1], config=other)
+        finetune(run, rows[0], out=classifier, test=rows[1], config=other)
     with pytest.raises(InputError, match=r"\(training rows \w{12} there, \w{12} now\)"):
-        finetune(run, rows[1], out=classifier, test_source=rows[1], config=CONFIG)
+        finetune(run, rows[1], out=classifier, test=rows[1], config=CONFIG)
 
 
 def test_overwrite_replaces_the_folder(
@@ -329,7 +329,7 @@ def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Pa
     config = FinetuneConfig(baseline=False, epochs=1, max_examples=30, seeds=2)
     other = write_rows(tmp_path / "x.parquet", 20, seed=9, shuffled=True)
     reports = [
-        finetune(run, rows[0], out=tmp_path / str(i), test_source=test, config=config)
+        finetune(run, rows[0], out=tmp_path / str(i), test=test, config=config)
         for i, test in enumerate((rows[1], other))
     ]
     one, two = ((tmp_path / str(i) / "model.safetensors").read_bytes() for i in (0, 1))
@@ -344,7 +344,7 @@ def test_the_classifier_is_that_of_the_seed_with_the_lowest_held_out_loss(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
     config = replace(QUICK, max_examples=60, seeds=3)
-    report = finetune(run, rows[0], out=tmp_path / "all", test_source=rows[1], config=config)
+    report = finetune(run, rows[0], out=tmp_path / "all", test=rows[1], config=config)
     losses = {result.key.seed: selection_of(result).held_out.loss for result in report.results}
     assert len(set(losses.values())) == 3
     assert losses[report.chosen.seed] == min(losses.values())
@@ -363,7 +363,7 @@ def test_the_learning_rate_is_searched_and_stored(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
     config = FinetuneConfig(baseline=False, max_examples=40, epochs=2)
-    report = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
+    report = finetune(run, rows[0], out=tmp_path / "out", test=rows[1], config=config)
     selection = selection_of(report.finetuned)
     rates = [plan.learning_rate for plan, _ in selection.tried]
     assert rates[:-1] == sorted(rates[:-1])  # the last one is tried with half the epochs
@@ -372,7 +372,7 @@ def test_the_learning_rate_is_searched_and_stored(
     assert selection.held_out.loss == min(held_out.loss for _, held_out in selection.tried)
     (stored,) = json.loads((tmp_path / "out" / "report.json").read_text())["results"]
     assert stored["selection"]["plan"]["learning_rate"] == selection.plan.learning_rate
-    again = finetune(run, rows[0], out=tmp_path / "out", test_source=rows[1], config=config)
+    again = finetune(run, rows[0], out=tmp_path / "out", test=rows[1], config=config)
     assert not again.is_new
     assert again.lines() == report.lines()
 
@@ -381,7 +381,7 @@ def test_large_sets_hold_rows_out_of_the_final_training(run: Path, tmp_path: Pat
     source = write_rows(tmp_path / "x.parquet", 4_100, seed=0)
     test = write_rows(tmp_path / "y.parquet", 100, seed=1)
     config = FinetuneConfig(learning_rate=3e-3, baseline=False, batch_size=64)
-    report = finetune(run, source, out=tmp_path / "out", test_source=test, config=config)
+    report = finetune(run, source, out=tmp_path / "out", test=test, config=config)
     selection = selection_of(report.finetuned)
     assert selection.held_out.rows == 205  # a twentieth
     assert selection.plan == Plan(learning_rate=3e-3, epochs=4)
@@ -391,7 +391,7 @@ def test_large_sets_hold_rows_out_of_the_final_training(run: Path, tmp_path: Pat
 def test_mistakes_are_listed_with_the_most_confident_first(
     run: Path, rows: tuple[str, str], tmp_path: Path
 ) -> None:
-    report = finetune(run, rows[0], out=tmp_path / "o", test_source=rows[1], config=QUICK)
+    report = finetune(run, rows[0], out=tmp_path / "o", test=rows[1], config=QUICK)
     wrong = report.finetuned.scores.examples * (1 - report.finetuned.scores.accuracy)
     assert len(report.mistakes) == min(10, round(wrong))
     confidences = [mistake.confidence for mistake in report.mistakes]
@@ -410,7 +410,7 @@ def test_imbalanced_classes_are_noted(run: Path, tmp_path: Path) -> None:
     source = str(tmp_path / "x.parquet")
     pq.write_table(pa.table({"text": texts, "label": labels}), source)
     report = finetune(
-        run, source, out=tmp_path / "o", test_source=source,
+        run, source, out=tmp_path / "o", test=source,
         config=replace(QUICK, max_examples=None),
     )  # fmt: skip
     assert report.notes == (
@@ -432,7 +432,7 @@ def efficiency(run: Path, rows: tuple[str, str], tmp_path_factory: pytest.TempPa
     pytest.importorskip("sklearn")
     out = tmp_path_factory.mktemp("efficiency") / "out"
     finetune(
-        run, rows[0], out=out, test_source=rows[1], also_test=[f"{rows[1]}?text=second"],
+        run, rows[0], out=out, test=rows[1], also_test=[f"{rows[1]}?text=second"],
         config=EFFICIENCY,
     )  # fmt: skip
     return out
@@ -492,7 +492,7 @@ def test_a_killed_comparison_continues_with_the_missing_models(
         "    write(store, result, weights)\n"
         "    if result.key.name == 'pretrained-120-0': os._exit(9)\n"
         "ResultStore.write = write_or_die\n"
-        "finetune(Path(run), train, out=Path(out), test_source=test,\n"
+        "finetune(Path(run), train, out=Path(out), test=test,\n"
         "         also_test=[f'{test}?text=second'], config=EFFICIENCY)\n"
     )
     args = [sys.executable, "-c", code, str(run), *rows, str(out)]
@@ -502,7 +502,7 @@ def test_a_killed_comparison_continues_with_the_missing_models(
 
     def again(config: FinetuneConfig = EFFICIENCY, *, resume: bool) -> FinetuneReport:
         return finetune(
-            run, rows[0], out=out, test_source=rows[1], also_test=others, config=config,
+            run, rows[0], out=out, test=rows[1], also_test=others, config=config,
             resume=resume,
         )  # fmt: skip
 
@@ -549,9 +549,7 @@ def test_a_label_that_only_the_test_file_has_is_an_error(
 ) -> None:
     (tmp_path / "x.csv").write_text("text,label\nw1,0\nw2,7\n")
     with pytest.raises(InputError, match=r"x\.csv: row 2 has the label '7'"):
-        finetune(
-            run, rows[0], out=tmp_path / "o", test_source=str(tmp_path / "x.csv"), config=CONFIG
-        )
+        finetune(run, rows[0], out=tmp_path / "o", test=str(tmp_path / "x.csv"), config=CONFIG)
 
 
 def test_one_class_is_an_error(run: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **mor
     if not (folder / "tokenizer").exists():
         small_tokenizer(PUNKT).save(folder / "tokenizer")
         (folder / "corpus.txt").write_text(TEXT)
-    facts = {"tokenizer_dir": folder / "tokenizer", "out_dir": folder / "out", **more}
+    facts = {"tokenizer": folder / "tokenizer", "out": folder / "out", **more}
     return build_shards([str(folder / source)], config=config, options=options, **facts)
 
 
@@ -98,7 +98,7 @@ def test_another_config_or_tokenizer_is_refused_and_told_apart(finished, tmp_pat
         match=r"holds another finished data set \(max_seq_length 32 there, 64 now; "
         r"seed 0 there, 3 now; tokenizer \w{12} there, \w{12} now\)\. .*--overwrite",
     ):
-        shards(finished, replace(CONFIG, max_seq_length=64, seed=3), tokenizer_dir=other)
+        shards(finished, replace(CONFIG, max_seq_length=64, seed=3), tokenizer=other)
     assert (finished / "out" / MANIFEST).exists()
 
 
@@ -204,7 +204,7 @@ def test_the_same_sources_in_other_blocks_are_the_same(finished):
 def test_a_data_set_without_its_job_file_is_taken_as_it_is(finished, tmp_path):
     copied = shutil.copytree(finished / "out", tmp_path / "out")
     (copied / "job.json").unlink()
-    _, is_new = shards(finished, out_dir=copied)
+    _, is_new = shards(finished, out=copied)
     assert not is_new
 
 
@@ -219,7 +219,7 @@ def test_overwrite_replaces_config_and_tokenizer_and_touches_no_files_of_others(
         copy,
         replace(CONFIG, num_shards=2, validation=0.0),
         replace(OPTIONS, overwrite=True, token_cache=cache),
-        tokenizer_dir=tmp_path / "other",
+        tokenizer=tmp_path / "other",
     )
     assert is_new
     assert manifest.tokenizer_digest == other.digest
@@ -260,7 +260,7 @@ def test_a_damaged_file_in_a_kept_token_cache_is_named(tmp_path):
     message = rf"^{path} is damaged .*; delete it and rerun the command\.$"
     options = replace(OPTIONS, token_cache=context.cache_dir)
     with pytest.raises(CorruptDataError, match=message):
-        shards(tmp_path, options=options, out_dir=tmp_path / "data")
+        shards(tmp_path, options=options, out=tmp_path / "data")
 
 
 def test_a_runner_that_does_not_exist_is_an_error_of_one_line(tmp_path):
@@ -274,7 +274,7 @@ def test_what_fails_before_the_work_leaves_no_folder(tmp_path):
     with pytest.raises(InputError, match=r"nothing\.txt: no such file; check the path"):
         shards(tmp_path, source="nothing.txt")
     with pytest.raises(InputError, match="not a tokenizer folder"):
-        shards(tmp_path, tokenizer_dir=tmp_path / "nowhere")
+        shards(tmp_path, tokenizer=tmp_path / "nowhere")
     assert not (tmp_path / "out").exists()
 
 

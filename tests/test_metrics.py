@@ -8,6 +8,7 @@ import termios
 import time
 from pathlib import Path
 
+import click
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -18,7 +19,11 @@ from tests.test_checkpoint import no_file_longer_than
 
 
 def write(run: Path, steps, *, after=0, health=None, **values) -> None:
-    with MetricsLog(run, start_step=after, max_steps=20, writes=True, health=health) as log:
+    """As a command does: called from Python, it shows no progress."""
+    with (
+        click.Context(click.Command("pretrain")),
+        MetricsLog(run, start_step=after, max_steps=20, writes=True, health=health) as log,
+    ):
         for step in steps:
             log.write(step, {"mlm_loss": 10.0 - step, **values})
             log.advance()
@@ -143,7 +148,10 @@ def test_the_progress_line_counts_from_the_start(tmp_path, capsys):
 
 
 def test_a_look_at_held_out_examples_keeps_what_the_line_shows(tmp_path, capsys):
-    with MetricsLog(tmp_path, start_step=0, max_steps=2, writes=True) as log:
+    with (
+        click.Context(click.Command("pretrain")),
+        MetricsLog(tmp_path, start_step=0, max_steps=2, writes=True) as log,
+    ):
         log.write(1, {"mlm_loss": 2.0, "nsp_accuracy": 0.5})
         log.write(1, {"heldout/mlm_loss": 2.5})
     last = capsys.readouterr().err.splitlines()[-1]

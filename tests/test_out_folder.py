@@ -126,7 +126,7 @@ def test_a_folder_of_another_kind_is_refused_and_stays_as_it_is(name, options, t
 
 def planned(folder, options):
     """The dry run of the same command."""
-    folders = {"tokenizer_dir": folder / "tokenizer", "out_dir": folder / "out"}
+    folders = {"tokenizer": folder / "tokenizer", "out": folder / "out"}
     source = [str(folder / "corpus.txt")]
     return list(plan_shards(source, config=CONFIG, options=options, **folders))
 
@@ -137,7 +137,7 @@ def test_the_source_beside_the_shards_is_not_removed(tmp_path):
     source = tmp_path / "mine" / "train-00000-of-00001.txt"
     source.write_text(TEXT)
     with pytest.raises(InputError, match="is not empty and not a data set"):
-        shards(tmp_path, source="mine/train-00000-of-00001.txt", out_dir=tmp_path / "mine")
+        shards(tmp_path, source="mine/train-00000-of-00001.txt", out=tmp_path / "mine")
     assert source.read_text() == TEXT
 
 
@@ -161,12 +161,12 @@ def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(copy):
 
 def tokenizer_without_punkt(folder):
     small_tokenizer().save(folder / "plain")
-    return {"tokenizer_dir": folder / "plain"}
+    return {"tokenizer": folder / "plain"}
 
 
 def tokenizer_with_bad_punkt(folder):
     small_tokenizer({"language": "none"}).save(folder / "bad")
-    return {"tokenizer_dir": folder / "bad"}
+    return {"tokenizer": folder / "bad"}
 
 
 REFUSED = {
@@ -196,7 +196,7 @@ def test_a_foreign_file_in_the_folder_of_the_tokenizer_is_named_before_anything_
     ).save(copy / "other")
     before = contents(copy / "out")
     with pytest.raises(InputError, match=r"holds files that are not part .*\(notes\.txt\)"):
-        shards(copy, TWO, OVERWRITE, tokenizer_dir=copy / "other")
+        shards(copy, TWO, OVERWRITE, tokenizer=copy / "other")
     assert contents(copy / "out") == before
     shards(copy, TWO, OVERWRITE)  # with the same tokenizer it is in nobody's way
     assert (copy / "out" / "tokenizer" / "notes.txt").read_text() == "x"

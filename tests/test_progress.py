@@ -6,6 +6,7 @@ import mmap
 import re
 import time
 
+import click
 import pytest
 
 from clozeline.pipeline.common.counts import Counts
@@ -68,7 +69,7 @@ def test_a_damaged_token_cache_file_does_not_stop_the_progress(tmp_path):
 def test_the_last_line_shows_that_everything_is_done(tmp_path):
     blocks, context = work(tmp_path)
     progress, terminal = Progress.of(blocks, context), io.StringIO()
-    with show_progress(progress, terminal):
+    with click.Context(click.Command("shards")), show_progress(progress, terminal):
         build(blocks, context)
     shown = terminal.getvalue()
     assert f"blocks {len(blocks)}/{len(blocks)}" in shown

@@ -1,8 +1,10 @@
 """The Python interface: one package, its names, and no confusion with another train.py."""
 
 import ast
+import doctest
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 import clozeline
 
 ROOT = Path(__file__).parent.parent
+#: In the order of the data flow.
+NAMES = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))["NAMES"]
 
 
 def python(*arguments: str, cwd: Path, path: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -43,6 +47,20 @@ def test_type_checkers_and_python_read_the_same_names():
 def test_each_name_is_documented(name):
     assert getattr(clozeline, name).__doc__
     assert name in dir(clozeline)
+
+
+def test_the_examples_of_the_reference_run_one_after_the_other(tmp_path, monkeypatch, capfd):
+    """From generated text to answers, with str and without any Path; and without a word."""
+    monkeypatch.chdir(tmp_path)
+    names = {name: getattr(clozeline, name) for name in NAMES}
+    runner = doctest.DocTestRunner(verbose=False)
+    for name, found in names.items():
+        [test] = doctest.DocTestFinder(recurse=False).find(found, name, module=False, globs=names)
+        assert test.examples, f"{name} has no example"
+        runner.run(test)
+    printed = capfd.readouterr()
+    assert runner.failures == 0, printed.out
+    assert printed.err == ""
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -112,8 +112,8 @@ def test_a_dry_run_writes_nothing(store: Path) -> None:
     lines = list(
         plan_shards(
             [str(store / "corpus.txt")],
-            tokenizer_dir=store / "tokenizer",
-            out_dir=store / "out",
+            tokenizer=store / "tokenizer",
+            out=store / "out",
             config=CONFIG,
             options=OPTIONS,
         )
@@ -178,7 +178,7 @@ def test_a_store_that_refuses_is_named_in_one_line(store, tmp_path, monkeypatch)
     monkeypatch.setattr(MemoryFileSystem, "ls", refuse)
     message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); fix this and"
     with pytest.raises(StoreError, match=message):
-        shards(tmp_path, out_dir=store / "out")
+        shards(tmp_path, out=store / "out")
 
 
 def test_a_log_that_cannot_be_written_does_not_hide_why_the_job_failed(store, monkeypatch):

@@ -44,8 +44,8 @@ def build(folder, *, shards):
     with counted_store() as traffic:
         build_shards(
             ["memory://traffic/text.parquet"],
-            tokenizer_dir=folder / "tokenizer",
-            out_dir=folder / f"out-{shards}",
+            tokenizer=folder / "tokenizer",
+            out=folder / f"out-{shards}",
             config=replace(CONFIG, num_shards=shards),
             options=JobOptions(workers=1, block_bytes=300_000, token_cache=folder / "cache"),
         )

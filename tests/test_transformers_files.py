@@ -45,8 +45,8 @@ def of_shards(folder: Path) -> tuple[Path, int]:
     given_tokenizer, _ = of_command(folder.with_name("given"))
     build_shards(
         [str(text)],
-        tokenizer_dir=given_tokenizer,
-        out_dir=folder,
+        tokenizer=given_tokenizer,
+        out=folder,
         config=DataConfig(max_seq_length=24, num_shards=1, min_characters=0),
         options=JobOptions(),
     )

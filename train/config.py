@@ -31,7 +31,11 @@ RECIPE = "the preset's recipe"
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """The options of `clozeline pretrain`, resolved; kept in every checkpoint."""
+    """The options of `clozeline pretrain`, resolved; kept in every checkpoint.
+
+    >>> PretrainConfig.from_dict(load_run("work/run")[0].training.to_dict()).max_steps
+    4
+    """
 
     batch_size: int = chosen_option(
         RECIPE, "Examples per step, over all processes.", group="Training"

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from upath import UPath
 
     AnyPath: TypeAlias = Path | UPath
+    #: What a user gives for a file or folder: a path, or the URL of a store.
+    GivenPath: TypeAlias = str | os.PathLike[str] | UPath
 else:  # importing upath takes a while, and only URLs need it
     AnyPath = Path
+    GivenPath = str | os.PathLike[str]
 
 #: The names of files that `whole_file` has not finished.
 PARTIAL = re.compile(r"\..+\.[0-9a-f]{32}\.partial")
@@ -36,24 +39,31 @@ SECONDS_UNFINISHED: Final = 86_400.0  #: age at which an unfinished file is a le
 OBJECT_STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 
 
-def path_of(path_or_url: str | AnyPath) -> AnyPath:
+def path_of(given: GivenPath) -> AnyPath:
     """The path that a user gave.
 
     Raises InputError for a URL that is none, and for a store that cannot be reached.
     """
-    if not isinstance(path_or_url, str):
-        return path_or_url
-    if "://" not in path_or_url:
-        return Path(path_or_url)
-    _check_url(path_or_url)
+    if not isinstance(given, str):
+        return Path(given) if isinstance(given, os.PathLike) else given
+    if "://" not in given:
+        return Path(given)
+    _check_url(given)
     try:
         from upath import UPath
 
-        path = UPath(path_or_url)
+        path = UPath(given)
         _ = path.fs  # connects: a store that cannot be reached is an error here, not later
     except (ImportError, ValueError, OSError) as error:
-        raise InputError(f"{path_or_url} cannot be reached: {error}") from error
+        raise InputError(f"{given} cannot be reached: {error}") from error
     return path
+
+
+def each_given(given: GivenPath | Iterable[GivenPath]) -> Iterator[str]:
+    """One source or text, or several, as strings: a string is one, not its characters."""
+    if isinstance(given, str | os.PathLike) or not isinstance(given, Iterable):
+        given = [given]
+    return (one if isinstance(one, str) else str(path_of(one)) for one in given)
 
 
 def _check_url(url: str) -> None:

@@ -2,12 +2,15 @@
 
 tokenizing:  54%|###  | 135M/250M [00:14<00:12, 9.51MB/s]      a terminal
 tokenizing: 54% 135M/250M [00:14<00:12, 9.51MB/s]              a log: a line every 15 seconds
+
+Only commands show it; functions that are called from Python are silent.
 """
 
 import io
 import sys
 from typing import Any
 
+import click
 from tqdm import tqdm
 
 SECONDS_BETWEEN_LINES = 15.0  #: in a log
@@ -15,6 +18,17 @@ LOG_LINE = (
     "{desc}: {percentage:.0f}% {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}{postfix}]"
 )
 WITHOUT_TOTAL = "{desc}: {n_fmt} [{elapsed}, {rate_fmt}{postfix}]"
+
+
+def in_command() -> bool:
+    """Whether this thread runs a command."""
+    return click.get_current_context(silent=True) is not None
+
+
+def print_progress(line: str) -> None:
+    """Print a line above the bars, on standard error."""
+    if in_command():
+        tqdm.write(line, file=sys.stderr)
 
 
 class ProgressBar(tqdm):  # type: ignore[misc]
@@ -32,7 +46,7 @@ class ProgressBar(tqdm):  # type: ignore[misc]
             line = LOG_LINE if settings.get("total") else WITHOUT_TOTAL
             settings |= {"bar_format": line, "dynamic_ncols": False, "miniters": 1}
             settings |= {"mininterval": interval, "maxinterval": interval}
-        super().__init__(file=file, **settings)
+        super().__init__(file=file, **{"disable": not in_command(), **settings})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> Any:
         """Draw the bar, or print its line once there is progress, and never the same line twice."""

@@ -19,7 +19,7 @@ from clozeline.pipeline.common.config_checks import check_field_names, check_typ
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.json_files import json_values, sealed
-from clozeline.pipeline.common.paths import AnyPath, names_in, whole_file
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, names_in, path_of, whole_file
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import SCHEMA_VERSION, schema_version
@@ -143,8 +143,15 @@ def write_manifest(folder: AnyPath, manifest: Manifest) -> None:
         file.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
-def read_manifest(folder: AnyPath) -> Manifest:
-    """Raises InputError if there is none, or if this version cannot read it."""
+def read_manifest(folder: GivenPath) -> Manifest:
+    """What a data set says about itself.
+
+        >>> read_manifest("work/shards").config.max_seq_length
+        64
+
+    Raises InputError if there is none, or if this version cannot read it.
+    """
+    folder = path_of(folder)
     path = folder / MANIFEST
     if not is_file(path):
         raise not_a_data_set(folder)

@@ -13,7 +13,7 @@ import re
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
@@ -67,7 +67,11 @@ RunGraph = Callable[[Sequence[Phase], JobContext], None]
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """How the work is done; none of this changes a shard."""
+    """How the work is done; none of this changes a shard.
+
+    >>> JobOptions(workers=1).block_bytes
+    16777216
+    """
 
     workers: int = option(0, "Worker processes on this machine; 0 uses every core.", group="Job")
     task: str | None = option(
@@ -113,24 +117,36 @@ class JobOptions:
 
 
 def build_shards(
-    sources: Sequence[str],
+    sources: GivenPath | Iterable[GivenPath],
     *,
-    tokenizer_dir: AnyPath,
-    out_dir: AnyPath,
-    config: DataConfig,
-    options: JobOptions,
+    tokenizer: GivenPath,
+    out: GivenPath,
+    config: DataConfig | None = None,
+    options: JobOptions | None = None,
     beam_args: Sequence[str] = (),
 ) -> tuple[Manifest, bool]:
     """Build the data set; return its manifest, and False if it was already complete.
+
+        >>> manifest, is_new = build_shards(
+        ...     "sample:articles?size=300KB",
+        ...     tokenizer="work/tokenizer",
+        ...     out="work/shards",
+        ...     config=DataConfig(max_seq_length=64, pairs="none"),
+        ...     options=JobOptions(workers=1),
+        ... )
+        >>> is_new
+        True
 
     Raises InputError for what the user can fix, StoreError for a store that does not answer or
     refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
     same call continues from there.
     """
     started = time.time()
-    blocks = _list_blocks(sources, config, options)
-    tokenizer = load_tokenizer(tokenizer_dir)
-    context = job_context(blocks, tokenizer, out_dir, config, options)
+    config, options = config or DataConfig(), options or JobOptions()
+    names, out_dir = list(each_given(sources)), path_of(out)
+    blocks = _list_blocks(names, config, options)
+    loaded = load_tokenizer(tokenizer)
+    context = job_context(blocks, loaded, out_dir, config, options)
     keep_cache = options.token_cache is not None
     with naming_store(out_dir):
         check_folder(context)
@@ -138,21 +154,21 @@ def build_shards(
         if (is_begun or not options.overwrite) and (manifest := finished_dataset(context)):
             remove_leftovers(context, keep_cache=keep_cache)
             return manifest, False
-    make_splitter(tokenizer)  # its Punkt parameters may be missing or invalid
+    make_splitter(loaded)  # its Punkt parameters may be missing or invalid
     if options.task:
         if beam_args:
             raise InputError("a task runs without Beam; leave out -- and what follows it.")
-        is_new = _run_as_task(sources, blocks, context, tokenizer, options)
+        is_new = _run_as_task(names, blocks, context, loaded, options)
         return read_manifest(out_dir), is_new
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
     run_graph = _checked_runner(args)  # before anything is removed
     with naming_store(out_dir), locked_folder(out_dir):
-        prepare_folders(context, tokenizer)
+        prepare_folders(context, loaded)
         progress = Progress.of(blocks, context)
         _run(run_graph, blocks, context, progress)
         figures = measured(progress, args, blocks, started)
-        add_to_job(context, described(sources, blocks, context) | figures)
+        add_to_job(context, described(names, blocks, context) | figures)
         remove_leftovers(context, keep_cache=keep_cache)
         return read_manifest(out_dir), True
 
@@ -179,8 +195,8 @@ def _run_as_task(
 def plan_shards(
     sources: Sequence[str],
     *,
-    tokenizer_dir: AnyPath,
-    out_dir: AnyPath,
+    tokenizer: AnyPath,
+    out: AnyPath,
     config: DataConfig,
     options: JobOptions,
 ) -> Iterator[str]:
@@ -188,14 +204,14 @@ def plan_shards(
     from clozeline.pipeline.job.dry_run import dry_run
 
     blocks = _list_blocks(sources, config, options)
-    tokenizer = load_tokenizer(tokenizer_dir)
-    context = job_context(blocks, tokenizer, out_dir, config, options)
+    loaded = load_tokenizer(tokenizer)
+    context = job_context(blocks, loaded, out, config, options)
     check_folder(context)
     if not options.overwrite and finished_dataset(context):
-        yield f"nothing to do: {out_dir} is already complete"
+        yield f"nothing to do: {out} is already complete"
         return
-    make_splitter(tokenizer)
-    yield from dry_run(blocks, context, tokenizer, workers=options.workers or os.cpu_count() or 1)
+    make_splitter(loaded)
+    yield from dry_run(blocks, context, loaded, workers=options.workers or os.cpu_count() or 1)
 
 
 def _list_blocks(sources: Sequence[str], config: DataConfig, options: JobOptions) -> list[Block]:
@@ -229,7 +245,7 @@ def job_context(
     quality_of(config.quality)  # raises for an unknown rule
     return JobContext(
         out_dir=out_dir.absolute(),
-        cache_dir=(options.token_cache or out_dir / CACHE).absolute(),
+        cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
         config=config,
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
         tokenizer_digest=tokenizer.digest,

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from clozeline.pipeline.common.errors import InputError, StoreError
 from clozeline.pipeline.common.paths import names_in
-from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.progress_bar import ProgressBar, in_command
 from clozeline.pipeline.common.store import naming_store
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
@@ -81,7 +81,8 @@ class Progress:
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
-    thread = threading.Thread(target=_update_bars, args=(progress, terminal, stop), daemon=True)
+    shared = {"file": terminal, "disable": not in_command()}  # another thread has no command
+    thread = threading.Thread(target=_update_bars, args=(progress, shared, stop), daemon=True)
     thread.start()
     try:
         yield
@@ -99,9 +100,9 @@ def _poll(progress: Progress) -> float:
     return time.monotonic() - started
 
 
-def _update_bars(progress: Progress, terminal: TextIO, stop: threading.Event) -> None:
+def _update_bars(progress: Progress, shared: dict[str, Any], stop: threading.Event) -> None:
     _poll(progress)
-    shared: dict[str, Any] = {"mininterval": POLL_SECONDS, "file": terminal, "dynamic_ncols": True}
+    shared |= {"mininterval": POLL_SECONDS, "dynamic_ncols": True}
     # `initial`: what an earlier process did is not part of this one's speed.
     with (
         ProgressBar(

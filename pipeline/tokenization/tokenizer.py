@@ -26,7 +26,14 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import SUMS, check_sums, sums_of
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath, make_folder, names_in, path_of, whole_file
+from clozeline.pipeline.common.paths import (
+    AnyPath,
+    GivenPath,
+    make_folder,
+    names_in,
+    path_of,
+    whole_file,
+)
 from clozeline.pipeline.common.store import is_file
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec
 from clozeline.pipeline.tokenization.transformers_files import (
@@ -227,8 +234,11 @@ class Tokenizer:
             )
 
 
-def load_tokenizer(folder: str | AnyPath) -> Tokenizer:
+def load_tokenizer(folder: GivenPath) -> Tokenizer:
     """Load what `Tokenizer.save` wrote; `vocab.txt` is for other tools and is not read.
+
+        >>> len(load_tokenizer("work/tokenizer").encode_batch(["the river"])[0]) > 1
+        True
 
     Raises InputError if the folder is missing or does not hold a BERT tokenizer.
     """

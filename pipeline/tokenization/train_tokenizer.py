@@ -1,8 +1,7 @@
 """`clozeline tokenizer`: learns or adopts a vocabulary and Punkt's parameters."""
 
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -13,8 +12,8 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
-from clozeline.pipeline.common.paths import AnyPath, names_in, path_of
-from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
+from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import list_blocks, not_whole, read_block
@@ -91,7 +90,7 @@ class Corpus:
                     break
         read = min(read, limit)
         if read >= LONG_TEXT:
-            print(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...", file=sys.stderr)
+            print_progress(f"computing {reading_for} from {read / 1e6:.1f} MB of text ...")
 
     def _chunks(self) -> Iterator[Sequence[str]]:
         for block in self.blocks:
@@ -111,10 +110,10 @@ def _begin(text: str, size: int) -> str:
 
 
 def make_tokenizer(
-    sources: Sequence[str] = (),
+    sources: GivenPath | Iterable[GivenPath] = (),
     *,
-    out: str | AnyPath,
-    vocab: str | AnyPath | None = None,
+    out: GivenPath,
+    vocab: GivenPath | None = None,
     vocab_size: int | None = None,
     model: Model = TokenizerOptions.model,
     cased: bool = TokenizerOptions.cased,
@@ -123,12 +122,15 @@ def make_tokenizer(
     text_columns: tuple[str, ...] = TokenizerOptions.text_columns,
     max_megabytes: int = TokenizerOptions.max_megabytes,
     allow_truncated: bool = TokenizerOptions.allow_truncated,
-    compare: str | AnyPath | None = None,
+    compare: GivenPath | None = None,
     overwrite: bool = False,
 ) -> Made:
     """Write a tokenizer folder: learned from `sources` (`vocab_size`) or adopted (`vocab`).
 
-        make_tokenizer(["articles/*.parquet"], out="work/tokenizer", vocab_size=16384)
+        >>> source = "sample:articles?size=300KB"
+        >>> made = make_tokenizer(source, out="work/tokenizer", vocab_size=400)
+        >>> made.tokenizer.vocab_size
+        400
 
     Raises InputError for a vocabulary that cannot be used, and if there is no text to learn from;
     JobFailedError for a source that ends early, unless that is allowed; ValueError for options that
@@ -149,7 +151,7 @@ def make_tokenizer(
     other = load_tokenizer(compare) if compare else None
     _check_out(out, overwrite=overwrite)
     with locked_folder(out):
-        made = _learn_or_adopt(sources, options, other)
+        made = _learn_or_adopt(list(each_given(sources)), options, other)
         if overwrite:
             remove_files(out, TOKENIZER_FILES)
         made.tokenizer.save(out)

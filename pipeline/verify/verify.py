@@ -10,7 +10,7 @@ The manifest's `dataset_digest` is over the digests of the rows: it is checked w
 read, and they are checked here. The rows of a damaged shard are not read.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import (
@@ -38,11 +38,15 @@ from clozeline.pipeline.verify.row_checks import check_rows
 from clozeline.pipeline.verify.source_check import Rebuild, rebuild
 
 
-def verify(folder: AnyPath, sources: Sequence[str] = ()) -> Iterator[str]:
+def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> Iterator[str]:
     """What is wrong with the data set, one line each; nothing for a sound one.
+
+        >>> list(verify("work/shards"))
+        []
 
     Raises InputError if there is no manifest or no readable tokenizer, or a source cannot be read.
     """
+    folder, names = path_of(folder), list(each_given(sources))
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.digest != manifest.tokenizer_digest:
@@ -53,7 +57,7 @@ def verify(folder: AnyPath, sources: Sequence[str] = ()) -> Iterator[str]:
         return
     yield from _stray_files(folder, manifest)
     yield from (f"{MANIFEST}: {finding}" for finding in _wrong_entries(manifest, tokenizer))
-    with rebuild(sources, manifest, tokenizer) if sources else nullcontext() as source:
+    with rebuild(names, manifest, tokenizer) if names else nullcontext() as source:
         yield from _Verification(folder, manifest, tokenizer, source).findings()
 
 

@@ -11,10 +11,12 @@ from clozeline.model.huggingface.convert import part_of
 from clozeline.model.huggingface.weight_files import has_weights
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.huggingface import load_model, longest_text
 from clozeline.train.artifacts.partial_folder import restore_folder
 from clozeline.train.artifacts.run import load_run
+from clozeline.train.store.local_folder import local_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +42,19 @@ def kind_of_model(folder: Path) -> str:
     return kind
 
 
-def load_pretrained(folder: Path, *, seed: int = 0) -> Pretrained:
+def load_pretrained(folder: GivenPath, *, seed: int = 0) -> Pretrained:
     """The newest weights of a run, or those of a Hugging Face folder, all on the CPU.
+
+        >>> load_pretrained("work/run").max_seq_length
+        64
 
     Raises InputError if the folder is neither, or incomplete.
     """
+    with local_folder(folder) as local:
+        return _load(local, seed=seed)
+
+
+def _load(folder: Path, *, seed: int) -> Pretrained:
     kind = kind_of_model(folder)
     if kind == "classifier":
         raise InputError(

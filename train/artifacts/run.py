@@ -14,7 +14,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, GivenPath
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
@@ -26,6 +26,7 @@ from clozeline.train.artifacts.checkpoint import (
     load_weights,
 )
 from clozeline.train.config import PretrainConfig
+from clozeline.train.store.local_folder import local_folder
 from clozeline.train.store.remote_folder import publish
 
 RUN, TOKENIZER, SUMMARY = "run.json", "tokenizer", "summary.json"
@@ -159,27 +160,32 @@ def read_run(run: Path) -> RunConfig:
         return RunConfig.from_dict(values)
 
 
-def load_run(run: Path) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
+def load_run(run: GivenPath) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     """The configs, the tokenizer and the newest weights of a run.
+
+        >>> config, tokenizer, weights = load_run("work/run")
+        >>> config.model.hidden_size, tokenizer.vocab_size
+        (128, 400)
 
     Raises InputError where there is no checkpoint, where the tokenizer is not the one that the
     model was trained with, and for weights that are not finite.
     """
-    config = read_run(run)
-    folder = latest_checkpoint(run)
-    if folder is None:
-        raise InputError(
-            f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
-        )
-    tokenizer = load_tokenizer(run / TOKENIZER)
-    if tokenizer.digest != config.tokenizer_digest:
-        raise InputError(
-            f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
-            f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that one."
-        )
-    weights = load_weights(folder)
-    check_finite(folder, weights)
-    return config, tokenizer, weights
+    with local_folder(run) as run:
+        config = read_run(run)
+        folder = latest_checkpoint(run)
+        if folder is None:
+            raise InputError(
+                f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
+            )
+        tokenizer = load_tokenizer(run / TOKENIZER)
+        if tokenizer.digest != config.tokenizer_digest:
+            raise InputError(
+                f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
+                f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
+            )
+        weights = load_weights(folder)
+        check_finite(folder, weights)
+        return config, tokenizer, weights
 
 
 def check_fits(

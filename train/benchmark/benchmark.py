@@ -101,7 +101,7 @@ def _run(
         found = finetune(
             *(run, task.train),
             out=out,
-            test_source=first,
+            test=first,
             also_test=others,
             config=config,
             resume=True,

@@ -26,6 +26,10 @@ KEYS = ("input_ids", "token_type_ids", "attention_mask", "labels", "next_sentenc
 class DictLoader(IterableDataset[dict[str, Tensor]]):
     """The batches of a loader, each a dictionary of int64 tensors of B rows.
 
+        >>> batches = DictLoader(Loader("work/shards", batch_size=8, seed=0), steps=3)
+        >>> [inputs["labels"].shape[0] for inputs in batches]
+        [8, 8, 8]
+
     input_ids, token_type_ids, attention_mask [B, S]; labels [B, S], -100 where nothing is masked;
     next_sentence_label [B], 1 for a random pair and -100 for a row without one. `keys` names those
     that the model takes, such as ("input_ids", "attention_mask", "labels") of a ModernBERT.

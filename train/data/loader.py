@@ -23,7 +23,6 @@ the rank's shards, and its batches pass through shared memory.
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from itertools import chain, count
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +31,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.batch_reader import BatchLayout, BatchReader, RankSlice
@@ -49,6 +48,10 @@ VERSIONS = {"version": 1, "order_version": ORDER_VERSION}
 
 class Loader(IterableDataset[LoadedBatch[Any]]):
     """The endless training sequence of a data set folder, in batches.
+
+        >>> loader = Loader("work/shards", batch_size=8, seed=0)
+        >>> next(iter(loader)).batch.input_ids.shape
+        torch.Size([8, 64])
 
     `batch_size` is the number of examples in a global batch. `seed` decides the order; masks depend
     on the data set's own seed. `remask=False` keeps the stored masks in every epoch. A thread makes
@@ -69,7 +72,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
     def __init__(
         self,
-        folder: Path | str,
+        folder: GivenPath,
         *,
         split: str = "train",
         batch_size: int,
@@ -229,7 +232,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
 
 
 def evaluation_batches(
-    folder: AnyPath | str | ShardSet,
+    folder: GivenPath | ShardSet,
     *,
     split: str = "validation",
     batch_size: int,

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
-from clozeline.pipeline.common.paths import AnyPath, is_local, path_of
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.common.store import PAUSES, sizes_in
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
@@ -42,7 +42,7 @@ class ShardSet:
 
     def __init__(
         self,
-        folder: AnyPath | str,
+        folder: GivenPath,
         split: str,
         *,
         check_shards: bool = False,

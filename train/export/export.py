@@ -30,7 +30,7 @@ from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
 from clozeline.pipeline.common.json_files import json_values
-from clozeline.pipeline.common.paths import AnyPath, path_of
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
@@ -61,6 +61,7 @@ from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLIN
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
 from clozeline.train.inference.onnx_classifier import load_onnx_classifier
 from clozeline.train.labelled.rows import Labelled
+from clozeline.train.store.local_folder import local_folder
 
 Format = Literal["transformers", "onnx", "sentence-transformers"]
 
@@ -93,24 +94,34 @@ class _Source:
 
 
 def export(
-    source: Path,
+    source: GivenPath,
     *,
-    out: Path,
+    out: GivenPath,
     form: Format = "transformers",
     int8_test: str | None = None,
     overwrite: bool = False,
 ) -> Exported:
     """Write the latest weights of a run, or a classifier, in the layout of another library.
 
+        >>> export("work/run", out="work/huggingface").is_new
+        True
+
     With `int8_test` an ONNX graph gets int8 weights, and what they cost is measured there: on
     labelled rows for a classifier, on the held-out examples of shards for a run. Raises InputError
     if `source` is neither, if the library cannot express the model, and if `out` holds anything but
     an export.
     """
+    with local_folder(source) as source, local_folder(out, writes=True) as out:
+        # Follow a link: renaming would replace the link, not its folder.
+        return _export(source, out.resolve(), form, int8_test, overwrite=overwrite)
+
+
+def _export(
+    source: Path, out: Path, form: Format, int8_test: str | None, *, overwrite: bool
+) -> Exported:
     kind = kind_of_model(source)
     if kind == "Hugging Face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
-    out = out.resolve()  # follow a link: renaming would replace the link, not its folder
     _check_folder(out, overwrite=overwrite)
     read = _read_run if kind == "run" else _read_classifier
     found = read(source, folder=out.name)

@@ -15,6 +15,7 @@ from clozeline.model.huggingface.config import CLASSIFICATION
 from clozeline.pipeline.common.checksums import check_sums, write_sums
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.classifier_folder import (
@@ -31,6 +32,7 @@ from clozeline.train.finetuning.training_loop import predict_logits
 from clozeline.train.labelled.calibration import Floats, softmax
 from clozeline.train.labelled.encoding import Encoder
 from clozeline.train.labelled.rows import Texts
+from clozeline.train.store.local_folder import local_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +52,9 @@ class Classifier:
         encoder = Encoder(self.tokenizer, max_seq_length=self.max_seq_length)
         object.__setattr__(self, "encoder", encoder)
 
-    def classify(self, texts: Texts) -> Floats:
+    def classify(self, texts: Texts | list[str]) -> Floats:
         """The probability of each class for each text, [N, C]."""
+        texts = Texts(texts) if isinstance(texts, list) else texts
         logits = predict_logits(self.model, self.encoder.encode(texts))
         return softmax(logits, self.temperature)
 
@@ -98,12 +101,21 @@ def save_classifier(
         replace_folder(partial, folder)
 
 
-def load_classifier(folder: Path, *, device: torch.device | str = "cpu") -> Classifier:
+def load_classifier(folder: GivenPath, *, device: torch.device | str = "cpu") -> Classifier:
     """Load the classifier of a folder for inference.
+
+        >>> classifier = load_classifier("work/classifier")
+        >>> classifier.names, classifier.classify(["A lovely lamp.", "It broke."]).shape
+        (('negative', 'positive'), (2, 2))
 
     Raises InputError if `clozeline finetune` did not write the folder, or if a file is missing,
     damaged or replaced.
     """
+    with local_folder(folder) as local:
+        return _load(local, device)
+
+
+def _load(folder: Path, device: torch.device | str) -> Classifier:
     metadata = read_metadata(folder)
     check_links(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)

@@ -69,7 +69,7 @@ def finetune(
         run,
         train,
         out=out,
-        test_source=test,
+        test=test,
         also_test=also_test,
         config=config,
         resume=resume,

@@ -9,7 +9,6 @@ learning rate for all seeds. The numbers of a regression are standardized for tr
 changes no correlation.
 """
 
-import sys
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification
+from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.job import TEST, Job
 from clozeline.train.finetuning.one_model import ModelTrainer, TrainedModel
@@ -162,7 +161,7 @@ def train_all(compared: ComparedModels, store: ResultStore, world: World) -> lis
                 first = results.get(replace(key, seed=keys[0].seed))
                 result, trained = compared.train(key, first)
                 store.write(result, trained.weights() if trained and is_candidate else None)
-                tqdm.write(result.line(), file=sys.stderr)
+                print_progress(result.line())
             results[key] = result
         world.wait()
         results |= {key: store.read_other(key) for key in part if key not in results}

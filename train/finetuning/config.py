@@ -21,7 +21,11 @@ ALL = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """The options of `clozeline finetune`; kept in the classifier's folder."""
+    """The options of `clozeline finetune`; kept in the classifier's folder.
+
+    >>> FinetuneConfig(text="title,content", seeds=3).all_seeds
+    range(0, 3)
+    """
 
     text: str = option(
         "text",

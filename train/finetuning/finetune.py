@@ -8,29 +8,35 @@ difference is what pretraining was worth. The test rows are the same, and used f
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.train.artifacts.classifier_folder import (
     check_room,
     is_classifier,
     read_metadata,
     read_report,
 )
+from clozeline.train.artifacts.run import read_run
 from clozeline.train.engine.distributed import is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
 from clozeline.train.engine.malloc import disable_malloc_trim
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.gain import no_gain
 from clozeline.train.finetuning.job import TEST, Job, read_job
+from clozeline.train.finetuning.label_efficiency import points_of
 from clozeline.train.finetuning.report import FinetuneReport, summarize
 from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
 from clozeline.train.finetuning.training_loop import Logits
@@ -39,6 +45,9 @@ from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.rows import Labelled, lone_labels
 from clozeline.train.labelled.scores import Scores
+from clozeline.train.monitoring.health import HELDOUT
+from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.store.local_folder import local_folder
 
 #: How long a process that has nothing left to train waits for the others.
 PATIENCE = timedelta(days=30)
@@ -49,18 +58,30 @@ NO_SKLEARN = (
 
 
 def finetune(
-    run: Path,
-    train_source: str,
+    run: GivenPath,
+    train: GivenPath,
     *,
-    out: Path,
-    test_source: str | None = None,
-    also_test: Sequence[str] = (),
-    config: FinetuneConfig,
+    out: GivenPath,
+    test: GivenPath | None = None,
+    also_test: GivenPath | Iterable[GivenPath] = (),
+    config: FinetuneConfig | None = None,
     resume: bool = False,
     overwrite: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> FinetuneReport:
     """Train a classifier and the models it is compared with, or report on a finished one.
+
+        >>> report = finetune(
+        ...     "work/run",
+        ...     "sample:reviews?rows=64",
+        ...     test="sample:reviews?rows=40&start=1000",
+        ...     out="work/classifier",
+        ...     config=FinetuneConfig(
+        ...         text="title,content", learning_rate=3e-4, epochs=1, baseline=False
+        ...     ),
+        ... )
+        >>> report.finetuned.scores.examples
+        40
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
@@ -68,12 +89,16 @@ def finetune(
     of them return the report. `options` of the command are recorded in classifier.json. Raises
     InputError for whatever the user can fix.
     """
-    out = out.resolve()  # follow a link: renaming would replace the link, not its folder
+    config = config or FinetuneConfig()
+    train, test = str(train), str(test) if test else None
+    sources = {"run": as_given(run), "train": train, "test": test}
     with join_world(patience=PATIENCE) as world, ExitStack() as stack:
+        run = stack.enter_context(local_folder(run))
+        out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
         resume = resume or world.any(is_restart())
         world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out, overwrite)))
         stack.enter_context(lost_process_in_one_line(world))
-        job = read_job(run, train_source, test_source, also_test, config)
+        job = read_job(run, train, test, each_given(also_test), config)
         digests = job.digests()
         existing = {"resume": resume, "overwrite": overwrite}
         if world.broadcast_from_main(partial(_is_kept, out, digests, **existing)):
@@ -96,8 +121,8 @@ def finetune(
                 *(results, best, logits),
                 train=job.train,
                 test=job.tests[TEST],
-                notes=notes,
-                sources={"run": str(run), "train": train_source, "test": test_source},
+                notes=[*notes, *_no_gain(run, job, results)],
+                sources=sources,
             )
             files = report.figures() | _predictions(classifier, job.tests[TEST], logits)
             result: dict[str, Any] = {"report": report.to_dict(), "files": files}
@@ -138,6 +163,14 @@ def _notes(run: Path, job: Job) -> tuple[str, ...]:
     if job.config.baseline and not has_sklearn():
         notes.append(NO_SKLEARN)
     return tuple(notes)
+
+
+def _no_gain(run: Path, job: Job, results: Sequence[ModelResult[Scores]]) -> list[str]:
+    losses, pairs = [], "none"
+    if kind_of(run) == "run":
+        losses = [line[HELDOUT] for line in read_metrics(run) if HELDOUT in line]
+        pairs = read_run(run).data.pairs
+    return no_gain(points_of(results), test_rows=len(job.tests[TEST]), losses=losses, pairs=pairs)
 
 
 def _held_out_loss(result: ModelResult[Scores]) -> float:

@@ -5,7 +5,7 @@ job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training ro
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,13 @@ def read_job(
     run: Path,
     train_source: str,
     test_source: str | None,
-    also_test: Sequence[str],
+    also_test: Iterable[str],
     config: FinetuneConfig,
     *,
     is_regression: bool = False,
 ) -> Job:
     """Read the model and all rows. Raises InputError for whatever the user can fix."""
+    also_test = list(also_test)
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
     start = load_start(run, config)

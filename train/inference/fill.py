@@ -9,13 +9,13 @@ the text is split at it before tokenization.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, SPECIAL_TOKENS
@@ -39,8 +39,12 @@ class Filled:
     guesses: list[list[Guess]]
 
 
-def fill(run: Path, texts: Iterable[str], *, top: int = 5) -> list[Filled]:
+def fill(run: GivenPath, texts: str | Iterable[str], *, top: int = 5) -> list[Filled]:
     """Fill the masks of each text with the latest weights of a run or a Hugging Face folder.
+
+        >>> [filled] = fill("work/run", "The [MASK] of the town.")
+        >>> len(filled.guesses), len(filled.guesses[0])  # masks, guesses for the first
+        (1, 5)
 
     Raises InputError if the folder is neither or has no masked-LM head, if a text has no mask or
     exceeds the model's maximum length, and if `top` is not between 1 and the vocabulary size.
@@ -50,11 +54,11 @@ def fill(run: Path, texts: Iterable[str], *, top: int = 5) -> list[Filled]:
         model = BertForPretraining(pretrained.model)
         model.load_state_dict(pretrained.weights)
         model.to(world.device)
-        return [fill_with(pretrained, model, text, top=top, name=run) for text in texts]
+        return [fill_with(pretrained, model, text, top=top, name=run) for text in each_given(texts)]
 
 
 def fill_with(
-    pretrained: Pretrained, model: BertForPretraining, text: str, *, top: int, name: Path
+    pretrained: Pretrained, model: BertForPretraining, text: str, *, top: int, name: GivenPath
 ) -> Filled:
     """Like `fill`, for one text and a loaded model; `name` is its folder, for messages."""
     if "mlm_head" in pretrained.absent:

@@ -7,7 +7,7 @@ classifier of text pairs, a tab separates the two; without a tab the second text
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.encoding import check_utf8
 from clozeline.pipeline.sources.files import (
@@ -39,6 +40,7 @@ from clozeline.train.finetuning.classifier import (
 )
 from clozeline.train.inference.onnx_classifier import OnnxClassifier, load_onnx_classifier
 from clozeline.train.labelled.rows import Texts, read_texts
+from clozeline.train.store.local_folder import local_folder
 
 Engine = Literal["torch", "onnx"]
 
@@ -66,16 +68,20 @@ class Prediction:
 
 
 def predict(
-    folder: Path,
-    texts: Iterable[str] = (),
+    folder: GivenPath,
+    texts: str | Iterable[str] = (),
     *,
-    files: Sequence[str] = (),
+    files: GivenPath | Iterable[GivenPath] = (),
     text: str | None = None,
     text_pair: str | None = None,
     batch_size: int = 32,
     engine: Engine = "torch",
 ) -> Iterator[Prediction]:
     """Predict the class of each text, then of each row of each file, in order.
+
+        >>> [prediction] = predict("work/classifier", "A lovely lamp.")
+        >>> list(prediction.probabilities)
+        ['negative', 'positive']
 
     `folder` comes from `clozeline finetune`, or is a Hugging Face classifier, which reads pairs
     if `text_pair` is given; with `engine` "onnx" it is an exported ONNX folder.
@@ -90,25 +96,26 @@ def predict(
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
     is_pair = bool(text_pair)
     batches = chain(
-        _batches_of_lines(map(fix_unicode, texts), is_pair, batch_size),
-        *(_batches_of_file(file, text, text_pair, batch_size) for file in files),
+        _batches_of_lines(map(fix_unicode, each_given(texts)), is_pair, batch_size),
+        *(_batches_of_file(file, text, text_pair, batch_size) for file in each_given(files)),
     )
     return _predictions(classifier, batches)
 
 
 def load_any_classifier(
-    folder: Path, *, text_pair: str | None = None, engine: Engine = "torch"
+    folder: GivenPath, *, text_pair: str | None = None, engine: Engine = "torch"
 ) -> Classifier | OnnxClassifier:
     """A classifier of `clozeline finetune`, of Hugging Face or of an ONNX folder.
 
     Raises InputError for another folder, and for a `text_pair` where single texts are read.
     """
     classifier: Classifier | OnnxClassifier
-    if engine == "onnx":
-        classifier = load_onnx_classifier(folder)
-    else:
-        with join_world() as world:
-            classifier = _load(folder, text_pair, device=world.device)
+    with local_folder(folder) as local:
+        if engine == "onnx":
+            classifier = load_onnx_classifier(local)
+        else:
+            with join_world() as world:
+                classifier = _load(local, text_pair, device=world.device)
     if text_pair and not classifier.text_pair:
         raise InputError(f"{folder} was trained on single texts; omit --text-pair.")
     return classifier

@@ -13,7 +13,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 from clozeline.pipeline.common.errors import JobFailedError, advice
-from clozeline.pipeline.common.progress_bar import ProgressBar
+from clozeline.pipeline.common.progress_bar import ProgressBar, in_command, print_progress
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.monitoring.health import Health, HealthWarning
@@ -135,7 +135,7 @@ class _Progress:
     """The progress line, and a single estimate of the end."""
 
     def __init__(self, start_step: int, max_steps: int | None, *, is_shown: bool) -> None:
-        self._is_shown, self._has_line, self._has_estimate = is_shown, False, False
+        self._has_line, self._has_estimate = False, False
         self._shown: dict[str, str] = {}
         self._steps, self._first_step = 0, 0.0  # of this process; when the first one was done
         self._bar = ProgressBar(
@@ -145,7 +145,7 @@ class _Progress:
             unit="step",
             mininterval=0.5,
             dynamic_ncols=True,
-            disable=not is_shown,
+            disable=not (is_shown and in_command()),
         )
 
     def advance(self) -> None:
@@ -153,7 +153,7 @@ class _Progress:
         self._steps += 1
         if self._steps == 1:
             self._first_step = time.monotonic()
-        if self._is_shown and self._is_measured() and self._bar.total:
+        if not self._bar.disable and self._is_measured() and self._bar.total:
             self._has_estimate = True
             self._estimate_end()
         if self._shown and not self._has_line:
@@ -175,7 +175,7 @@ class _Progress:
         end += f"{time_in_words(left)} from now"
         if left > LONG:
             end += ". For less, give --for 2h, or a smaller model such as --preset nano."
-        tqdm.write(end, file=sys.stderr)
+        print_progress(end)
 
     def show(self, numbers: dict[str, str]) -> None:
         self._shown |= numbers

@@ -194,9 +194,8 @@ def _cool_down(text: str | None) -> CoolDown | None:
     """The run and step that --cool-down-from names, which may be in a store; None without it."""
     if text is None:
         return None
-    start = CoolDown.parse(text)
-    run = text.rpartition("@")[0]
-    return start._replace(run=Folder().convert(run, None, click.get_current_context()))
+    context = click.get_current_context()
+    return CoolDown.parse(text, lambda run: Folder().convert(run, None, context))
 
 
 def _patience(timeout: str) -> timedelta:

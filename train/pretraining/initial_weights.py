@@ -9,6 +9,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.model.huggingface.weight_files import weights_sha256
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
@@ -47,7 +48,7 @@ def initial_config(init: Path, *, preset_name: str | None, dropout: float | None
         raise InputError(str(error)) from error
 
 
-def check_initial(init: Path, model: BertConfig, shards: Path) -> str:
+def check_initial(init: Path, model: BertConfig, shards: AnyPath) -> str:
     """The sha256 of the folder's weights; prints a note about parts that are missing there.
 
     Raises InputError where it holds another model, or the shards have another tokenizer.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.shard_cache import ShardCache
@@ -24,7 +25,7 @@ class RunData(NamedTuple):
 
 
 def open_loader(
-    shards: Path, training: PretrainConfig, world: World, *, state: dict[str, Any]
+    shards: AnyPath, training: PretrainConfig, world: World, *, state: dict[str, Any]
 ) -> RunData:
     """Open this process's loader at a `Loader.state_dict`, and the validation shards.
 

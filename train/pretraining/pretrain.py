@@ -8,15 +8,18 @@ data and dropout are functions of the seed and the step.
 
 import sys
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
+from clozeline.pipeline.common.progress_bar import print_progress
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.run import RunConfig, remove_run, write_run
@@ -32,55 +35,94 @@ from clozeline.train.pretraining.micro_batch import (
     with_found_size,
 )
 from clozeline.train.pretraining.open_loader import open_loader
+from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import CoolDown
 from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import Start, find_resume_point, find_start, locked_run
 from clozeline.train.pretraining.trainer import Outcome, Trainer
+from clozeline.train.store.local_folder import local_folder
 
 
 def pretrain(
-    shards: Path,
+    shards: GivenPath,
     *,
-    out: Path,
-    model: BertConfig,
-    training: PretrainConfig,
+    out: GivenPath,
+    model: BertConfig | str | None = None,
+    training: PretrainConfig | Mapping[str, Any] = MappingProxyType({}),
+    dropout: float | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    start_from: Path | None = None,
-    init: Path | None = None,
-    cool_down_from: CoolDown | None = None,
+    start_from: GivenPath | None = None,
+    init: GivenPath | None = None,
+    cool_down_from: str | None = None,
     profile: int = 0,
     track: Track = "none",
 ) -> Outcome:
     """Train a model on a data set, from the beginning or from the newest checkpoint of `out`.
 
-        shards, out = Path("work/shards"), Path("work/run")
-        model = preset("nano", vocab_size=read_manifest(shards).vocab_size)
-        pretrain(shards, out=out, model=model, training=training, resume=True)
+        >>> training = {"max_steps": 4, "batch_size": 8}
+        >>> pretrain("work/shards", out="work/run", model="bert-tiny", training=training).step
+        4
+
+    `model` is a preset or a config; `training` has fields of PretrainConfig, and the recipe of the
+    preset decides the others. With `resume` the run continues with its own model and numbers.
 
     A new run may start from the weights and moments of another run (`start_from`), from the
     weights of a Hugging Face folder (`init`), or continue another run from a checkpoint, on the
-    same data, with the decay that `training` sets (`cool_down_from`). `profile` steps are profiled;
-    `track` also sends the metrics to a tracker. Raises InputError for what the user can fix,
-    OutOfMemoryError where a step does not fit, DivergedError where the loss is no longer finite.
+    same data, with the decay that `training` sets (`cool_down_from`: "work/run@8000"). `profile`
+    steps are profiled; `track` also sends the metrics to a tracker. Raises InputError for what the
+    user can fix, OutOfMemoryError where a step does not fit, DivergedError where the loss is no
+    longer finite.
     """
-    with join_world() as world, locked_run(out, world):
+    with ExitStack() as stack:
+        world = stack.enter_context(join_world())
+
+        def local(given: GivenPath) -> Path:
+            return stack.enter_context(local_folder(given))
+
+        folder = stack.enter_context(local_folder(out, writes=True))
+        stack.enter_context(locked_run(folder, world))
         start = find_start(
-            out,
+            folder,
             world,
             resume=resume,
             overwrite=overwrite,
-            start_from=start_from,
-            init=init,
-            cool_down_from=cool_down_from,
+            start_from=local(start_from) if start_from else None,
+            init=local(init) if init else None,
+            cool_down_from=CoolDown.parse(cool_down_from, local) if cool_down_from else None,
         )
+        shards = path_of(shards)
+        model, training = _planned(shards, start, world, model, training, dropout)
         return train_run(
             shards, start, world, model=model, training=training, profile=profile, track=track
         )
 
 
+def _planned(
+    shards: AnyPath,
+    start: Start,
+    world: World,
+    model: BertConfig | str | None,
+    training: PretrainConfig | Mapping[str, Any],
+    dropout: float | None,
+) -> tuple[BertConfig, PretrainConfig]:
+    """What is not given, as the command chooses it."""
+    if isinstance(model, BertConfig) and isinstance(training, PretrainConfig):
+        return model, training
+    given = {} if isinstance(training, PretrainConfig) else training
+    preset = None if isinstance(model, BertConfig) else model
+    plan = world.broadcast_from_main(
+        lambda: make_plan(
+            *(read_manifest(shards), start, world), preset=preset, dropout=dropout, options=given
+        )
+    )
+    if not isinstance(training, PretrainConfig):
+        training = PretrainConfig(**{**given, **plan.values})
+    return (model if isinstance(model, BertConfig) else plan.model), training
+
+
 def train_run(
-    shards: Path,
+    shards: AnyPath,
     start: Start,
     world: World,
     *,
@@ -118,7 +160,7 @@ def train_run(
         )
         if world.is_main:
             lines = run_summary(trainer, config)
-            print("\n".join([note, *lines] if note else lines), file=sys.stderr)
+            print_progress("\n".join([note, *lines] if note else lines))
         return trainer.train()
 
 
@@ -171,14 +213,14 @@ def _out_of_memory_in_one_line(config: RunConfig, world: World) -> AbstractConte
     return out_of_memory_in_one_line(what, less_memory(config.training))
 
 
-def _write_folder(start: Start, config: RunConfig, shards: Path) -> None:
+def _write_folder(start: Start, config: RunConfig, shards: AnyPath) -> None:
     """Called last, so that a new run that is refused leaves the old one alone."""
     if start.existing is None:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
 
 
-def _check_length(shards: Path, manifest: Manifest, model: BertConfig) -> None:
+def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> None:
     longest = manifest.config.max_seq_length
     if longest > model.max_position_embeddings:
         raise InputError(

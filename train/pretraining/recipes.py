@@ -12,7 +12,7 @@ torch.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -39,15 +39,15 @@ class CoolDown(NamedTuple):
         return f"{self.run}@{self.step}"
 
     @classmethod
-    def parse(cls, text: str) -> Self:
-        """Raises InputError for anything but a run and a step."""
+    def parse(cls, text: str, folder: Callable[[str], Path] = Path) -> Self:
+        """From "RUN@STEP"; `folder` makes a path of the run. Raises InputError for another text."""
         run, _, step = text.rpartition("@")
         if not run or not re.fullmatch("[1-9][0-9]{0,14}", step):
             raise InputError(
                 f"--cool-down-from {text!r} is not RUN@STEP; give a run and the step of one of its "
                 "checkpoints, such as work/run@8000."
             )
-        return cls(Path(run), int(step))
+        return cls(folder(run), int(step))
 
 
 #: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and

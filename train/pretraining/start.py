@@ -18,6 +18,7 @@ from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.artifacts.checkpoint import (
     TrainState,
     check_checkpoint,
@@ -126,7 +127,7 @@ def find_start(
     return world.broadcast_from_main(find)
 
 
-def find_resume_point(start: Start, config: RunConfig, shards: Path) -> ResumePoint:
+def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> ResumePoint:
     """The newest checkpoint of the existing run, else what a new run starts from.
 
     A damaged checkpoint is set aside with a warning on standard error and the one before it is

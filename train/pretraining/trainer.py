@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.pipeline.common.errors import DivergedError, InputError
+from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
@@ -63,7 +64,7 @@ class Trainer:
 
     def __init__(
         self,
-        shards: Path,
+        shards: AnyPath,
         out: Path,
         config: RunConfig,
         world: World,

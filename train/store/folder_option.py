@@ -10,6 +10,7 @@ from clozeline.pipeline.commandline.command import PRINTS
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.paths import AnyPath, is_local
+from clozeline.train.store.local_folder import local_folder
 
 
 class Folder(PathOrUrl):
@@ -41,8 +42,6 @@ def local_copies(folders: Sequence[AnyPath]) -> list[Path]:
 
 def _copy(url: str, *, writes: bool) -> Path:
     """The local copy, which the command may write until it ends."""
-    from clozeline.train.store.remote_folder import remote_folder
-
-    folder = click.get_current_context().with_resource(remote_folder(url, writes=writes))
+    folder = click.get_current_context().with_resource(local_folder(url, writes=writes))
     note_given(folder, url)
     return folder
