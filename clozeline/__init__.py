@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # the same names, for editors and type checkers
     from clozeline.model.config import BertConfig as BertConfig
     from clozeline.model.config import preset as preset
+    from clozeline.pipeline.common.errors import ClozelineError as ClozelineError
+    from clozeline.pipeline.common.errors import InputError as InputError
     from clozeline.pipeline.config import DataConfig as DataConfig
     from clozeline.pipeline.dataset.manifest import read_manifest as read_manifest
     from clozeline.pipeline.job.job import JobOptions as JobOptions
@@ -37,9 +39,11 @@ if TYPE_CHECKING:  # the same names, for editors and type checkers
 
 _MODULES = {
     "BertConfig": "model.config",
+    "ClozelineError": "pipeline.common.errors",
     "DataConfig": "pipeline.config",
     "DictLoader": "train.data.dict_loader",
     "FinetuneConfig": "train.finetuning.config",
+    "InputError": "pipeline.common.errors",
     "JobOptions": "pipeline.job.job",
     "Loader": "train.data.loader",
     "PretrainConfig": "train.config",

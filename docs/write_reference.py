@@ -41,6 +41,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "predict": (),
     "fill": (),
     "export": (),
+    "ClozelineError": (),
+    "InputError": (),
 }
 
 

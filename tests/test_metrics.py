@@ -213,7 +213,10 @@ def test_the_expected_end_is_said_once_after_a_few_steps(
 ):
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    with MetricsLog(tmp_path, start_step=0, max_steps=200, writes=True) as log:
+    with (
+        click.Context(click.Command("pretrain")),
+        MetricsLog(tmp_path, start_step=0, max_steps=200, writes=True) as log,
+    ):
         for _ in range(4):
             log.advance()
             clock[0] += seconds

@@ -21,6 +21,7 @@ from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
+from clozeline.train.artifacts.run import load_run
 from clozeline.train.cli import main
 from clozeline.train.store.remote_folder import copy_path, fetched, publish, remote_folder
 from tests.support.small_data import write_data_set
@@ -85,6 +86,16 @@ def wait_for(is_done, process=None):
 def empty(folder):
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_errors_name_the_url_and_not_the_copy(store, tmp_path):
+    """From Python and from a command; a URL with a slash at its end is the same."""
+    url = url_of(store)
+    with pytest.raises(InputError, match=f"^{url}/run.json cannot be read"):
+        load_run(f"{url}/")
+    done = CliRunner().invoke(main, ["fill", url, "The [MASK]."])
+    assert (done.exit_code, str(tmp_path / "cache") in done.output) == (2, False)
+    assert f"Error: {url}/run.json cannot be read" in done.output
 
 
 def test_what_is_written_is_in_the_store_at_the_end(tmp_path):

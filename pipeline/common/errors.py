@@ -18,6 +18,12 @@ STOPPED = 75  #: exit code of what is not finished and can be continued
 class ClozelineError(Exception):
     """Ends a command in one line: what is wrong, what was found, what to do.
 
+        >>> try:
+        ...     predict("work/nothing", "A lovely lamp.")
+        ... except ClozelineError as error:
+        ...     print(error)
+        work/nothing does not exist; check the path.
+
     A message may quote names and data of any characters; see `escaped`.
     """
 
@@ -28,7 +34,11 @@ class ClozelineError(Exception):
 
 
 class InputError(ClozelineError, ValueError):
-    """The user can fix it: a wrong option, or an input that cannot be used."""
+    """The user can fix it: a wrong option, or an input that cannot be used.
+
+    >>> issubclass(InputError, ClozelineError), issubclass(InputError, ValueError)
+    (True, True)
+    """
 
     exit_code = 2
 

@@ -37,7 +37,7 @@ class ComparedModels:
     """Trains the compared models on the rows of a job; tests them on its named test sets."""
 
     def __init__(self, job: Job, device: torch.device) -> None:
-        self._job, self._config = job, job.config
+        self.job, self._config = job, job.config
         self._encoder = Encoder(job.start.tokenizer, max_seq_length=job.start.max_seq_length)
         self.rows, self.labels = self._encoder.encode(job.train.texts), self._labels(job.train)
         if not job.names:
@@ -85,7 +85,7 @@ class ComparedModels:
     def is_candidate(self, key: ModelKey) -> bool:
         """Whether the model may become the classifier."""
         is_whole = key.examples == len(self.labels)
-        return bool(self._job.names) and key.start == "pretrained" and is_whole
+        return bool(self.job.names) and key.start == "pretrained" and is_whole
 
     def train(
         self, key: ModelKey, first: ModelResult[Any] | None
@@ -97,7 +97,7 @@ class ComparedModels:
                 self._truncated[""].take(rows).joined(),
                 self.labels[rows],
                 is_balanced=self._config.class_weights == "balanced",
-                source=self._job.train.source,
+                source=self.job.train.source,
             )
             predicted = {name: predict(self._truncated[name].joined()) for name in self.test_rows}
             return self._result(key, predicted, None), None
@@ -111,22 +111,22 @@ class ComparedModels:
         )
         logits = {name: self.logits(trained.model, name) for name in self.test_rows}
         predicted = {
-            name: found.argmax(1) if self._job.names else found[:, 0]
+            name: found.argmax(1) if self.job.names else found[:, 0]
             for name, found in logits.items()
         }
         return self._result(key, predicted, trained), trained
 
     def _labels(self, rows: Labelled) -> Labels:
-        if self._job.names:
-            return class_ids(rows, self._job.names)
+        if self.job.names:
+            return class_ids(rows, self.job.names)
         return np.array(rows.labels, dtype=np.float32)
 
     def _result(
         self, key: ModelKey, predicted: dict[str, Labels], trained: TrainedModel | None
     ) -> ModelResult[Any]:
         scores: dict[str, Any] = {
-            name: Scores.of(self._job.names, self.test_labels[name], found)
-            if self._job.names
+            name: Scores.of(self.job.names, self.test_labels[name], found)
+            if self.job.names
             else Correlations.of(self.test_labels[name], found)
             for name, found in predicted.items()
         }
@@ -135,14 +135,14 @@ class ComparedModels:
         return ModelResult(key=key, scores=test, also=scores, selection=selection)
 
     def _subset(self, key: ModelKey) -> Rows:
-        if not self._job.names:
+        if not self.job.names:
             return np.arange(key.examples)
         return balanced_order(self.labels, seed=key.seed)[: key.examples]
 
     @cached_property
     def _truncated(self) -> dict[str, Texts]:
         """What the model reads of each text: of the training rows "", and of each test set."""
-        texts = {"": self._job.train.texts} | {n: t.texts for n, t in self._job.tests.items()}
+        texts = {"": self.job.train.texts} | {n: t.texts for n, t in self.job.tests.items()}
         return {name: self._encoder.truncate(found) for name, found in texts.items()}
 
 

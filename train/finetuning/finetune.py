@@ -71,17 +71,11 @@ def finetune(
 ) -> FinetuneReport:
     """Train a classifier and the models it is compared with, or report on a finished one.
 
-        >>> report = finetune(
-        ...     "work/run",
-        ...     "sample:reviews?rows=64",
-        ...     test="sample:reviews?rows=40&start=1000",
-        ...     out="work/classifier",
-        ...     config=FinetuneConfig(
-        ...         text="title,content", learning_rate=3e-4, epochs=1, baseline=False
-        ...     ),
-        ... )
-        >>> report.finetuned.scores.examples
-        40
+        >>> how = FinetuneConfig(text="title,content", epochs=1, learning_rate=3e-4, baseline=False)
+        >>> rows = "sample:reviews?rows=64"
+        >>> report = finetune("work/run", rows, out="work/classifier", config=how)
+        >>> report.rows, report.finetuned.scores.examples
+        (58, 6)
 
     `run` may also be a Hugging Face folder. `also_test` names more labelled rows to score on. A
     finished classifier with the same rows, weights and config is kept as it is; with `resume` an
@@ -114,22 +108,30 @@ def finetune(
         results = train_all(compared, store, world)
 
         def write() -> FinetuneReport:
-            best = min(filter(lambda r: compared.is_candidate(r.key), results), key=_held_out_loss)
-            classifier = _classifier(job, compared, store, best)
-            logits = compared.logits(classifier.model, TEST)
-            report = summarize(
-                *(results, best, logits),
-                train=job.train,
-                test=job.tests[TEST],
-                notes=[*notes, *_no_gain(run, job, results)],
-                sources=sources,
-            )
-            files = report.figures() | _predictions(classifier, job.tests[TEST], logits)
+            found = [*notes, *_no_gain(run, job, results)]
+            report, classifier, files = _report(compared, store, results, found, sources)
             result: dict[str, Any] = {"report": report.to_dict(), "files": files}
             save_classifier(out, classifier, job=digests, options=options or {}, **result)
             return report
 
         return world.broadcast_from_main(write)
+
+
+def _report(
+    compared: ComparedModels,
+    store: ResultStore,
+    results: Sequence[ModelResult[Any]],
+    notes: Sequence[str],
+    sources: dict[str, str | None],
+) -> tuple[FinetuneReport, Classifier, dict[str, bytes]]:
+    """The report, the best candidate, and the files beside them."""
+    job = compared.job
+    best = min(filter(lambda r: compared.is_candidate(r.key), results), key=_held_out_loss)
+    classifier = _classifier(job, compared, store, best)
+    logits, test = compared.logits(classifier.model, TEST), job.tests[TEST]
+    rows = {"train": job.train, "test": test}
+    report = summarize(results, best, logits, **rows, notes=notes, sources=sources)
+    return report, classifier, report.figures() | _predictions(classifier, test, logits)
 
 
 @contextmanager
