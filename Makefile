@@ -202,7 +202,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types docs check gpu bench torture kills hosts fuzz stores soak clean distclean
+.PHONY: test test-all test-minima lint types docs check gpu bench speedrun torture kills hosts fuzz stores soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -235,6 +235,12 @@ gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests th
 
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
+
+# RECIPE=my.toml, and OPTIONS such as "--save-every 100"
+RECIPE  ?= examples/speedrun/micro.toml
+OPTIONS ?=
+speedrun: $(READY)  ## train a recipe and print when it reaches which held-out loss
+	$(BIN)/python examples/speedrun/speedrun.py $(RECIPE) --folder $(WORK)/speedrun $(OPTIONS)
 
 # TRIALS and ROUNDS of them, drawn from SEED; a stopped call continues. FUZZ_RUNS inputs for each parser,
 # or for those in TARGETS.

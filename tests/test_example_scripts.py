@@ -2,6 +2,8 @@
 
 import io
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +69,29 @@ def test_documents_become_a_classifier(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     main_of("documents_to_classifier.py")(*folders, 0.001, 300, "bert-tiny")
     assert (tmp_path / "work" / "classifier" / "report.json").exists()
+
+
+@pytest.mark.slow
+def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(
+        'preset = "bert-tiny"\n'
+        "[[stage]]\nshards = { max-seq-length = 64 }\n"
+        "pretrain = { batch-size = 16, max-steps = 4 }\n"
+        "[[stage]]\nshards = { max-seq-length = 256 }\n"
+        "pretrain = { batch-size = 8, max-steps = 4 }\n"
+    )
+    command = [sys.executable, str(ROOT / "examples" / "speedrun" / "speedrun.py"), str(recipe)]
+    command += ["--folder", str(tmp_path / "runs"), "--save-every", "2", "--examples", "64"]
+    command += ["--target", "99", "--target", "0.1"]
+    first, again = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        for _ in range(2)
+    )
+    table = first[-5:]
+    assert table == again[-5:]  # a finished recipe costs nothing more
+    tokens = float(table[1].split()[3])
+    assert table[1].startswith("99.00")
+    assert tokens == round((4 * 16 * 64 + 2 * 8 * 256) / 1e6, 1)  # both stages
+    assert table[2].split() == ["0.10", "not", "reached"]
+    assert table[3].split()[1:2] == ["end"]

@@ -1,0 +1,210 @@
+"""Time to quality: the CPU minutes of training in which a recipe reaches held-out losses.
+
+    python examples/speedrun/speedrun.py [RECIPE.toml] [--folder work/speedrun] [--save-every 200]
+
+    held-out loss   CPU minutes   wall minutes   million tokens   PFLOPs
+    4.00                   60.1           31.2             15.2     ...
+    recipe 3f2a..., held-out examples: 2,857 of 256 tokens, shards 9c41...
+
+A recipe is a list of stages: options of `shards` and of `pretrain`, each stage starting from the
+weights of the one before. The rules are the same for all: the text, the vocabulary of 16,384 and
+the held-out examples of 256 tokens, which no stage trains on (the split depends on the text's hash
+alone). Checkpoints are evaluated afterwards, in this process, so evaluation costs a recipe nothing;
+a loss counts as reached at the first checkpoint that has it. CPU minutes are those of the
+`pretrain` processes, user and system, with their start-up and checkpoints.
+
+The model of a stage with shorter examples may have too few positions for the held-out ones: its
+checkpoints cost, and are not measured.
+
+Finished stages are kept and an interrupted one is resumed with its CPU time so far. Where
+CLOZELINE_DATA is set the text is the shared Wikipedia, else `sample:articles`.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass
+from hashlib import sha256
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import click
+
+if DATA := os.environ.get("CLOZELINE_DATA"):
+    os.environ["NLTK_DATA"] = str(Path(DATA) / "nltk_data")
+
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights, step_of
+from clozeline.train.artifacts.run import read_run
+from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.engine.distributed import join_world
+from clozeline.train.engine.flops import step_flops
+from clozeline.train.evaluation.evaluate import evaluate
+
+RECIPE = Path(__file__).with_name("micro.toml")
+SOURCE = f"{DATA}/wikipedia/train-*.parquet" if DATA else "sample:articles?size=20MB"
+VOCABULARY, LENGTH = 16384, 256  # of the held-out examples, and of every recipe
+TARGETS = (4.0, 3.75, 3.5, 3.3, 3.15)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a recipe has spent up to a checkpoint."""
+
+    cpu: float = 0.0  # seconds of the training processes
+    wall: float = 0.0  # seconds
+    tokens: float = 0.0  # slots of the batches, padding included
+    flops: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
+
+    def of_part(self, share: float) -> "Cost":
+        """The cost of this share of the steps."""
+        return Cost(*(share * value for value in astuple(self)))
+
+
+@click.command()
+@click.argument("recipe", type=click.Path(path_type=Path, exists=True), default=RECIPE)
+@click.option("--folder", type=click.Path(path_type=Path), default=Path("work/speedrun"))
+@click.option("--save-every", default=200, help="Steps between the losses that can be reached.")
+@click.option("--examples", type=int, help="Measure only so many held-out examples.")
+@click.option("--target", "targets", type=float, multiple=True, default=TARGETS)
+def main(
+    recipe: Path, folder: Path, save_every: int, examples: int | None, targets: tuple[float, ...]
+) -> None:
+    """Train a recipe and print when it reaches which loss."""
+    values = tomllib.loads(recipe.read_text())
+    folder = folder.resolve()
+    tokenizer = folder / "tokenizer"
+    if not (tokenizer / "tokenizer.json").exists():
+        _clozeline("tokenizer", SOURCE, "--vocab-size", VOCABULARY, "--out", tokenizer)
+    held_out = _shards(folder, {"max-seq-length": LENGTH})
+
+    start, spent, points = None, Cost(), []
+    key = sha256(values["preset"].encode())
+    for stage in values["stage"]:
+        key.update(_as_text(stage))
+        run = folder / f"run-{key.hexdigest()[:12]}"  # recipes share the stages they begin with
+        shards = _shards(folder, stage["shards"])
+        source = ("--start-from", start) if start else ("--preset", values["preset"])
+        _train(run, shards, *source, *_flags(stage["pretrain"]), "--save-every", save_every)
+        cost = _cost(run, shards)
+        points += [
+            (loss, spent + cost.of_part(share)) for loss, share in _losses(run, held_out, examples)
+        ]
+        start, spent = run, spent + cost
+    print("\n".join(_table(points, targets)))
+    count = read_manifest(held_out).num_examples("validation")
+    print(
+        f"recipe {sha256(_as_text(values)).hexdigest()[:12]}, {examples or count:,} held-out "
+        f"examples of {LENGTH} tokens, shards {read_manifest(held_out).dataset_digest[:12]}"
+    )
+
+
+def _table(points: list[tuple[float, Cost]], targets: tuple[float, ...]) -> Iterator[str]:
+    yield "held-out loss   CPU minutes   wall minutes   million tokens    PFLOPs"
+    for target in targets:
+        reached = next((cost for loss, cost in points if loss <= target), None)
+        yield f"{target:<13.2f} " + (_row(reached) if reached else f"{'not reached':>13}")
+    loss, cost = points[-1]
+    yield f"{f'{loss:.3f}, end':<13} {_row(cost)}"
+
+
+def _row(cost: Cost) -> str:
+    return (
+        f"{cost.cpu / 60:13.1f} {cost.wall / 60:14.1f} {cost.tokens / 1e6:16.1f} "
+        f"{cost.flops / 1e15:9.2f}"
+    )
+
+
+def _shards(folder: Path, options: dict[str, Any]) -> Path:
+    """The data set with these options; one that is complete stays as it is."""
+    out = folder / f"shards-{sha256(_as_text(options)).hexdigest()[:12]}"
+    tokenizer = ("--tokenizer", folder / "tokenizer")
+    _clozeline("shards", SOURCE, *tokenizer, "--pairs", "none", *_flags(options), "--out", out)
+    return out
+
+
+def _train(run: Path, shards: Path, *options: object) -> None:
+    """Train a stage, or what is left of it, and add what it took to the seconds beside it."""
+    seconds = _seconds(run)
+    if (run / "summary.json").exists():
+        return
+    began, cpu = perf_counter(), _cpu_seconds()
+    try:
+        _clozeline(
+            *("pretrain", shards, "--out", run, "--resume", *options, "--keep", 1_000_000),
+            *("--eval-every", 0, "--eval-examples", 1),
+        )
+    finally:
+        seconds["cpu"] += _cpu_seconds() - cpu
+        seconds["wall"] += perf_counter() - began
+        write_json(run.with_suffix(".json"), seconds)
+
+
+def _seconds(run: Path) -> dict[str, float]:
+    file = run.with_suffix(".json")
+    return json.loads(file.read_text()) if file.exists() else {"cpu": 0.0, "wall": 0.0}
+
+
+def _cost(run: Path, shards: Path) -> Cost:
+    """What all steps of a stage cost."""
+    config, data = read_run(run), read_manifest(shards).config
+    steps, rows = step_of(list_checkpoints(run)[-1]), config.training.batch_size
+    flops = step_flops(
+        config.model,
+        batch_size=rows,
+        seq_len=data.max_seq_length,
+        predictions=data.predictions,
+    )
+    tokens = steps * rows * data.max_seq_length
+    return Cost(tokens=tokens, flops=steps * flops, **_seconds(run))
+
+
+def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[float, float]]:
+    """The held-out loss of each checkpoint of a stage, and its share of the stage's steps."""
+    config, manifest = read_run(run), read_manifest(held_out)
+    if config.model.max_position_embeddings < LENGTH:
+        return
+    checkpoints = list_checkpoints(run)
+    with join_world() as world:
+        model = BertForPretraining(config.model).to(world.device)
+        for checkpoint in checkpoints:
+            model.load_state_dict(load_weights(checkpoint))
+            found = evaluate(
+                model,
+                evaluation_batches(held_out, batch_size=64, limit=examples),
+                log_unigram=manifest.log_unigram,
+                world=world,
+                precision=config.training.precision,
+            )
+            yield found.mlm_loss, step_of(checkpoint) / step_of(checkpoints[-1])
+
+
+def _flags(options: dict[str, Any]) -> list[object]:
+    return [part for name, value in options.items() for part in (f"--{name}", value)]
+
+
+def _as_text(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True).encode()
+
+
+def _clozeline(*arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", "clozeline", *map(str, arguments)], check=True)
+
+
+def _cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+if __name__ == "__main__":
+    main()
