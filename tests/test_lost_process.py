@@ -17,13 +17,13 @@ from clozeline.train.engine.lost_process import is_lost_process, lost_process_in
 SCRIPT = Path(__file__).parent / "support" / "lost_rank.py"
 
 
-def start_two(kind: str, seconds: float) -> list[subprocess.Popen[str]]:
+def start_two(kind: str, seconds: float, *, lost: int) -> list[subprocess.Popen[str]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return [
         subprocess.Popen(
-            [sys.executable, str(SCRIPT), kind, str(seconds)],
+            [sys.executable, str(SCRIPT), kind, str(seconds), str(lost)],
             env={**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": "0"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -33,18 +33,29 @@ def start_two(kind: str, seconds: float) -> list[subprocess.Popen[str]]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "patience"), [("SIGKILL", 60.0), ("SIGSTOP", 2.0)])
-def test_the_missing_process_is_named_with_its_host(kind, patience):
-    first, second = start_two(kind, patience)
-    with first, second:
+KEEPS_STORE = "the rendezvous store, on the machine of process 0, stopped answering ("
+
+
+@pytest.mark.parametrize(
+    ("kind", "patience", "lost", "start"),
+    [
+        ("SIGKILL", 60.0, 1, f"process 1 on {platform.node()} stopped answering ("),
+        ("SIGSTOP", 2.0, 1, f"process 1 on {platform.node()} stopped answering ("),
+        ("SIGSTOP", 2.0, 0, KEEPS_STORE),  # its kernel still accepts connections
+    ],
+)
+def test_the_missing_process_is_named_with_its_host(kind, patience, lost, start):
+    processes = start_two(kind, patience, lost=lost)
+    other = processes[1 - lost]
+    with processes[0], processes[1]:
         try:
-            said, errors = first.communicate(timeout=60)
+            said, errors = other.communicate(timeout=60)
         finally:
-            first.kill()
-            second.kill()
-    assert first.returncode == 1, errors
+            for process in processes:
+                process.kill()
+    assert other.returncode == 1, errors
     (line,) = said.splitlines()
-    assert line.startswith(f"process 1 on {platform.node()} stopped answering (")
+    assert line.startswith(start)
     assert line.endswith("with --resume continues from the newest checkpoint.")
 
 

@@ -1,6 +1,6 @@
-"""Two processes, of which rank 1 stops answering after the first collective.
+"""Two processes, of which rank LOST stops answering after the first collective.
 
-RANK=... WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... lost_rank.py SIGKILL|SIGSTOP SECONDS
+RANK=... WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... lost_rank.py SIGKILL|SIGSTOP SECONDS LOST
 """
 
 import os
@@ -22,7 +22,7 @@ if __name__ == "__main__":
     try:
         with join_world(patience=patience) as world, lost_process_in_one_line(world):
             world.sum(torch.ones(1))
-            if world.rank == 1:
+            if world.rank == int(sys.argv[3]):
                 os.kill(os.getpid(), getattr(signal, sys.argv[1]))
             world.sum(torch.ones(1))
     except LostProcessError as error:

@@ -6,6 +6,7 @@ processes that see this sign in at the rendezvous store; those that do not sign 
 
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,16 @@ def _missing(world: World) -> str:
         return "another process stopped answering"
     if not _reaches_store():
         return NO_STORE
+    # The kernel accepts connections for a store whose process is stopped; calls then never return.
+    found: list[str] = []
+    search = threading.Thread(target=lambda: found.append(_not_signed_in(world)), daemon=True)
+    search.start()
+    search.join(2 * SIGN_IN)
+    return found[0] if found else NO_STORE
+
+
+def _not_signed_in(world: World) -> str:
+    assert world.store is not None
     others = [rank for rank in range(world.size) if rank != world.rank]
     keys = {rank: f"signed in/{rank}" for rank in others}
     try:
