@@ -176,6 +176,40 @@ def test_print_config_of_a_real_command(tmp_path):
     )
 
 
+#: Tried in turn for an option that is neither a choice nor a flag, until one is accepted.
+VALUES = ("7", "0.25", "true", "10s", "10KB", "auto", "a 'q' \"x\" \\ ü\n", "text")
+
+
+def printed(name, *line):
+    """What --print-config prints for a command with these options; None where they are refused."""
+    arguments = ["A" for param in main.commands[name].params if isinstance(param, click.Argument)]
+    result = CliRunner().invoke(main, [name, *arguments, *line, "--print-config"])
+    assert result.exit_code in (0, 2), result.output
+    return result.stdout if result.exit_code == 0 else None
+
+
+def options_of(command):
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return [option for option in options if option.expose_value and option.name != "config"]
+
+
+@pytest.mark.parametrize("name", sorted(main.commands.keys() - {"completion"}))
+def test_what_a_command_prints_for_an_option_is_read_back(name, tmp_path):
+    options, file = options_of(main.commands[name]), tmp_path / "options.toml"
+    needed = [word for option in options if option.required for word in (option.opts[0], "a b")]
+    before, differing = printed(name, *needed), set()
+    for option in options:
+        choices = getattr(option.type, "choices", None)
+        values = [[]] if option.is_flag else [[value] for value in choices or VALUES]
+        lines = ([*needed, option.opts[0], *value] for value in reversed(values))
+        for text in filter(None, (printed(name, *line) for line in lines)):
+            file.write_text(text)
+            assert printed(name, "--config", str(file)) == text
+            differing |= {option.name} if text != before else set()
+            break
+    assert len(differing) > len(options) / 2  # values were given, not refused
+
+
 def call(*args):
     result = CliRunner().invoke(main, [str(arg) for arg in args])
     assert result.exit_code == 0, result.output

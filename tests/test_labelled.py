@@ -27,6 +27,7 @@ from clozeline.train.labelled.rows import (
     class_ids,
     class_names,
     hold_out,
+    lone_labels,
     read_labelled,
     read_texts,
     sample,
@@ -96,6 +97,37 @@ def test_text_kept_as_a_dictionary_is_text(tmp_path):
     source = write(tmp_path / "x.parquet", text=column, label=column)
     rows = read_labelled(source, text="text", text_pair=None, label="label")
     assert rows.texts.first == rows.labels == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("names", "rows", "classes"),
+    [
+        (["1.5", "0.5", "10.5"], 9, ("0.5", "1.5", "10.5")),
+        ([f"{i}.5" for i in range(10)], 20, None),
+        ([f"{i}.5" for i in range(11)], 21, "11 different ones in 21 rows, such as 0.5"),
+        (["-1.5", "2e-3", "0.25"], 3, "look like numbers to predict, not like classes"),
+        (["10", "9", "1"], 3, ("1", "9", "10")),  # whole numbers are classes, however many
+        (["1.5", "high"], 2, ("1.5", "high")),
+    ],
+)
+def test_labels_that_are_numbers_are_classes_where_they_repeat(names, rows, classes) -> None:
+    given = labelled([names[row % len(names)] for row in range(rows)])
+    if isinstance(classes, str):
+        with pytest.raises(InputError, match=classes):
+            class_names(given)
+    else:
+        assert class_names(given) == (classes or tuple(sorted(names)))
+
+
+def test_a_label_of_one_row_is_named_with_what_it_may_misspell() -> None:
+    often = ["Positive", "Negative"] * 5
+    assert lone_labels(labelled(often)) == []
+    assert lone_labels(labelled(["positve", *often])) == [
+        "only one training row has the label 'positve' (a misspelling of 'Positive'?)"
+    ]
+    (warning,) = lone_labels(labelled(["x", "y", "z", "v", "w", *often]))
+    assert warning == "only one training row has the label 'x', 'y', 'z' and 2 more"
+    assert lone_labels(labelled(["a", "b", "c"])) == []  # each row its own class: refused later
 
 
 @pytest.mark.parametrize(

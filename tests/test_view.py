@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -184,6 +186,37 @@ def test_a_growing_run_is_read_again_and_an_unchanged_one_is_not_sent(run, tmp_p
     assert "the gradient norm is 0" in grown["warnings"][-1]["words"]
     assert grown["warnings"][-1]["step"] == 13
     assert ["last logged step", "13 of 12"] in after["figures"]
+
+
+def test_pages_are_whole_while_32_clients_read_them_and_the_run_goes_on(
+    shards, run, classifier, tmp_path
+):
+    copy = shutil.copytree(run, tmp_path / "run")
+    first = (run / METRICS).read_text().splitlines()[0]
+    is_read = threading.Event()
+
+    def go_on():
+        """What training does: lines that come in two parts, checkpoints in place of older ones."""
+        step = 12
+        while not is_read.wait(0.01):
+            step += 1
+            with (copy / METRICS).open("a") as file:
+                for part in (first[:9], f"{step}{first[10:]}\n"):
+                    file.write(part)
+                    file.flush()
+            older, newer = (copy / f"checkpoints/step-{n:08d}" for n in (step - 1, step))
+            shutil.copytree(older, tmp_path / "new").rename(newer)
+            shutil.rmtree(older)
+
+    site = make_site([shards, copy, classifier])
+    asked = [partial(request, path=name[4:]) for name in site.routes() if name.startswith("GET ")]
+    asked.append(partial(post, path="/fill", values={"text": "the [MASK]", "run": 0}))
+    with running(site.server()) as server, ThreadPoolExecutor(33) as pool:
+        writing = pool.submit(go_on)
+        replies = list(pool.map(lambda ask: ask(server), asked * 2))
+        is_read.set()
+        writing.result()
+    assert {reply.text for reply in replies if reply.status >= 400} == set()
 
 
 def test_runs_are_drawn_over_each_other(run, tmp_path):
