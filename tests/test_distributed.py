@@ -5,8 +5,11 @@ checkpoints of the others, moments included. Dropout is off: what is dropped is 
 process for its own part.
 """
 
+import json
 import shutil
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice, permutations
@@ -35,7 +38,7 @@ from clozeline.train.engine.distributed import (
 from clozeline.train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
-from tests.support.two_processes import MODEL, run_jobs
+from tests.support.two_processes import MODEL, ROOT, TORCHRUN, run_jobs
 
 #: 50 steps cross seven borders of epochs; each of two processes makes two passes of two examples.
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
@@ -308,3 +311,16 @@ def test_the_process_that_talks_is_known_before_the_world_is_joined(monkeypatch)
 def test_a_restart_is_known_by_torchruns_count(monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert is_restart()
+
+
+# A process group leaves no thread behind: one that outlives the interpreter aborts the process
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts the threads of /proc")
+def test_the_threads_of_a_process_group_end_with_the_world():
+    script = "tests/support/process_group_threads.py"
+    done = subprocess.run([*TORCHRUN, script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    before, inside, after = json.loads(done.stdout)
+    assert before < inside
+    assert after == before

@@ -7,13 +7,21 @@ legs, one after the other, have to train on the sequence that a single process r
 from dataclasses import replace
 from itertools import islice, product
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
+from clozeline.pipeline.common.errors import CheckFailedError
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.train.cli import main
 from clozeline.train.data.batch import split
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.loader_check import check_loader
+from clozeline.train.data.order import Order
 from tests.support.small_data import SMALL, write_data_set
 from tests.test_loader import ORDER, joined, load, originals, rows_of
 
@@ -134,3 +142,29 @@ def test_ranks_with_real_workers_read_an_epoch_of_any_format_from_anywhere(
     )
     assert found == whole
     assert state["next_position"] == sum(rows)
+
+
+# `clozeline verify --loader`: sound orders pass, and a broken one is reported
+
+
+@pytest.mark.parametrize("rows", [(7,), (13, 20, 0, 7, 17), (150, 151)])
+def test_the_guarantees_hold_on_any_shards(tmp_path, rows):
+    folder = write_data_set(tmp_path / "data", train=rows)
+    assert check_loader(folder).startswith(f"{sum(rows)} training examples are each read once")
+
+
+def test_an_order_that_reads_a_row_twice_is_reported(tmp_path, monkeypatch):
+    folder = write_data_set(tmp_path / "data", train=(40, 23))
+    assert len(read_shard(folder / read_manifest(folder).shards[0].name)) == 40
+    right = Order.locate
+    monkeypatch.setattr(Order, "locate", lambda self, at: right(self, np.where(at == 5, 4, at)))
+    with pytest.raises(CheckFailedError, match="does not read each training example once"):
+        check_loader(folder)
+
+
+def test_the_command_has_the_option_and_needs_shards(tmp_path):
+    shown = CliRunner().invoke(main, ["verify", "--help"])
+    assert "--loader" in shown.output
+    assert "--source" in shown.output
+    refused = CliRunner().invoke(main, ["verify", str(tmp_path), "--loader"])
+    assert refused.exit_code == 2

@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.job.beam_graph import _nearest
 from clozeline.pipeline.job.beam_workers import WORKER
 from clozeline.train.cli import main
 from tests.faults.mutations import KINDS, mutate
+from tests.faults.soak import Sample, disk_use, sample, table, watch
 from tests.faults.trials import TRIALS, make_folder
+from tests.support.network_hosts import unshare_command
 from tests.support.small_jobs import ROOT
 
 
@@ -130,3 +133,91 @@ def test_five_hundred_mutations_are_named_or_harmless(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "500 tried: " in done.stdout.splitlines()[-1]
+
+
+# Two hosts, of which one is killed; `make hosts` does this and more, and prints a table
+
+
+def test_without_the_tools_for_namespaces_it_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="there is no `unshare`; install util-linux"):
+        unshare_command()
+
+
+@pytest.mark.slow
+def test_a_host_that_was_killed_returns_and_training_ends_with_the_same_bytes(tmp_path):
+    try:
+        unshare_command()
+    except InputError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "tests.faults.hosts", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [*command, "--only", "kill -9 of host-b$"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, _, undisturbed, killed = done.stdout.splitlines()
+    assert undisturbed.endswith(" | the same |")
+    assert 'host-a prints "process 1 on host-b stopped answering" after' in killed
+    assert killed.endswith("; host-b starts again, and both continue | the same |")
+
+
+# The watch over long commands: all processes are counted, and the table has their medians
+
+
+# A process with 40 MB and 20 open files that starts another of its kind; both end with their input.
+CODE = """
+import subprocess, sys
+held, files = b"x" * 40_000_000, [open("/dev/null") for _ in range(20)]
+if sys.argv[1:]:
+    subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_files_and_threads_of_all_processes_are_summed(tmp_path):
+    import psutil
+
+    (tmp_path / "a").write_bytes(b"1" * 3_000_000)
+    line = [sys.executable, "-c", CODE, CODE]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(2):
+            assert process.stdout.readline() == b"ready\n"
+        found = sample(psutil.Process(process.pid), tmp_path)
+        process.stdin.close()
+    assert found.megabytes > 80
+    assert found.files >= 40
+    assert found.threads >= 2
+    assert found.disk == 3.0
+
+
+def test_the_watch_ends_with_the_process(tmp_path):
+    import psutil
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        seen = psutil.Process(process.pid)
+        process.communicate(b"\n")
+    assert watch(seen, tmp_path, seconds=0.0) == []
+
+
+def test_the_table_has_the_medians_of_each_tenth():
+    samples = [Sample(100.0 + (i % 3 == 1) * 50, 7, i // 20, i) for i in range(40)]
+    lines = table(samples)
+    assert len(lines) == 11
+    assert lines[1].split() == ["1", "100", "7", "0", "2"]
+    assert lines[10].split() == ["10", "100", "7", "1", "38"]
+    assert len(table(samples[:3])) == 4
+
+
+def test_disk_use_counts_files_below_and_no_targets_of_links(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_bytes(b"12345")
+    assert disk_use(tmp_path / "a") == 5
+
+
+def test_a_process_that_is_not_there_is_one_line():
+    line = [sys.executable, "-m", "tests.faults.soak", str(1 << 30), "."]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, f"Error: there is no process {1 << 30}\n")

@@ -1,15 +1,21 @@
 """The schedules as tables: learning rate and batch size at each step."""
 
+import os
+import signal
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import (
     batch_size_at,
     is_over,
     learning_rate_at,
     schedule_factor,
 )
+from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
 from tests.support.training_configs import training_config
 
 SCHEDULES = ("linear", "cosine", "wsd", "constant")
@@ -91,3 +97,39 @@ def test_the_batch_never_shrinks(ramp, steps, step):
 def test_without_a_ramp_all_batches_have_full_size():
     config = training_config(max_steps=9, batch_size=12)
     assert {batch_size_at(config, step) for step in range(1, 10)} == {12} == {*config.batch_sizes}
+
+
+# How one process notices a stop request and counts time; test_distributed has several
+
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+def test_a_single_process_notices_a_request_at_the_next_step_and_stays_stopped():
+    control = StopAndBudget(ALONE)
+    control.after_step()
+    assert not control.is_stopped
+    control.after_step(stop=True)
+    assert control.is_stopped
+    control.after_step()
+    assert control.is_stopped
+
+
+def test_time_continues_from_earlier_processes_and_only_changes_between_steps():
+    control = StopAndBudget(ALONE, elapsed=100.0)
+    assert control.elapsed == 100.0
+    control.after_step()
+    first = control.elapsed
+    control.after_step()
+    assert 100.0 < first < control.elapsed
+
+
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_a_signal_is_a_request_inside_the_context_and_handlers_are_restored(kind):
+    before = [signal.getsignal(each) for each in SIGNALS]
+    with StopAndBudget(ALONE) as control:
+        os.kill(os.getpid(), kind)
+        assert not control.is_stopped  # until the step in progress is finished
+        control.after_step()
+        assert control.is_stopped
+    assert [signal.getsignal(each) for each in SIGNALS] == before

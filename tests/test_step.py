@@ -1,5 +1,6 @@
 """The loss of a step against a straight line: one forward pass, one mean over all masked words."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from clozeline.train.data.batch import Batch, LoadedBatch, split
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import seed_dropout
+from clozeline.train.pretraining.pretrain import pretrain
 from clozeline.train.pretraining.step import train_step
-from tests.support.small_training import STILL, TINY
+from tests.support.small_training import SHORT, STILL, TINY, assert_same_run, train, weights
 
 SMALL = {
     "vocab_size": TINY.vocab_size,
@@ -292,3 +294,24 @@ def test_what_is_dropped_depends_on_seed_step_and_rank_alone():
     assert update(0, 1, 0) == update(0, 1, 0)
     others = [(0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1), (1, 0, 0)]
     assert len({update(*place) for place in others}) == len(others)
+
+
+# `--profile` writes a trace and a table, and changes nothing of the training
+
+
+def test_some_steps_are_profiled(small_folder, tmp_path):
+    train(small_folder, tmp_path / "plain", max_steps=6)
+    training = replace(SHORT, max_steps=6)
+    run = tmp_path / "run"
+    pretrain(small_folder, out=run, model=TINY, training=training, profile=2)
+    assert_same_run(run, tmp_path / "plain")
+    trace = json.loads((run / "profile" / "trace.json").read_text())
+    steps = {e["name"] for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")}
+    assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
+    lines = (run / "profile" / "operations.txt").read_text().splitlines()
+    table = [line for line in lines if "aten::" in line or "Optimizer" in line]
+    assert 5 <= len(table) <= 10
+    before = weights(run)
+    train(small_folder, run, overwrite=True, max_steps=6)
+    assert weights(run) == before
+    assert not (run / "profile").exists()
