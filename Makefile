@@ -62,6 +62,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/$(INSTALL) --no-deps -e .
 	@touch $@
 
+# W&B, MLflow and Lightning, with which only a few tests run: all others do without.
+$(VENV)/extra: requirements-extra.lock $(READY)
+	$(BIN)/$(INSTALL) -r requirements-extra.lock
+	@touch $@
+
 $(MINIMA)/ready: requirements-min.lock pyproject.toml
 	$(PYTHON) -m venv $(MINIMA)
 	$(MINIMA)/bin/$(INSTALL) -r requirements-min.lock
@@ -206,7 +211,7 @@ PYTEST := -m pytest -q -n 2 --dist loadfile
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
-test-all: $(READY)  ## run all tests
+test-all: $(VENV)/extra  ## run all tests, with W&B, MLflow and Lightning installed
 	$(BIN)/python $(PYTEST)
 
 test-minima: $(MINIMA)/ready  ## run the tests with the oldest dependencies that pyproject.toml allows; slow

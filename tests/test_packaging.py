@@ -263,8 +263,11 @@ def test_the_oldest_versions_allowed_are_those_that_are_tested():
     floors = dict(line.split(">=") for group in groups for line in group if ">=" in line)
     tested, newest = pins("requirements-min.lock"), pins("requirements.lock")
     assert floors.pop("torch") == "2.11"  # tested elsewhere; the list has the newest
-    for name in ("wandb", "mlflow-skinny"):  # tested where they are installed
-        floors.pop(name)
+    extra = pins("requirements-extra.lock")
+    assert not extra.keys() & newest.keys()
+    for name in ("wandb", "mlflow-skinny"):
+        assert release(extra[name]) == release(floors.pop(name))
+    assert "lightning" in extra
     floors.pop("setuptools")  # builds the wheel; no part of what is installed
     assert len(floors) >= 25
     for name, floor in floors.items():
