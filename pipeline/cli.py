@@ -134,36 +134,6 @@ def shards(
     print_next_for(out)
 
 
-@click.command(cls=Command, example="clozeline inspect work/shards -n 5")
-@click.argument("shards", metavar="SHARDS", type=FOLDER)
-@grouped_option(
-    *("-n", "number"),
-    default=3,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Number of examples.",
-    group="Examples",
-)
-@grouped_option(
-    "--seed",
-    default=0,
-    show_default=True,
-    type=click.IntRange(min=0),
-    help="Random seed.",
-    group="Examples",
-)
-def inspect(shards: AnyPath, number: int, seed: int) -> None:
-    """Show random examples in readable form."""
-    import shutil
-
-    from clozeline.pipeline.report.inspect import inspect_dataset
-
-    width = min(shutil.get_terminal_size().columns, 100)
-    for line in inspect_dataset(shards, number=number, seed=seed, width=width):
-        click.echo(line)
-    print_next_for(shards)
-
-
 @click.command(cls=Command, example='clozeline verify work/shards --source "articles/*.parquet"')
 @click.argument("shards", metavar="SHARDS", type=FOLDER)
 @grouped_option(

@@ -156,6 +156,10 @@ class DataConfig:
         check_between("max_document_bytes", self.max_document_bytes, 1, 1 << 31)
         check_between("similarity", self.similarity, 0.3, 1.0)
         check_between("exclude_ngram", self.exclude_ngram, 1, 100)
+        if self.similarity != DataConfig.similarity and self.deduplicate != "near":
+            raise ValueError("similarity is for --deduplicate near; add that, or leave it out.")
+        if self.exclude_ngram != DataConfig.exclude_ngram and not self.exclude:
+            raise ValueError("exclude_ngram is for --exclude; add that, or leave it out.")
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         if self.num_shards is not None:
             check_between("num_shards", self.num_shards, 1, 100_000)

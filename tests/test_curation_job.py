@@ -3,6 +3,8 @@
 import json
 import random
 import re
+import signal
+import subprocess
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.pipeline.common.errors import UnfinishedError
+from clozeline.pipeline.common.errors import CorruptDataError, UnfinishedError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.measures import Text
@@ -18,7 +20,7 @@ from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
 from clozeline.pipeline.dataset.manifest import MANIFEST, TOKENIZER, Manifest, read_manifest
 from clozeline.pipeline.job.context import JobContext, excluded_blocks
 from clozeline.pipeline.job.job import JobOptions, build_shards
-from clozeline.pipeline.job.near_files import write_rows
+from clozeline.pipeline.job.near_files import all_documents, write_rows
 from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.report.dataset_summary import summarize_dataset
@@ -29,9 +31,12 @@ from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.held_out import held_out_copies
 from clozeline.pipeline.verify.verify import verify
 from tests.support.small_jobs import (
+    COMMAND,
+    ROOT,
     articles,
     clozeline,
     clozeline_ok,
+    no_survivors,
     shard_digests,
     without_sources,
     write_tokenizer,
@@ -204,6 +209,37 @@ def test_whatever_files_are_lost_are_made_again(near: Path, tmp_path: Path, seed
     assert (context.out_dir / MANIFEST).read_bytes() == (near / MANIFEST).read_bytes()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [".words", ".pairs", ".edges", ".drops", ".shard.json"])
+def test_a_killed_job_continues_to_the_same_bytes(near: Path, tmp_path: Path, suffix: str):
+    """SIGKILL when the first file of a phase is there, to the job and its workers."""
+    options = ("--deduplicate=near", "--workers=2", "--block-bytes=50000")
+    arguments = command(tmp_path / "work", planted(), *options)
+    cache = tmp_path / "work" / "out" / ".cache"
+    line = [*COMMAND, *map(str, arguments)]
+    with (
+        subprocess.Popen(line, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL) as job,
+        no_survivors(job.pid),
+    ):
+        while job.poll() is None and not any(cache.glob(f"*{suffix}")):
+            pass
+    assert job.returncode == -signal.SIGKILL
+    assert not (tmp_path / "work" / "out" / MANIFEST).exists()
+    clozeline_ok(*arguments)
+    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
+    assert without_sources(tmp_path / "work/out" / MANIFEST) == without_sources(near / MANIFEST)
+
+
+@pytest.mark.parametrize("position", [3, 17, 26, 200, -1])
+def test_damage_to_the_words_of_a_document_is_found(near: Path, tmp_path: Path, position: int):
+    words = sorted((near.parent / "cache").glob("*.words"))[0]
+    data = bytearray(words.read_bytes())
+    data[position] ^= 1
+    (tmp_path / "bad.words").write_bytes(data)
+    with pytest.raises(CorruptDataError, match="is damaged; delete it"):
+        list(all_documents(tmp_path / "bad.words"))
+
+
 def test_default_options_give_the_bytes_of_before(tmp_path: Path):
     texts = articles(165)
     text = "\n\n".join(text.replace("\n\n", "\n") for text in texts + texts[::11])
@@ -286,10 +322,12 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
         (["--quality=min_words=-3"], "give a number from 0 on"),
         (["--similarity=1.5"], "similarity is 1.5; it must be 0.3 to 1.0."),
         (["--exclude-ngram=0"], "ngram is 0; it must be 1 to 100."),
+        (["--similarity=0.7"], "similarity is for --deduplicate near; add that"),
+        (["--exclude-ngram=7"], "ngram is for --exclude; add that, or leave it out."),
         (["--exclude={}/empty.jsonl"], "empty.jsonl"),
         (["--exclude={}/nothing.jsonl"], "nothing.jsonl"),
         (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
-        (["--quality=min_words=99999"], "quality_min_words 20"),
+        (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import click
 
-from clozeline.pipeline.cli import inspect, shards, tokenizer, verify
+from clozeline.pipeline.cli import shards, tokenizer, verify
 from clozeline.pipeline.commandline.command import Command, grouped_option, is_interrupted
 from clozeline.pipeline.commandline.config_options import (
     AT_LEAST_ONE,
@@ -33,7 +33,7 @@ from clozeline.train.finetuning.cli import baseline, finetune
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.pretraining.cli import average, pretrain
 from clozeline.train.store.folder_option import Folder
-from clozeline.train.view.cli import report, view
+from clozeline.train.view.cli import inspect, report, view
 
 OUT = Folder(writes=True)
 Engine = Literal["torch", "onnx"]

@@ -30,7 +30,7 @@ from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
-NEAR_VERSION = 1
+NEAR_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)

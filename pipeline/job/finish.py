@@ -154,6 +154,13 @@ def _check_rejected(total: Counts, context: JobContext) -> None:
 def _no_examples(manifest: Manifest) -> str:
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in manifest.dropped.items())
     documents = manifest.counts.get("documents", 0)
+    if not documents and any(
+        reason.startswith(("quality_", "excluded")) for reason in manifest.dropped
+    ):
+        return (
+            f"every document was dropped ({reasons}). Relax the rule that took most, see --quality "
+            "and --exclude-ngram, or give other text; --dry-run shows the shares."
+        )
     return (
         f"no examples could be built from the sources (documents read: {documents:,}; "
         f"dropped: {reasons or 'nothing'}). Give more text, fewer --num-shards, a smaller "

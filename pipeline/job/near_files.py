@@ -1,7 +1,8 @@
 """What the search for near-duplicates keeps of a block: its band keys, its words, its beginnings.
 
     0f3a....near    entries (key, following key, id, place) by partition of the key
-    0f3a....words   documents, one after the other: header, words, the first 500 characters
+    0f3a....words   documents, one after the other: header, words, the first 500 characters; each
+                    has a checksum
 
 A partition holds all entries of its share of the keys, so it can be paired without the others. An
 entry says where the document is, which only exact comparison and samples read.
@@ -33,7 +34,7 @@ WORDS_SUFFIX: Final = ".words"
 STEP_SUFFIXES: Final = (".pairs", ".edges", ".drops")
 BYTES_PER_PARTITION: Final = 256 << 20  #: of text, which give about 40 MB of entries
 HEAD_CHARACTERS: Final = 500  #: of a document, to show
-HEADER: Final = struct.Struct("<QQIII")  # hash, words, bytes of the beginning, crc32 of both
+HEADER: Final = struct.Struct("<QQIII")  # hash, words, bytes of the beginning, crc32 of all
 PLACE: Final = np.dtype([("file", "<u4"), ("start", "<u8"), ("length", "<u4")])
 HASH: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
 ENTRY: Final = np.dtype([("key", "<u8"), ("following", "<u8"), ("id", "<u8"), ("at", PLACE)])
@@ -82,7 +83,8 @@ class NearWriter:
             own = view[bounds[number] : bounds[number + 1]]
             head = document[2][:HEAD_CHARACTERS].encode()
             content = own.tobytes() + head
-            self.words.write(HEADER.pack(*document[:2], len(own), len(head), zlib.crc32(content)))
+            header = (*document[:2], len(own), len(head))
+            self.words.write(HEADER.pack(*header, _crc32(header, content)))
             self.words.write(content)
             lengths.append(HEADER.size + len(content))
         places = np.zeros(len(lengths), PLACE)
@@ -139,22 +141,31 @@ def write_rows(
 def read_documents(files: Sequence[AnyPath], places: Rows) -> list[NearDocument]:
     """The documents at these places. Raises CorruptDataError for a damaged file."""
     ranges = [(files[place["file"]], int(place["start"]), int(place["length"])) for place in places]
-    found = []
-    for (path, _, _), data in zip(ranges, read_ranges(ranges), strict=True):
-        content = memoryview(data)[HEADER.size :]
-        header = HEADER.unpack(memoryview(data)[: HEADER.size])
-        high, low, count, head_bytes, crc32 = header
-        if len(content) != 4 * count + head_bytes or zlib.crc32(content) != crc32:
-            raise CorruptDataError(f"{path} is damaged; delete it and rerun the command.")
-        words = np.frombuffer(content[: 4 * count], "<u4").astype(np.uint32)
-        found.append(NearDocument(high, low, words, bytes(content[4 * count :]).decode()))
-    return found
+    found = zip(ranges, read_ranges(ranges), strict=True)
+    return [
+        _document(path, data[: HEADER.size], memoryview(data)[HEADER.size :])
+        for (path, _, _), data in found
+    ]
 
 
 def all_documents(path: AnyPath) -> Iterator[NearDocument]:
-    """All documents of a words file, in their order."""
+    """All documents of a words file, in their order. Raises CorruptDataError for a damaged one."""
     with path.open("rb") as file:
         while header := file.read(HEADER.size):
-            high, low, count, head_bytes, _ = HEADER.unpack(header)
-            words = np.frombuffer(file.read(4 * count), "<u4").astype(np.uint32)
-            yield NearDocument(high, low, words, file.read(head_bytes).decode())
+            _, _, count, head_bytes, _ = HEADER.unpack(header.ljust(HEADER.size, b"\0"))
+            yield _document(path, header, file.read(4 * count + head_bytes))
+
+
+def _document(path: AnyPath, header: Any, content: Any) -> NearDocument:
+    if len(header) == HEADER.size:
+        *values, crc32 = HEADER.unpack(header)
+        high, low, count, head_bytes = values
+        if len(content) == 4 * count + head_bytes and crc32 == _crc32(values, content):
+            words = np.frombuffer(content[: 4 * count], "<u4").astype(np.uint32)
+            return NearDocument(high, low, words, bytes(content[4 * count :]).decode())
+    raise CorruptDataError(f"{path} is damaged; delete it and rerun the command.")
+
+
+def _crc32(values: Sequence[int], content: Any) -> int:
+    """The checksum of a document's header, without the checksum itself, and content."""
+    return zlib.crc32(content, zlib.crc32(struct.pack("<QQII", *values)))

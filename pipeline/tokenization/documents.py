@@ -90,6 +90,12 @@ def tokenize_documents(
     return documents.take(keep), [joined[row] for row in keep.tolist()], counts
 
 
+def clean_texts(texts: Sequence[str], min_characters: int) -> list[str]:
+    """The texts as documents have them, whose hashes are those of the documents."""
+    paragraphs, paragraphs_in, _ = _paragraphs(texts, min_characters)
+    return _joined(paragraphs, paragraphs_in)
+
+
 def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
     """The paragraphs that are long enough, how many each kept document has, and the counts."""
     paragraphs: list[str] = []

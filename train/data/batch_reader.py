@@ -109,7 +109,7 @@ class BatchReader:
         fetches: int,
     ) -> None:
         self._shards = shards
-        self._order = order
+        self.order = order
         self._slice = rank_slice
         self._layout = layout
         step = gcd(order.streams, rank_slice.world_size)
@@ -126,7 +126,16 @@ class BatchReader:
             return 1  # batches differ in width
         rows = min(SLAB_ROWS, SLAB_TOKENS // self._shards.max_seq_length)
         of_slab = rows // self._slice.rows
-        return max(1, min(of_slab, self._order.epoch_rows // self._slice.batch_size))
+        return max(1, min(of_slab, self.order.epoch_rows // self._slice.batch_size))
+
+    def located(self, starts: NDArray[np.int64]) -> Located:
+        """Where the rank's rows of the global batches at `starts` are stored, batch by batch.
+
+        With length bins, the batches are those of one window.
+        """
+        slots = self._slice.positions(starts)
+        positions = self._binned(starts, slots) if self._layout.length_bins else slots
+        return self.order.locate(positions.ravel())
 
     def slabs(
         self, starts: Iterable[int], *, end: int = NO_END
@@ -149,7 +158,7 @@ class BatchReader:
         slab, slabs = self.batches_at_once, 1  # small at first: training waits for it
         least, largest = BLOCK_SLABS
         of_block = SLAB_ROWS * min(max(len(self._streams) // 2, least), largest)
-        of_pool = min(self._order.pool_rows, self._order.epoch_rows) // self._slice.batch_size
+        of_pool = min(self.order.pool_rows, self.order.epoch_rows) // self._slice.batch_size
         most = max(1, min(of_block // self._slice.rows, of_pool) // slab)
         while block := list(islice(starts, slab * slabs)):
             yield block
@@ -162,9 +171,9 @@ class BatchReader:
         else:
             positions = slots
             self._fetch(int(starts[0]), min(int(starts[-1]) + self._slice.batch_size, end), end)
-        located = self._order.locate(positions[positions < end])
+        located = self.order.locate(positions[positions < end])
         examples, rows = self._gather(located)
-        hashes = self._order.hashes(located, slots[positions < end])
+        hashes = self.order.hashes(located, slots[positions < end])
         hashes *= examples.length_a[rows] > 0  # 0 for a lost row
         at_once = self.batches_at_once
         for first in range(0, len(starts), at_once):
@@ -174,19 +183,19 @@ class BatchReader:
 
     def _binned(self, starts: NDArray[np.int64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """The positions whose rows the length bins put into the slots [K, R] of one window."""
-        size, bins, streams = self._slice.batch_size, self._layout.length_bins, self._order.streams
+        size, bins, streams = self._slice.batch_size, self._layout.length_bins, self.order.streams
         begin = int(starts[0]) - int(starts[0]) % (size * bins)
         self._fetch(begin, begin + size * bins, NO_END)
         turns = streams * np.arange(size * bins // streams)
         moved = np.zeros((bins, size), dtype=np.int64)
         for stream in self._streams.tolist():
-            lengths = self._lengths(self._order.locate(begin + stream + turns))
+            lengths = self._lengths(self.order.locate(begin + stream + turns))
             assigned = assign_bins(
                 lengths,
                 start=begin,
-                epoch_rows=self._order.epoch_rows,
+                epoch_rows=self.order.epoch_rows,
                 batch_size=size,
-                key=self._order.key("bins", begin // (size * bins)),
+                key=self.order.key("bins", begin // (size * bins)),
                 streams=streams,
                 stream=stream,
             )
@@ -200,18 +209,18 @@ class BatchReader:
         The next ones are those of one or more pools ahead: a rank with one stream reads a shard for
         many pools, and then needs the next one from one step to the next.
         """
-        pool = self._order.pool_at(first)
-        now = self._order.shards_of(pool, self._streams)
+        pool = self.order.pool_at(first)
+        now = self.order.shards_of(pool, self._streams)
         while pool.stop < stop:
-            pool = self._order.pool_at(pool.stop)
-            now += self._order.shards_of(pool, self._streams)
+            pool = self.order.pool_at(pool.stop)
+            now += self.order.shards_of(pool, self._streams)
         ahead: list[int] = []
         for _ in range(POOLS_AHEAD if self._has_begun else 0):  # training waits for the first batch
             new = {*ahead} - {*now}
             if pool.stop >= end or len(new) >= min(SHARDS_AHEAD, self._num_shards - len({*now})):
                 break
-            pool = self._order.pool_at(pool.stop)
-            ahead += self._order.shards_of(pool, self._streams)
+            pool = self.order.pool_at(pool.stop)
+            ahead += self.order.shards_of(pool, self._streams)
         self._open.keep(now, ahead=ahead)
         self._has_begun = True
 

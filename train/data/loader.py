@@ -207,15 +207,15 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             )
         return position
 
-    def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
-        """Every `step`-th global batch from the `first` on, a slab at a time."""
+    def reader(self) -> BatchReader:
+        """What reads this rank's part of a batch from its position."""
         order = Order(
             self.shards.shard_rows,
             dataset_digest=self.shards.manifest.dataset_digest,
             seed=self._seed,
             **self._order_state,
         )
-        reader = BatchReader(
+        return BatchReader(
             self.shards,
             order,
             self._slice,
@@ -223,10 +223,13 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             opened=self._opened,
             fetches=fetches_for(self.shards.folder) if self._prefetch else 0,
         )
+
+    def _slabs(self, *, first: int, step: int) -> Generator[list[LoadedBatch[Any]]]:
+        """Every `step`-th global batch from the `first` on, a slab at a time."""
         size = self._slice.batch_size
         starts = count(self.next_position + first * size, step * size)
         to_device = DeviceCopy(self._device) if self._device.type == "cuda" else None
-        with closing(reader.slabs(starts)) as slabs:
+        with closing(self.reader().slabs(starts)) as slabs:
             for slab in slabs:
                 yield list(map(to_device.copy, slab)) if to_device else slab
 

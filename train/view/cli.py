@@ -1,18 +1,102 @@
 """The commands that show folders in a browser: a live page, and a report in one file."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from clozeline.pipeline.commandline.command import Command, grouped_option
 from clozeline.pipeline.commandline.config_options import PathOrUrl
 from clozeline.pipeline.commandline.next_command import print_next_for
+from clozeline.pipeline.common.folder_kind import kind_of, wrong_folder
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.train.store.folder_option import local_copies
 
 if TYPE_CHECKING:
     from clozeline.pipeline.view.site import Site
+
+
+@click.command(cls=Command, example="clozeline inspect work/shards -n 5")
+@click.argument("folder", metavar="SHARDS|RUN", type=PathOrUrl())
+@grouped_option(
+    *("-n", "number"),
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Number of examples; of a run, from each step.",
+    group="Examples",
+)
+@grouped_option(
+    "--seed",
+    default=0,
+    show_default=True,
+    type=click.IntRange(min=0),
+    help="Random seed.",
+    group="Examples",
+)
+@grouped_option("--steps", metavar="A-B", help="The steps of a run to show.", group="Run")
+@grouped_option(
+    "--document",
+    metavar="HASH",
+    help="Show which steps of a run read this document: the first 16 digits of its hash.",
+    group="Run",
+)
+@grouped_option("--shards", type=PathOrUrl(), help="The data set of the run.", group="Run")
+@grouped_option(
+    "--source",
+    "sources",
+    multiple=True,
+    metavar="SOURCE",
+    help="Find the documents in this text; repeatable.",
+    group="Run",
+)
+def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
+    """Show random examples of a data set, or those that a run read at some steps.
+
+    For a run: --shards and --steps or --document. A step has the same examples on any number of
+    processes. Documents are named by the first 16 digits of their hashes.
+    """
+    import shutil
+
+    from clozeline.pipeline.report.inspect import inspect_dataset
+
+    width = min(shutil.get_terminal_size().columns, 100)
+    if kind_of(folder) == "run":
+        lines = _lines_of_run(local_copies([folder])[0], number, width, **of_run)
+    elif any(of_run.values()):
+        raise wrong_folder(folder, "a run of `clozeline pretrain`")
+    else:
+        lines = inspect_dataset(folder, number=number, seed=seed, width=width)
+    for line in lines:
+        click.echo(line)
+    print_next_for(folder)
+
+
+def _lines_of_run(
+    run: Path,
+    number: int,
+    width: int,
+    *,
+    steps: str | None,
+    document: str | None,
+    shards: AnyPath | None,
+    sources: tuple[str, ...],
+) -> Iterator[str]:
+    from clozeline.train.view.read_steps import (
+        ReadSteps,
+        document_lines,
+        parse_steps,
+        step_lines,
+    )
+
+    if shards is None or (steps is None and document is None):
+        raise click.UsageError("of a run, give --shards and --steps A-B or --document HASH.")
+    read = ReadSteps(run, shards)
+    chosen = parse_steps(steps or f"1-{read.last_step}", read.last_step)
+    if document is not None:
+        return document_lines(read, document, chosen, sources)
+    return step_lines(read, chosen, number=number, width=width, sources=sources)
 
 
 @click.command(cls=Command, example="clozeline view work/shards work/run")

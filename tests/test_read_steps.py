@@ -1,0 +1,194 @@
+"""`clozeline inspect RUN`: the examples behind a step are those that the loader yields."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
+from clozeline.train.artifacts.run import RunConfig, read_run, write_run
+from clozeline.train.artifacts.snapshot import take_snapshot
+from clozeline.train.cli import main
+from clozeline.train.data.batch import collate, digest_text
+from clozeline.train.data.batch_reader import RankSlice
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.schedule import batch_size_at
+from clozeline.train.view.read_steps import (
+    ReadSteps,
+    document_lines,
+    documents_of,
+    parse_steps,
+)
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_jobs import articles
+from tests.support.small_runs import one_layer
+from tests.support.training_configs import training_config
+from tests.test_curation_job import CONFIG as JOB
+from tests.test_curation_job import build, make
+from tests.test_loader import rows_of
+
+BATCH, STEPS = 12, 12  # of 57 examples: more than two epochs
+ROWS = (20, 0, 37)
+
+
+def write_run_of(folder: Path, shards: Path, *, saved: int = 9, **changes: object) -> Path:
+    """A run with a checkpoint at step `saved` and the metrics of every second step."""
+    manifest = read_manifest(shards)
+    tokenizer = load_tokenizer(shards / "tokenizer")
+    model = BertForPretraining(one_layer(tokenizer, positions=manifest.config.max_seq_length))
+    training = training_config(**{"batch_size": BATCH, "max_steps": STEPS, "seed": 3, **changes})
+    config = RunConfig.of(model.config, training, manifest)
+    write_run(folder, config, tokenizer)
+    lines, position = [], 0
+    for step, loaded in enumerate(batches(shards, **changes), 1):
+        if step % 2 == 0:
+            digest = digest_text(*(part.digest for part in loaded))
+            lines.append(json.dumps({"step": step, "data_digest": digest}))
+        if step == saved:
+            position = loaded[0].next_position
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    state = Loader(shards, **of_loader(changes)).state_dict(position)
+    snapshot = take_snapshot(model, build_optimizer(model, training))
+    save_checkpoint(folder, snapshot, TrainState(step=saved, loader=state))
+    return folder
+
+
+def of_loader(changes: dict) -> dict:
+    known = {name: changes[name] for name in ("length_bins", "remask") if name in changes}
+    return {"batch_size": BATCH, "seed": 3, "prefetch": 0, **known}
+
+
+def batches(shards: Path, ranks: int = 1, **changes: object) -> list[tuple]:
+    """Each step's batch, as the parts of the ranks."""
+    options = {**of_loader(changes), "world_size": ranks}
+    loaders = [iter(Loader(shards, rank=rank, **options)) for rank in range(ranks)]
+    return [tuple(next(loader) for loader in loaders) for _ in range(STEPS)]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (SMALL, {}),
+        (SMALL, {"remask": False}),
+        (SMALL, {"length_bins": 2}),
+        (SMALL, {"micro_batch_size": 3}),
+        (replace(SMALL, pairs="packed"), {}),
+    ],
+    ids=["redrawn", "stored", "bins", "accumulated", "packed"],
+)
+def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, ranks, config, changes):
+    """Masks and order, also across the ends of epochs and after the last checkpoint."""
+    shards = write_data_set(tmp_path / "shards", train=ROWS, config=config)
+    read = ReadSteps(write_run_of(tmp_path / "run", shards, **changes), shards)
+    assert read.last_step == STEPS
+    of_loader = batches(shards, ranks, **changes)
+    for step in (1, 4, 5, 9, 10, 12):
+        start, _, examples = read.rows(step)
+        assert start == BATCH * (step - 1)
+        for rank, part in enumerate(of_loader[step - 1]):
+            positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]
+            found = collate(
+                examples,
+                positions - start,
+                max_seq_length=part.batch.input_ids.shape[1],
+                max_predictions=3,
+                pad_id=read.shards.pad_id,
+            )
+            assert rows_of([replace(part, batch=found)]) == rows_of([part])
+
+
+def test_documents_are_those_of_the_shards_and_their_steps_are_found(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=ROWS)
+    read = ReadSteps(write_run_of(tmp_path / "run", shards), shards)
+    seen: dict[int, Counter[int]] = {}
+    for step in range(1, STEPS + 1):
+        examples = read.rows(step).examples
+        for row in range(len(examples)):
+            for document in documents_of(examples, row):
+                seen.setdefault(document, Counter())[step] += 1
+    every = range(1, STEPS + 1)
+    for document in list(seen)[:10]:
+        assert dict(read.steps_of(document, every)) == dict(seen[document])
+    [last] = document_lines(read, "0123456789abcdef" * 2, every)
+    assert last == "0123456789abcdef was read in 0 of steps 1 to 12"
+
+
+def test_a_run_that_read_other_examples_is_named(tmp_path):
+    shards = write_data_set(tmp_path / "shards", train=ROWS)
+    run = write_run_of(tmp_path / "run", shards)
+    (run / "metrics.jsonl").write_text('{"step": 4, "data_digest": "0123456789abcdef"}\n')
+    read = ReadSteps(run, shards)
+    assert read.rows(3).start == 24
+    with pytest.raises(InputError, match="at step 4 other examples were read"):
+        read.rows(4)
+    other = write_data_set(tmp_path / "other", train=(20, 30))
+    with pytest.raises(InputError, match="is not the data set that"):
+        ReadSteps(run, other)
+
+
+def test_a_ramp_is_followed(tmp_path):
+    """Eight steps: one of 2 examples, one of 4, two of 8, then 16."""
+    shards = write_data_set(tmp_path / "shards", train=ROWS)
+    run = tmp_path / "run"
+    ramp = {"batch_size": 16, "max_steps": 8, "batch_ramp": 0.5}
+    training = training_config(seed=3, **ramp)
+    write_run_of(run, shards)
+    config = replace(read_run(run), training=training)
+    write_run(run, config, load_tokenizer(shards / "tokenizer"))
+    (run / "metrics.jsonl").unlink()
+    read = ReadSteps(run, shards)
+    read.states = [TrainState(step=0)]
+    sizes = [batch_size_at(training, step) for step in range(1, 9)]
+    assert len(set(sizes)) == 4
+    starts = [read.start_of(step) for step in range(1, 9)]
+    assert starts == [sum(sizes[:step]) for step in range(8)]
+    assert [len(read.rows(step).examples) for step in range(1, 9)] == sizes
+
+
+@pytest.mark.parametrize("text", ["", "a", "5-", "0-3", "9-5", "1-99", "-3"])
+def test_steps_that_a_run_does_not_have(text):
+    with pytest.raises(InputError, match="--steps is"):
+        parse_steps(text, 12)
+
+
+def test_the_command_shows_examples_and_finds_them_in_the_sources(tmp_path):
+    context = make(tmp_path / "work", JOB, articles(40))
+    build(context)
+    run = write_run_of(tmp_path / "run", context.out_dir)
+    source = tmp_path / "work" / "corpus.jsonl"
+    options = ("--shards", context.out_dir, "--source", source)
+    lines = inspected(run, "--steps=2-3", "-n2", *options).splitlines()
+    assert lines[0].startswith("step 2: positions 12 to 23, epoch 0, 12 examples of ")
+    hashes = {
+        found
+        for line in lines
+        if line.startswith("  from ")
+        for found in line.removeprefix("  from ").replace(",", "").split()
+    }
+    texts = {f"{high:016x}": text for text in articles(40) for high in hash_documents([text])[0]}
+    named = {line.split()[0]: line for line in lines if f" {source}: " in line}
+    assert named.keys() == hashes <= texts.keys() | hashes
+    one = sorted(hashes)[0]
+    assert f"{one} was read in" in inspected(run, f"--document={one}", *options)
+    shards = f"--shards={context.out_dir}"
+    for wrong in ([run, "--steps=1"], [run, shards], [run, f"--shards={run}", "--steps=1"],
+                  [run, shards, "--document=12"], [context.out_dir, "--steps=1"]):  # fmt: skip
+        inspected(*wrong, exit_code=2)
+
+
+def inspected(*arguments: object, exit_code: int = 0) -> str:
+    """What the command prints."""
+    done = CliRunner().invoke(main, ["inspect", *map(str, arguments)])
+    assert done.exit_code == exit_code, done.output
+    return done.output
