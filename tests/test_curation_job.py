@@ -212,7 +212,7 @@ def test_whatever_files_are_lost_are_made_again(near: Path, tmp_path: Path, seed
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".words", ".pairs", ".edges", ".drops", ".shard.json"])
 def test_a_killed_job_continues_to_the_same_bytes(near: Path, tmp_path: Path, suffix: str):
-    """SIGKILL when the first file of a phase is there, to the job and its workers."""
+    """SIGKILL to the job and its workers when the first file of a phase is there."""
     options = ("--deduplicate=near", "--workers=2", "--block-bytes=50000")
     arguments = command(tmp_path / "work", planted(), *options)
     cache = tmp_path / "work" / "out" / ".cache"

@@ -21,15 +21,11 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.curation.curate import curate
-from clozeline.pipeline.curation.rules import quality_of
-from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
+from clozeline.pipeline.report.find_documents import find_documents
 from clozeline.pipeline.report.inspect import show_example
-from clozeline.pipeline.sources.formats import list_blocks, read_block
-from clozeline.pipeline.tokenization.documents import clean_texts
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState, list_checkpoints, read_state
 from clozeline.train.artifacts.run import read_run
@@ -55,7 +51,7 @@ class ReadSteps:
     """What a run read: its steps by number, from 1 on.
 
     Raises InputError for shards that the run was not trained on, and for a run whose batch size
-    depended on the clock.
+    depended on the time.
     """
 
     def __init__(self, run: Path, shards: AnyPath) -> None:
@@ -233,17 +229,10 @@ def document_lines(
 
 def source_lines(read: ReadSteps, sources: Sequence[str], wanted: set[int]) -> Iterator[str]:
     """Where documents are in the sources, and how they begin."""
-    config, missing = read.data, set(wanted)
-    quality = quality_of(config.quality)
-    for block in list_blocks(
-        sources, text_columns=config.text_columns, max_document_bytes=config.max_document_bytes
-    ):
-        for chunk in read_block(block):
-            texts = clean_texts(curate(chunk.texts, quality, None)[0], config.min_characters)
-            high, _ = hash_documents(texts)
-            for row in np.flatnonzero(np.isin(high, np.array(sorted(missing), np.uint64))).tolist():
-                missing.discard(int(high[row]))
-                yield f"{int(high[row]):016x} {block.path}: {texts[row][:SHOWN]!r}"
+    missing = set(wanted)
+    for hash, path, text in find_documents(sources, wanted, read.data):
+        missing.discard(hash)
+        yield f"{hash:016x} {path}: {text[:SHOWN]!r}"
     for hash in sorted(missing):
         yield f"{hash:016x} is not in these sources"
 
