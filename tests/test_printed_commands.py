@@ -128,6 +128,7 @@ def test_every_printed_command_ends_well(page, home, tmp_path, monkeypatch):
     shutil.copytree(home, tmp_path, dirs_exist_ok=True)
     for name, same in SAME_AS.items():
         shutil.copytree(home / "work" / same, tmp_path / "work" / name)
+    (tmp_path / "docs").symlink_to(ROOT / "docs")  # the documents of the tutorial
     for line in lines:
         run(line, tmp_path)
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,6 +72,17 @@ def test_a_resumed_run_continues_in_the_same_run_of_mlflow(tmp_path, monkeypatch
     assert {metric.step for metric in history} == set(range(1, 13))
     remove_run(run)
     assert not run.exists() or not (run / TRACKERS).exists()
+
+
+def test_a_tracker_that_refuses_is_one_line(tmp_path, monkeypatch):
+    def init(**_):
+        raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    with pytest.raises(
+        InputError, match="--track wandb does not start: No API key configured. Use"
+    ):
+        open_tracker("wandb", tmp_path, {})
 
 
 @needs["wandb"]

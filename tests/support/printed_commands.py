@@ -18,7 +18,10 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 def commands(text: str) -> list[str]:
-    """The lines of a page that run Clozeline, without prompt and folder."""
+    """The lines of a page that run Clozeline, without prompt, folder and comment."""
     lines = [line for language, block in blocks(text) if not language for line in block.split("\n")]
-    found = [re.fullmatch(r"(?:\$ |\.venv/bin/)?((?:clozeline|torchrun) .*)", x) for x in lines]
+    found = [
+        re.fullmatch(r"(?:\$ |\.venv/bin/)?((?:clozeline|torchrun) .*?)(?: +# .*)?", x)
+        for x in lines
+    ]
     return [line[1] for line in found if line]

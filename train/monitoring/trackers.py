@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.train.artifacts.run import TRACKERS
@@ -38,7 +39,10 @@ def check_tracker(track: Track) -> None:
 
 
 def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> Tracker | None:
-    """The tracked run of this run, continued if it has one; None without tracking."""
+    """The tracked run of this run, continued if it has one; None without tracking.
+
+    Raises InputError where the tracker does not start, as without an account.
+    """
     if track == "none":
         return None
     path = run / TRACKERS
@@ -47,7 +51,10 @@ def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> Tracker 
         with json_values(path, "delete it") as known:
             pass
     kind = WandbRun if track == "wandb" else MlflowRun
-    tracker = kind(run, config, known.get(track))
+    try:
+        tracker = kind(run, config, known.get(track))
+    except Exception as error:  # each library has its own
+        raise InputError(f"--track {track} does not start: {one_line(error)}") from error
     write_json(path, known | {track: tracker.id})
     return tracker
 
