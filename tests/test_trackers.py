@@ -79,9 +79,8 @@ def test_a_tracker_that_refuses_is_one_line(tmp_path, monkeypatch):
         raise RuntimeError("No API key configured.\nUse `wandb login` to log in.")
 
     monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
-    with pytest.raises(
-        InputError, match="--track wandb does not start: No API key configured. Use"
-    ):
+    refusal = r"--track wandb does not start: No API key configured\. Use `wandb login`"
+    with pytest.raises(InputError, match=refusal):
         open_tracker("wandb", tmp_path, {})
 
 
