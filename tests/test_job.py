@@ -112,6 +112,11 @@ def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
     assert list(out.glob(".*")) == []
 
 
+def test_one_worker_without_beam_options_is_this_process(tmp_path):
+    shards(tmp_path)
+    assert json.loads((tmp_path / "out" / "job.json").read_text())["beam_args"] == []
+
+
 def test_beam_options_without_a_runner_go_to_the_local_one(tmp_path):
     shards(tmp_path, beam_args=["--job_name=mine"])
     args = json.loads((tmp_path / "out" / "job.json").read_text())["beam_args"]

@@ -33,6 +33,7 @@ from tests.support.small_jobs import (
 
 FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 RUNNERS = {
+    "one worker without Beam": (),
     "threads": (FN_API, "--direct_running_mode=multi_threading", "--direct_num_workers=2"),
     "two_workers": (FN_API, "--direct_running_mode=multi_processing", "--direct_num_workers=2"),
     "portable": ("--runner=PortableRunner", "--job_endpoint=embed", "--environment_type=LOOPBACK"),
@@ -118,7 +119,7 @@ def test_the_corpus_leaves_no_part_out(corpus):
 
 @pytest.mark.parametrize("name", RUNNERS)
 def test_every_runner_writes_the_same_bytes(name, corpus, tmp_path):
-    corpus.build(tmp_path / "out", "--block-bytes=20000", runner=RUNNERS[name])
+    corpus.build(tmp_path / "out", "--block-bytes=20000", "--workers=1", runner=RUNNERS[name])
     corpus.assert_same_bytes(tmp_path / "out")
 
 

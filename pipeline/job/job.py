@@ -51,7 +51,7 @@ from clozeline.pipeline.job.out_folder import (
     prepare_folders,
     remove_leftovers,
 )
-from clozeline.pipeline.job.phases import Phase, phases
+from clozeline.pipeline.job.phases import Phase, phases, run_here
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.steps import Steps, make_splitter
 from clozeline.pipeline.job.tasks import Task, run_task
@@ -162,7 +162,7 @@ def build_shards(
         return read_manifest(out_dir), is_new
     args = _with_runner(beam_args, options.workers)
     _check_store(context, args)
-    run_graph = _checked_runner(args)  # before anything is removed
+    run_graph = _checked_runner(args) if args else run_here  # before anything is removed
     with naming_store(out_dir), locked_folder(out_dir):
         prepare_folders(context, loaded)
         progress = Progress.of(blocks, context)
@@ -273,13 +273,16 @@ def local_runner(workers: int) -> list[str]:
 
 
 def _with_runner(beam_args: Sequence[str], workers: int) -> list[str]:
+    """Beam's options; none where this process does the work by itself."""
+    if not beam_args and (workers or os.cpu_count()) == 1:
+        return []
     named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
     return list(beam_args) if named else [*local_runner(workers), *beam_args]
 
 
 def _check_store(context: JobContext, beam_args: Sequence[str]) -> None:
     """fsspec's `memory` store belongs to one process."""
-    in_one_process = "--direct_running_mode=in_memory" in beam_args
+    in_one_process = not beam_args or "--direct_running_mode=in_memory" in beam_args
     for folder in (context.out_dir, context.cache_dir):
         if str(folder).startswith("memory:") and not in_one_process:
             raise InputError(f"{folder} is visible to one process only; give --workers 1.")

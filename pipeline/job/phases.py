@@ -141,3 +141,11 @@ def chosen_phases(context: JobContext) -> list[Phase]:
 def _merge(steps: Steps, names: Sequence[str]) -> None:
     context = steps.context
     merge_cache_files(context.cache_dir, names, num_buckets=len(context.buckets))
+
+
+def run_here(phases: Sequence[Phase], context: JobContext) -> None:
+    """Do the work in this process, without Beam, whose import takes as long as a small job."""
+    steps = Steps(context)
+    for phase in phases:
+        for item in phase.items:
+            phase.work(steps, item)
