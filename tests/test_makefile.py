@@ -174,6 +174,8 @@ def test_the_ladder_is_planned_on_each_data_set(project):
         f'clozeline tokenizer {wiki} {text}" {imdb}"',
         f'{wiki} {text}&repeat=2" {imdb}?repeat=2" --out work/ladder/mixed',
         f'{text}" {imdb}" --out work/ladder/reviews',
+        f'--exclude {test}?text=title,content" --exclude "/data/imdb/test-*.parquet"',
+        '--exclude "/data/sst2/validation-*.parquet?text=sentence"',
         "pretrain work/ladder/mixed --out work/ladder/run-2h",
         "--preset nano --dropout 0 --for 2h --resume",
         "--start-from work/ladder/run-2h --dropout 0 --for $(( 2 * 30 ))m",
