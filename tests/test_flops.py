@@ -10,7 +10,8 @@ from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.flops import PEAKS, mfu, peak_flops, peak_of, step_flops
+from clozeline.train.engine.flops import mfu, peak_flops, peak_of, step_flops
+from clozeline.train.engine.gpus import gpu_named
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_models import narrow
 
@@ -113,7 +114,7 @@ def test_an_unknown_device_has_no_peak_and_no_utilization():
     ],
 )
 def test_devices_are_recognized_by_their_names(name, known):
-    assert peak_of(name, "bf16") == PEAKS[known]
+    assert peak_of(name, "bf16") == gpu_named(known).peak
 
 
 def test_float32_has_the_peak_of_tf32():

@@ -9,18 +9,7 @@ pass; only matrix products are counted (Kaplan et al. 2020, section 2.1).
 import torch
 
 from clozeline.model.config import BertConfig
-
-# Dense bfloat16 operations per second. The vendor's data sheets (nvidia.com, H200, H100 and A100
-# Tensor Core GPU) state twice that, "with sparsity"; for TF32, in which products of float32 are
-# computed, they state half of bfloat16. The first name contained in the device's name counts.
-PEAKS = {
-    "H200 NVL": 835.5e12,
-    "H200": 989.5e12,
-    "H100 PCIe": 756.5e12,
-    "H100 NVL": 835.5e12,
-    "H100": 989.5e12,
-    "A100": 312e12,
-}
+from clozeline.train.engine.gpus import GPUS
 
 
 def step_flops(
@@ -67,7 +56,7 @@ def peak_of(name: str, precision: str) -> float | None:
 
     `precision`: "bf16", or "fp32" for TF32.
     """
-    peak = next((peak for known, peak in PEAKS.items() if known in name), None)
+    peak = next((gpu.peak for gpu in GPUS if gpu.name in name), None)
     return peak if peak is None or precision == "bf16" else peak / 2
 
 

@@ -1,6 +1,7 @@
 """The number format of a forward pass, and the seed of its dropout."""
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -8,11 +9,25 @@ import torch
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 
 
-def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Matrix products in bfloat16, or everything in float32."""
-    if precision == "bf16":
-        return torch.autocast(device.type, dtype=torch.bfloat16)
-    return nullcontext()
+@contextmanager
+def autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """Matrix products in bfloat16, or everything in float32.
+
+    What `torch.autocast` does, which turns itself off for CUDA where there is no device: an
+    estimate is of a GPU that is elsewhere.
+    """
+    kind = device.type
+    before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    torch.set_autocast_enabled(kind, precision == "bf16")
+    torch.set_autocast_dtype(kind, torch.bfloat16)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        torch.set_autocast_enabled(kind, before[0])
+        torch.set_autocast_dtype(kind, before[1])
 
 
 def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:

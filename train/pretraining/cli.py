@@ -90,6 +90,30 @@ class RunOptions:
         group="Output",
         is_flag=True,
     )
+    estimate: bool = option(
+        False,
+        "Print memory, speed, hours and cost on GPUs that need not be here, and exit.",
+        group="Estimate",
+        is_flag=True,
+    )
+    gpu: str | None = option(
+        None,
+        "With --estimate: kinds of GPU, such as a100,h100,rtx4090; defaults to h100.",
+        group="Estimate",
+        metavar="NAMES",
+    )
+    gpus: str | None = option(
+        None,
+        "With --estimate: numbers of GPUs, such as 1,8,64; defaults to 1.",
+        group="Estimate",
+        metavar="NUMBERS",
+    )
+    price_per_hour: float | None = option(
+        None,
+        "With --estimate: price of one GPU for an hour.",
+        group="Estimate",
+        type=click.FloatRange(min=0),
+    )
     profile: int | None = option(
         None,
         "Profile this many steps after the first three: OUT/profile gets a trace and a table of "
@@ -127,6 +151,10 @@ def pretrain(
     preset: str | None,
     dropout: float | None,
     print_recipe: bool,
+    estimate: bool,
+    gpu: str | None,
+    gpus: str | None,
+    price_per_hour: float | None,
     profile: int | None,
     track: "Track",
     timeout: str,
@@ -147,8 +175,10 @@ def pretrain(
     _check_options(preset, options, sources)
     sources["cool_down_from"] = _cool_down(sources["cool_down_from"])
     manifest = read_manifest(shards)
+    numbers = _numbers_of_gpus(estimate, gpu, gpus, price_per_hour)
     from clozeline.train.engine.distributed import join_world
     from clozeline.train.engine.lost_process import lost_process_in_one_line
+    from clozeline.train.pretraining.estimate import estimate_lines
     from clozeline.train.pretraining.plan import make_plan
     from clozeline.train.pretraining.pretrain import train_run
     from clozeline.train.pretraining.start import find_start, locked_run
@@ -157,9 +187,14 @@ def pretrain(
     with (
         join_world(patience=_patience(timeout)) as world,
         lost_process_in_one_line(world),
-        no_lock if print_recipe else locked_run(out, world),
+        no_lock if print_recipe or estimate else locked_run(out, world),
     ):
         start = find_start(out, world, **sources)
+        if estimate:
+            chosen = {"preset": preset, "dropout": dropout, "options": options}
+            for line in estimate_lines(shards, start, gpu, numbers, price_per_hour, **chosen):
+                click.echo(line)
+            return
         plan = world.broadcast_from_main(
             lambda: make_plan(
                 manifest, start, world, preset=preset, dropout=dropout, options=options
@@ -181,6 +216,22 @@ def pretrain(
             options=_reproducing(training),
         )
     _report(outcome, out, training)
+
+
+def _numbers_of_gpus(
+    estimate: bool, gpu: str | None, gpus: str | None, price: float | None
+) -> list[int]:
+    """The numbers of GPUs to estimate for. Raises UsageError."""
+    for name, value in (("--gpu", gpu), ("--gpus", gpus), ("--price-per-hour", price)):
+        if value is not None and not estimate:
+            raise click.UsageError(f"{name} belongs to --estimate; add it, or leave it out.")
+    numbers = (gpus or "1").split(",")
+    for number in numbers:
+        if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:
+            raise click.UsageError(
+                f"--gpus {number!r}: give whole numbers from 1 on, as in 1,8,64."
+            )
+    return [int(number) for number in numbers]
 
 
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""The peak memory that an estimate predicts, beside that of the same step on this CPU.
+
+    python tests/benchmarks/estimate_memory.py [PRESET ...]
+
+Measured in a new process: its peak during three steps, less its size before the model is built.
+"""
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from clozeline.model.config import BertConfig, preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.config import DataConfig
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.malloc import return_large_blocks
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.pretraining.fake_step import PARTS, step_cost
+from clozeline.train.pretraining.micro_batch import longest_batch
+from clozeline.train.pretraining.step import train_step
+from tests.support.training_configs import training_config
+
+PRESETS = ("nano", "bert-mini", "bert-small", "modern-mini")
+ROWS = 64
+DATA = DataConfig(max_seq_length=64)
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    """A line for each preset."""
+    print(
+        f"{'preset':14}" + "".join(f"{part:>13}" for part in PARTS) + "  predicted  measured  ratio"
+    )
+    for name in sys.argv[1:] or PRESETS:
+        cost = predicted(name)
+        measured = measured_peak(name)
+        parts = "".join(f"{cost.parts[part] / 1e6:>13.0f}" for part in PARTS)
+        print(
+            f"{name:14}{parts}{cost.peak / 1e6:>11.0f}{measured / 1e6:>10.0f}"
+            f"{cost.peak / measured:>7.2f}",
+            flush=True,
+        )
+
+
+def _config(name: str) -> tuple[BertConfig, PretrainConfig]:
+    return preset(name, vocab_size=8192), training_config(batch_size=ROWS)
+
+
+def predicted(name: str):
+    """The cost of a step of one pass on CPU."""
+    model, training = _config(name)
+    return step_cost(model, training, DATA, rows=ROWS, passes=1, device=CPU)
+
+
+def measured_peak(name: str) -> int:
+    """Bytes, in a process of its own."""
+    line = [sys.executable, __file__, "--measure", name]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(line, cwd=root, check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def measure(name: str) -> int:
+    """Run three steps here; the peak above this process's size before."""
+    return_large_blocks()
+    _steps(preset("bert-tiny", vocab_size=64), training_config(batch_size=ROWS))  # loads libraries
+    ctypes.CDLL(None).malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now the present size
+    before = _status("VmRSS")
+    _steps(*_config(name))
+    return _status("VmHWM") - before
+
+
+def _steps(config: BertConfig, training: PretrainConfig) -> None:
+    """Three steps of a new model."""
+    model = BertForPretraining(config, seed=0).train()
+    optimizer = build_optimizer(model, training)
+    loaded: LoadedBatch = LoadedBatch(
+        batch=longest_batch(ROWS, config, DATA, unpadded=False),
+        next_position=0,
+        num_tokens=0,
+        num_predictions=1,
+        num_pairs=1,
+        digest=0,
+    )
+    world = World(0, 1, CPU)
+    for _ in range(3):
+        train_step(
+            model, optimizer, loaded, world=world, accumulation=1, precision="fp32", clip=1.0
+        )
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        print(measure(sys.argv[2]))
+    else:
+        main()

@@ -1,0 +1,152 @@
+"""What a run will need, from the real step on tensors without memory."""
+
+import pytest
+import torch
+from click.testing import CliRunner
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from clozeline.model.config import preset
+from clozeline.pipeline.config import DataConfig
+from clozeline.train.cli import main
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.gpus import GPUS, gpu_named
+from clozeline.train.engine.precision import autocast
+from clozeline.train.pretraining.fake_step import WithoutDevice, backward, step_cost
+from clozeline.train.pretraining.step import forward_losses, split_batch, train_step
+from tests.benchmarks.estimate_memory import measured_peak, predicted
+from tests.support.small_models import gradients
+from tests.support.step_forms import FORMS
+from tests.support.training_configs import training_config
+from tests.test_flops import LENGTH, ROWS, counted_flops
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_walk_over_the_graph_gives_autograds_gradients(name):
+    form = FORMS[name]
+    [part, *_] = split_batch(form.loaded.batch, form.accumulation)
+
+    def found(run):
+        torch.manual_seed(0)
+        model = form.model(form.precision)
+        with autocast(form.precision, CPU):
+            losses, _ = forward_losses(model, part, is_full=form.is_full, count_hits=False)
+        run(losses.sum())
+        return gradients(model)
+
+    torch.testing.assert_close(found(backward), found(torch.Tensor.backward))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_step_of_every_form_runs_on_pretended_gpus(name):
+    """CUDA's branches, dtypes and kernels, without CUDA; mixing devices is an error."""
+    form = FORMS[name]
+    loaded = form.loaded
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, WithoutDevice():
+        with CUDA:
+            model = form.model(form.precision)
+        if form.is_checkpointed:
+            for layer in model.encoder.layers:
+                layer._forward = autocast(form.precision, CUDA)(layer._forward)
+        loaded = loaded.to(CUDA)
+        assert all(fake is x.fake_mode for x in loaded.batch.tensors().values())
+        seen = {}
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        optimizer.register_step_pre_hook(lambda *_: seen.update(gradients(model)))
+        sums, norm = train_step(
+            model,
+            optimizer,
+            loaded,
+            world=World(0, 1, CUDA),
+            accumulation=form.accumulation,
+            precision=form.precision,
+            clip=1.0,
+        )
+    assert {sums.device, norm.device} == {CUDA}
+    assert {n: (g.shape, g.dtype, g.device) for n, g in seen.items()} == {
+        n: (p.shape, p.dtype, p.device) for n, p in model.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_the_operations_of_a_step_are_those_that_torch_counts(passes):
+    config = preset("bert-tiny", vocab_size=100, attention_probs_dropout_prob=0.1)
+    data = DataConfig(max_seq_length=LENGTH, max_predictions_per_seq=7)
+    cost = step_cost(
+        config, training_config(), data, rows=ROWS // passes, passes=passes, device=CPU
+    )
+    assert cost.pass_flops * passes == counted_flops(config, passes)
+    assert cost.optimizer_flops == 0
+
+
+def test_a_steps_memory_has_its_weights_gradients_and_moments():
+    config, data = preset("bert-tiny", vocab_size=64), DataConfig(max_seq_length=16)
+    adamw, muon = (
+        step_cost(
+            config, training_config(optimizer=name), data, rows=64, passes=2, device=CUDA
+        ).parts
+        for name in ("adamw", "muon")
+    )
+    assert adamw["weights"] == muon["weights"]
+    assert adamw["gradients"] <= adamw["weights"]
+    assert adamw["optimizer"] == pytest.approx(2 * adamw["weights"], rel=1e-3)
+    assert adamw["weights"] < muon["optimizer"] < adamw["optimizer"]  # one moment of a matrix
+
+
+def test_a_larger_pass_needs_more_memory_and_checkpointing_less():
+    config, data = preset("bert-mini", vocab_size=64), DataConfig(max_seq_length=64)
+    few, many, less = (
+        step_cost(config, training_config(**changes), data, rows=rows, passes=1, device=CUDA).peak
+        for rows, changes in ((8, {}), (64, {}), (64, {"activation_checkpointing": True}))
+    )
+    assert few < less < many
+
+
+@pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
+def test_gpus_are_found_by_any_spelling(gpu):
+    assert gpu_named(gpu.name.lower()) is gpu_named(gpu.name.replace(" ", "")) is gpu
+
+
+def run(shards, out, *options):
+    line = ["pretrain", str(shards), f"--out={out}", "--preset=bert-tiny", *options]
+    return CliRunner().invoke(main, line)
+
+
+def test_an_estimate_prints_a_table_and_writes_nothing(small_folder, tmp_path):
+    done = run(
+        small_folder, tmp_path / "run", "--estimate", "--gpu=a100,rtx4090", "--gpus=1,8",
+        "--price-per-hour=2", "--max-steps=100000000", "--batch-size=16", "--micro-batch-size=2",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.output.splitlines()[2:6]]
+    assert [row[0] for row in rows] == ["A100", "A100", "RTX", "RTX"]
+    assert [row[-12:-9] for row in rows] == [["16", "2", "8"], ["16", "2", "1"]] * 2
+    assert all(float(row[-1].replace(",", "")) > 0 for row in rows)
+    assert "guessed" in done.output
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--estimate", "--gpu=tpu"], "unknown GPU 'tpu'"),
+        (["--estimate", "--gpus=0"], "--gpus '0'"),
+        (["--estimate", "--gpus=two"], "--gpus 'two'"),
+        (["--estimate", "--gpus=3", "--batch-size=8"], "cannot be divided among 3"),
+        (["--estimate", "--price-per-hour=-1"], "--price-per-hour"),
+        (["--gpus=8"], "--gpus belongs to --estimate"),
+    ],
+)
+def test_bad_values_are_refused_in_one_line(options, reason, small_folder, tmp_path):
+    done = run(small_folder, tmp_path / "run", *options)
+    assert done.exit_code == 2
+    [line] = [line for line in done.output.splitlines() if line.startswith("Error")] or [
+        str(done.exception)
+    ]
+    assert reason in line or reason in str(done.exception)
+
+
+@pytest.mark.slow
+def test_predicted_memory_is_that_of_the_process():
+    assert predicted("bert-small").peak == pytest.approx(measured_peak("bert-small"), rel=0.1)

@@ -1,0 +1,291 @@
+"""`clozeline pretrain --estimate`: what a run will need, before it starts and without its GPUs.
+
+    bert-base, 8 H100  ->  memory, micro-batch size, operations, tokens a second, hours and cost
+
+Memory and operations are counted in the real step (`fake_step.py`). Speed is bounded by a roofline:
+the products at the GPU's peak, and everything else at the bandwidth of its memory. What a run
+reaches is a guess, and so is what CUDA itself takes of the memory.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import count_parameters
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.units import counted, size_in_words
+from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.loader import Loader
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.gpus import Gpu, gpu_named
+from clozeline.train.pretraining.fake_step import PARTS, StepCost, step_cost
+from clozeline.train.pretraining.plan import make_plan
+from clozeline.train.pretraining.start import Start
+
+#: Guesses. CUDA's context, its libraries and the allocator's holes take the rest of the memory.
+USABLE = 0.9
+#: Of peak operations, in a compiled step. Public runs of decoders reach 0.38 to 0.57; encoders of
+#: this size have smaller products.
+UTILIZATION = 0.35
+GPUS_OF_A_MACHINE = 8
+EXAMPLES_READ = 20_000  # to see how fast the loader is
+CUDA = torch.device("cuda", 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A run on `gpus` devices of one kind."""
+
+    gpu: Gpu
+    gpus: int
+    model: BertConfig
+    training: PretrainConfig
+    manifest: Manifest
+
+    @cached_property
+    def rows(self) -> int:
+        """Rows of a pass: as given, else the largest divisor of a rank's share that fits; or 0."""
+        if isinstance(self.training.micro_batch_size, int):
+            return self.training.rows_per_pass(self.gpus)
+        sizes = [n for n in range(self.share, 0, -1) if self.share % n == 0]
+        bytes_of_row = (self._cost(2).peak - self._cost(1).peak) or 1
+        limit = 1 + (1.1 * self.room - self._cost(1).peak) / bytes_of_row
+        possible = [n for n in sizes if n <= limit]
+        return next((n for n in possible if self._fits(n)), 0)
+
+    @property
+    def share(self) -> int:
+        """Examples of a rank in each step."""
+        return self.training.batch_size // self.gpus
+
+    @property
+    def room(self) -> float:
+        """Bytes of a GPU's memory that a step may fill."""
+        return USABLE * self.gpu.memory * 1e9
+
+    @property
+    def cost(self) -> StepCost:
+        """Of a step with passes of `rows`."""
+        return self._cost(self.rows)
+
+    @property
+    def passes(self) -> int:
+        """Forward passes of a step and rank."""
+        return self.share // self.rows
+
+    @property
+    def flops(self) -> float:
+        """Operations of a step and rank."""
+        return self.cost.pass_flops * self.passes + self.cost.optimizer_flops
+
+    @property
+    def slots(self) -> int:
+        """Tokens of a step, with padding, over all ranks."""
+        return self.training.batch_size * self.manifest.config.max_seq_length
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a rank sends in a step: a ring's sums, or FSDP's gathers and sums."""
+        ring = (self.gpus - 1) / self.gpus
+        weights = count_parameters(self.model)
+        if self.training.parallel == "fsdp":
+            number = 2 if self.training.precision == "bf16" else 4
+            return ring * weights * (2 * number * self.passes + 4)
+        return ring * weights * 8
+
+    @property
+    def at_best(self) -> float:
+        """Seconds of a step by the roofline."""
+        computing = self.flops / self._peak
+        return self._with_sums(computing + self.cost.traffic * self.passes / self.gpu.bandwidth)
+
+    @property
+    def guessed(self) -> float:
+        """Seconds of a step at a fraction of the peak that runs reach, never below `at_best`."""
+        return max(self.at_best, self._with_sums(self.flops / (self._peak * UTILIZATION)))
+
+    @property
+    def _peak(self) -> float:
+        return self.gpu.peak if self.training.precision == "bf16" else self.gpu.peak / 2
+
+    def _with_sums(self, computing: float) -> float:
+        """What ranks send overlaps with the last backward pass, two thirds of a pass."""
+        speed = self.gpu.link if self.gpus <= GPUS_OF_A_MACHINE else self.gpu.network
+        return computing + max(0.0, self.sent / speed - computing / self.passes * 2 / 3)
+
+    def _fits(self, rows: int) -> bool:
+        return self._cost(rows).peak <= self.room
+
+    def _cost(self, rows: int) -> StepCost:
+        passes = 1 if rows == self.share else 2
+        key = (self.model, rows, passes, *(getattr(self.training, name) for name in FORM))
+        if key not in _MEASURED:
+            _MEASURED[key] = step_cost(
+                self.model,
+                self.training,
+                self.manifest.config,
+                rows=rows,
+                passes=passes,
+                device=CUDA,
+            )
+        if self.training.parallel == "fsdp":
+            return _sharded(_MEASURED[key], self.gpus)
+        return _MEASURED[key]
+
+
+#: What of the training config, besides the number of rows, decides about the cost of a step.
+FORM = ("optimizer", "precision", "unpadded", "activation_checkpointing", "bf16_residual")
+_MEASURED: dict[tuple[object, ...], StepCost] = {}
+
+
+def _sharded(cost: StepCost, ranks: int) -> StepCost:
+    """By arithmetic, since FSDP2 needs a device; the layer that is gathered is not counted."""
+    kept = {name: cost.parts[name] // ranks for name in PARTS[:3]}
+    return replace(cost, parts=cost.parts | kept)
+
+
+def estimate_lines(
+    shards: Path,
+    start: Start,
+    kinds: str | None,
+    numbers: Sequence[int],
+    price_per_hour: float | None,
+    **chosen: Any,
+) -> list[str]:
+    """The report of the command, for each kind and number of GPUs.
+
+    `chosen` as for `make_plan`: a recipe depends on the number of GPUs. Raises InputError.
+    """
+    try:
+        gpus = [gpu_named(kind) for kind in (kinds or "h100").split(",")]
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    manifest = read_manifest(shards)
+    given = chosen.pop("options")
+    options = given | {"precision": given["precision"] or "bf16"}
+    plans: dict[int, tuple[BertConfig, PretrainConfig]] = {}
+    for number in numbers:
+        plan = make_plan(manifest, start, World(0, number, CUDA), options=options, **chosen)
+        training = PretrainConfig(**options | plan.values)
+        training.accumulation(number)  # refuses what cannot be divided
+        plans[number] = plan.model, training
+    estimates = [
+        Estimate(gpu=gpu, gpus=number, model=model, training=training, manifest=manifest)
+        for gpu in gpus
+        for number, (model, training) in plans.items()
+    ]
+    return _report(estimates, shards, price_per_hour)
+
+
+def _report(estimates: Sequence[Estimate], shards: Path, price: float | None) -> list[str]:
+    """A table with a line for each estimate, the parts of memory, data, and what is a guess."""
+    model, data = estimates[0].model, estimates[0].manifest.config
+    rows = [HEADER, *(_row(estimate, price) for estimate in estimates)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    table = ["  ".join(x.rjust(n) for x, n in zip(row, widths, strict=True)) for row in rows]
+    return [
+        f"model      {count_parameters(model):,} parameters, examples of {data.max_seq_length} "
+        "tokens; nothing runs and nothing is written",
+        *table,
+        *_memory_lines(estimates),
+        *_data_lines(estimates, shards),
+        *GUESSES,
+    ]
+
+
+HEADER = (
+    "GPU", "GPUs", "batch", "micro", "passes", "GB", "GFLOP/token", "MB sent", "ms at best",
+    "tokens/s at best", "tokens/s guessed", "steps", "hours", "cost",
+)  # fmt: skip
+GUESSES = (
+    "counted    memory, operations and bytes: the real step, eager kernels, rows of full length; "
+    "a compiled step needs less memory",
+    "at best    products at the GPU's peak, then all else at its memory's bandwidth; eager",
+    f"guessed    {UTILIZATION:.0%} of the peak, or what is at best possible where that is slower; "
+    f"{1 - USABLE:.0%} of the memory for CUDA itself;",
+    f"           {GPUS_OF_A_MACHINE} GPUs a machine, each with its share of the network",
+)
+
+
+def _row(estimate: Estimate, price: float | None) -> tuple[str, ...]:
+    """A line of the table; dashes where not even one row fits."""
+    training = estimate.training
+    start = estimate.gpu.name, str(estimate.gpus), str(training.batch_size)
+    if not estimate.rows:
+        return (*start, "0", *["-"] * (len(HEADER) - 4))
+    best, guessed = estimate.at_best, estimate.guessed
+    hours = guessed * training.max_steps / 3600
+    steps = f"{training.max_steps:,}"
+    if training.budget:
+        hours, steps = training.budget / 3600, f"{training.budget / guessed:,.0f}"
+    return (
+        *start,
+        str(estimate.rows),
+        str(estimate.passes),
+        f"{estimate.cost.peak / 1e9:.1f}",
+        f"{estimate.flops * estimate.gpus / estimate.slots / 1e9:.3f}",
+        f"{estimate.sent / 1e6:,.0f}",
+        f"{best * 1e3:,.1f}",
+        f"{estimate.slots / best:,.0f}",
+        f"{estimate.slots / guessed:,.0f}",
+        steps,
+        f"{hours:,.1f}",
+        "-" if price is None else f"{hours * price * estimate.gpus:,.2f}",
+    )
+
+
+def _memory_lines(estimates: Sequence[Estimate]) -> list[str]:
+    """The parts of a rank's memory at its fullest, a line for each micro-batch size."""
+    found = {(e.rows, e.passes > 1): e.cost.parts for e in estimates if e.rows}
+    return [
+        f"memory     micro-batch {rows}: "
+        + ", ".join(f"{part} {size / 1e9:.2f}" for part, size in parts.items())
+        + " GB"
+        for (rows, _), parts in found.items()
+    ]
+
+
+def _data_lines(estimates: Sequence[Estimate], shards: Path) -> list[str]:
+    """The size of the shards, and what a rank of the fastest run reads and needs to read it."""
+    manifest = estimates[0].manifest
+    entries = manifest.of_split("train")
+    size, examples = sum(e.bytes for e in entries), manifest.num_examples("train")
+    line = (
+        f"data       {counted(len(entries), 'shard')}, {size_in_words(size)}, {examples:,} examples"
+    )
+    running = [e for e in estimates if e.rows]
+    if not running:
+        return [line]
+    rate = max(e.share / e.guessed for e in running)
+    cores = rate * _loader_seconds(shards, estimates[0].training)
+    read = rate * size / examples
+    return [
+        f"{line}; a rank reads at most {read / 1e6:,.2f} MB/s, with {cores:.2f} loader cores as "
+        "fast as this one"
+    ]
+
+
+def _loader_seconds(shards: Path, training: PretrainConfig) -> float:
+    """Processor seconds that the real loader takes here for an example."""
+    rows = min(training.batch_size, 256)
+    loader = Loader(
+        shards,
+        batch_size=rows,
+        seed=training.seed,
+        remask=training.remask,
+        unpadded=training.unpadded,
+        prefetch=0,
+    )
+    passes, start = -(-EXAMPLES_READ // rows), time.process_time()
+    batches = iter(loader)
+    for _ in range(passes):
+        next(batches)
+    batches.close()
+    return (time.process_time() - start) / (passes * rows)

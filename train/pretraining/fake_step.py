@@ -1,0 +1,290 @@
+"""What a training step needs, from the real step on tensors that have shapes and no memory.
+
+    modern-base, 64 rows of 128 tokens  ->  peak 5.1 GB (weights 0.4, ...), 5.3e12 operations
+
+`train_step` runs unchanged under FakeTensorMode, on a machine without the device. Three things need
+a device in torch 2.13, and are done here in their place: the backward pass (autograd's engine asks
+for CUDA's streams), which becomes a walk over the same graph; the choice among attention's kernels
+(made by the device's generation), which is that of GPUs since 2020; and page-locked memory.
+
+The kernels are eager ones: compiled, a step needs less memory, since it writes fewer results.
+"""
+
+import warnings
+import weakref
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import torch.utils.checkpoint
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.function import BackwardCFunction
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from clozeline.model.bert import Layer
+from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.config import DataConfig
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.precision import autocast
+from clozeline.train.pretraining.micro_batch import longest_batch
+from clozeline.train.pretraining.step import train_step
+
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """The second step's needs in one process; the first has no moments yet."""
+
+    parts: dict[str, int]  # bytes by PARTS when memory is fullest
+    pass_flops: float  # operations of one forward and backward pass
+    optimizer_flops: float
+    traffic: float  # bytes that all but the matrix products of a pass read and write
+
+    @property
+    def peak(self) -> int:
+        """Bytes when memory is fullest."""
+        return sum(self.parts.values())
+
+
+def step_cost(
+    model: BertConfig,
+    training: PretrainConfig,
+    data: DataConfig,
+    *,
+    rows: int,
+    passes: int,
+    device: torch.device,
+) -> StepCost:
+    """The cost of a step with this many passes of `rows` of the longest examples each."""
+    batch = longest_batch(rows * passes, model, data, unpadded=training.unpadded)
+    warnings.filterwarnings("ignore", message="CUDA is not available or torch_xla")
+    memory, world = Memory(model.padded_vocab_size), World(0, 1, device)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake, WithoutDevice(memory), memory:
+        memory.kind = "weights"
+        with device:
+            built = _prepared(model, training, device)
+        memory.kind = "activations"
+        tensors: dict[str, Any] = {
+            name: torch.empty_like(fake.from_tensor(value), device=device)
+            for name, value in batch.tensors().items()
+        }
+        loaded: LoadedBatch[Any] = LoadedBatch(
+            batch=replace(batch, **tensors),
+            next_position=0,
+            num_tokens=0,  # so the step does not leave the attention mask out
+            num_predictions=1,
+            num_pairs=1,
+            digest=0,
+        )
+        optimizer = build_optimizer(built, training)
+        before_update: list[float] = []
+
+        def update_begins(*_: object) -> None:
+            before_update[:] = [counter.get_total_flops(), memory.traffic]
+            memory.kind = "optimizer"
+
+        optimizer.register_step_pre_hook(update_begins)
+        optimizer.register_step_post_hook(lambda *_: memory.begin_pass())
+        for _ in range(2):
+            memory.traffic = 0
+            with FlopCounterMode(display=False) as counter:
+                train_step(
+                    built,
+                    optimizer,
+                    loaded,
+                    world=world,
+                    accumulation=passes,
+                    precision=training.precision,
+                    clip=training.clip,
+                )
+    flops, traffic = before_update
+    return StepCost(
+        parts={part: memory.fullest[part] for part in PARTS},
+        pass_flops=flops / passes,
+        optimizer_flops=counter.get_total_flops() - flops,
+        traffic=traffic / passes,
+    )
+
+
+def _prepared(
+    config: BertConfig, training: PretrainConfig, device: torch.device
+) -> BertForPretraining:
+    """The model as the trainer prepares it."""
+    model = BertForPretraining(config, seed=training.seed).train()
+    if training.activation_checkpointing:
+        model.encoder.checkpoint_activations()
+        for layer in model.encoder.layers:  # the second time, torch leaves autocast out
+            assert isinstance(layer, Layer)
+            layer._forward = autocast(training.precision, device)(layer._forward)  # type: ignore[method-assign]
+    if training.bf16_residual:
+        model.encoder.residual_dtype = torch.bfloat16
+    return model
+
+
+class Memory(TorchDispatchMode):
+    """Counts the bytes of all living tensors, by part, and what other operations read and write."""
+
+    def __init__(self, logits_width: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.logits_width = logits_width
+        self.kind = "activations"
+        self.now: Counter[str] = Counter()
+        self.fullest: Counter[str] = Counter()
+        self.traffic = 0
+        self._storages: dict[int, tuple[weakref.ref[Any], str, int]] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        outputs = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_leaves(outputs) if isinstance(x, Tensor)]
+        for tensor in tensors:
+            self._add(tensor)
+        if func._overloadpacket not in flop_registry and not getattr(func, "is_view", False):
+            inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+            self.traffic += sum(x.nbytes for x in (*inputs, *tensors))
+        return outputs
+
+    def is_gradient(self, tensor: Tensor) -> None:
+        """Count a tensor as a weight's gradient from now on."""
+        key = id(tensor.untyped_storage())
+        if key in self._storages:
+            reference, kind, size = self._storages[key]
+            self.now[kind] -= size
+            self.now["gradients"] += size
+            self._storages[key] = reference, "gradients", size
+
+    def begin_pass(self) -> None:
+        """Count what is made from now on as activations."""
+        self.kind = "activations"
+
+    def _add(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._storages or not tensor.numel():
+            return
+        is_logits = self.kind == "activations" and tensor.shape[-1:] == (self.logits_width,)
+        kind, size = "logits" if is_logits else self.kind, storage.nbytes()
+        self._storages[key] = weakref.ref(storage, lambda _: self._remove(key)), kind, size
+        self.now[kind] += size
+        if self.now.total() > self.fullest.total():
+            self.fullest = self.now.copy()
+
+    def _remove(self, key: int) -> None:
+        _, kind, size = self._storages.pop(key)
+        self.now[kind] -= size
+
+
+class WithoutDevice(TorchFunctionMode):
+    """Does the backward pass, and chooses attention's kernel, without asking the device."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        super().__init__()
+        self.memory = memory
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is Tensor.backward:
+            with self:  # checkpointing computes forward again
+                return backward(args[0], self.memory)
+        if func is Tensor.pin_memory:
+            return args[0]
+        if func is Tensor.__bool__:  # whether a weight is drawn again, or gradients are clipped
+            return False
+        if func is F.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_prob: float
+) -> Tensor:
+    """The kernel that torch takes on a GPU: FlashAttention without a mask in half precision."""
+    found: tuple[Tensor, ...]
+    if mask is not None:
+        zeros = torch.zeros_like(mask, dtype=query.dtype)
+        mask = zeros.masked_fill(~mask, -torch.inf).expand(*query.shape[:3], key.shape[2])
+    if query.device.type == "cpu":
+        kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        found = kernel(query, key, value, dropout_prob, False, attn_mask=mask)
+    elif mask is None and query.dtype != torch.float32:
+        found = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, dropout_prob)
+    else:
+        kernel = torch.ops.aten._scaled_dot_product_efficient_attention
+        found = kernel(query, key, value, mask, True, dropout_prob)
+    return found[0]
+
+
+def backward(loss: Tensor, memory: Memory | None = None) -> None:
+    """Autograd's backward pass over the graph of `loss`, node by node.
+
+    Each node is dropped, with the tensors it saved, as soon as its gradients are passed on.
+    """
+    root = loss.grad_fn
+    waiting = _numbers_of_consumers(root)
+    gradients: dict[Any, dict[int, Tensor]] = {root: {0: torch.ones_like(loss)}}
+    ready = [root]
+    del root, loss
+    group = getattr(torch.utils.checkpoint, "GraphExecGroup", nullcontext)  # from torch 2.12 on
+    with torch.no_grad(), group():
+        while ready:
+            _pass_on(ready.pop(), gradients, waiting, ready, memory)
+
+
+def _pass_on(
+    node: Any,
+    gradients: dict[Any, dict[int, Tensor]],
+    waiting: Counter[Any],
+    ready: list[Any],
+    memory: Memory | None,
+) -> None:
+    """Call a node on the sums of its outputs' gradients, and add to those of its inputs."""
+    found = gradients.pop(node, None)
+    outputs: Any = ()
+    if found is not None:
+        call = node.apply if isinstance(node, BackwardCFunction) else node
+        outputs = call(*(found.get(i) for i in range(len(node._input_metadata))))
+        del found, call
+    if memory and hasattr(node, "variable"):
+        memory.is_gradient(node.variable.grad)
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    for place, (other, number) in enumerate(node.next_functions):
+        if other is None:
+            continue
+        gradient = outputs[place] if place < len(outputs) else None
+        if gradient is not None:
+            wanted = other._input_metadata[number]  # autograd sums over what was broadcast
+            gradient = gradient.sum_to_size(wanted.shape).to(wanted.dtype)
+            slots = gradients.setdefault(other, {})
+            slots[number] = slots[number] + gradient if number in slots else gradient
+        waiting[other] -= 1
+        if not waiting[other]:
+            del waiting[other]
+            ready.append(other)
+
+
+def _numbers_of_consumers(root: Any) -> Counter[Any]:
+    """How many edges of the graph lead to each node."""
+    edges: Counter[Any] = Counter()
+    stack, seen = [root], {root}
+    while stack:
+        for node, _ in stack.pop().next_functions:
+            if node is not None:
+                edges[node] += 1
+                if node not in seen:
+                    seen.add(node)
+                    stack.append(node)
+    return edges
