@@ -38,6 +38,7 @@ def test_the_walk_over_the_graph_gives_autograds_gradients(name):
     torch.testing.assert_close(found(backward), found(torch.Tensor.backward))
 
 
+@pytest.mark.filterwarnings("ignore:CUDA is not available")
 @pytest.mark.parametrize("name", FORMS)
 def test_a_step_of_every_form_runs_on_pretended_gpus(name):
     """CUDA's branches, dtypes and kernels, without CUDA; mixing devices is an error."""
@@ -69,7 +70,7 @@ def test_a_step_of_every_form_runs_on_pretended_gpus(name):
     }
 
 
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_the_operations_of_a_step_are_those_that_torch_counts(passes):
     config = preset("bert-tiny", vocab_size=100, attention_probs_dropout_prob=0.1)
     data = DataConfig(max_seq_length=LENGTH, max_predictions_per_seq=7)
@@ -94,6 +95,7 @@ def test_a_steps_memory_has_its_weights_gradients_and_moments():
     assert adamw["weights"] < muon["optimizer"] < adamw["optimizer"]  # one moment of a matrix
 
 
+@pytest.mark.slow
 def test_a_larger_pass_needs_more_memory_and_checkpointing_less():
     config, data = preset("bert-mini", vocab_size=64), DataConfig(max_seq_length=64)
     few, many, less = (
