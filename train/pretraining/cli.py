@@ -35,6 +35,7 @@ from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
     from clozeline.train.monitoring.trackers import Track
+    from clozeline.train.pretraining.start import Start
     from clozeline.train.pretraining.trainer import Outcome
 
 FOLDER = PathOrUrl()
@@ -151,10 +152,6 @@ def pretrain(
     preset: str | None,
     dropout: float | None,
     print_recipe: bool,
-    estimate: bool,
-    gpu: str | None,
-    gpus: str | None,
-    price_per_hour: float | None,
     profile: int | None,
     track: "Track",
     timeout: str,
@@ -171,14 +168,14 @@ def pretrain(
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
+    estimated = _estimated_gpus(options)
     sources = {name: options.pop(name) for name in SOURCES}
     _check_options(preset, options, sources)
     sources["cool_down_from"] = _cool_down(sources["cool_down_from"])
     manifest = read_manifest(shards)
-    numbers = _numbers_of_gpus(estimate, gpu, gpus, price_per_hour)
+    chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": options}
     from clozeline.train.engine.distributed import join_world
     from clozeline.train.engine.lost_process import lost_process_in_one_line
-    from clozeline.train.pretraining.estimate import estimate_lines
     from clozeline.train.pretraining.plan import make_plan
     from clozeline.train.pretraining.pretrain import train_run
     from clozeline.train.pretraining.start import find_start, locked_run
@@ -187,23 +184,16 @@ def pretrain(
     with (
         join_world(patience=_patience(timeout)) as world,
         lost_process_in_one_line(world),
-        no_lock if print_recipe or estimate else locked_run(out, world),
+        no_lock if print_recipe or estimated else locked_run(out, world),
     ):
         start = find_start(out, world, **sources)
-        if estimate:
-            chosen = {"preset": preset, "dropout": dropout, "options": options}
-            for line in estimate_lines(shards, start, gpu, numbers, price_per_hour, **chosen):
-                click.echo(line)
-            return
-        plan = world.broadcast_from_main(
-            lambda: make_plan(
-                manifest, start, world, preset=preset, dropout=dropout, options=options
-            )
-        )
+        if estimated:
+            return _print_estimate(shards, start, estimated, chosen)
+        plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
-            return
+            return None
         outcome = train_run(
             shards,
             start,
@@ -218,20 +208,36 @@ def pretrain(
     _report(outcome, out, training)
 
 
-def _numbers_of_gpus(
-    estimate: bool, gpu: str | None, gpus: str | None, price: float | None
-) -> list[int]:
-    """The numbers of GPUs to estimate for. Raises UsageError."""
-    for name, value in (("--gpu", gpu), ("--gpus", gpus), ("--price-per-hour", price)):
-        if value is not None and not estimate:
+def _estimated_gpus(options: dict[str, Any]) -> tuple[str, list[int], float | None] | None:
+    """The kinds, numbers and price of the GPUs to estimate for, taken out of the options.
+
+    None without --estimate. Raises UsageError.
+    """
+    is_wanted = options.pop("estimate")
+    kinds, numbers, price = (options.pop(name) for name in ("gpu", "gpus", "price_per_hour"))
+    for name, value in (("--gpu", kinds), ("--gpus", numbers), ("--price-per-hour", price)):
+        if value is not None and not is_wanted:
             raise click.UsageError(f"{name} belongs to --estimate; add it, or leave it out.")
-    numbers = (gpus or "1").split(",")
-    for number in numbers:
+    for number in (numbers or "1").split(","):
         if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:
             raise click.UsageError(
                 f"--gpus {number!r}: give whole numbers from 1 on, as in 1,8,64."
             )
-    return [int(number) for number in numbers]
+    if not is_wanted:
+        return None
+    return kinds or "h100", [int(number) for number in (numbers or "1").split(",")], price
+
+
+def _print_estimate(
+    shards: Path,
+    start: "Start",
+    gpus: tuple[str, list[int], float | None],
+    chosen: dict[str, Any],
+) -> None:
+    """Print what the run needs on each of them."""
+    from clozeline.train.pretraining.estimate import estimate_lines
+
+    click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
 
 
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:

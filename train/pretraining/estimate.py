@@ -31,8 +31,8 @@ from clozeline.train.pretraining.start import Start
 
 #: Guesses. CUDA's context, its libraries and the allocator's holes take the rest of the memory.
 USABLE = 0.9
-#: Of peak operations, in a compiled step. Public runs of decoders reach 0.38 to 0.57; encoders of
-#: this size have smaller products.
+#: The fraction of the peak that a run reaches. Public ones: 0.21 for GPT-3, 0.33 for Gopher and
+#: 0.46 for PaLM (Chowdhery et al. 2022, table 3), all of them far larger decoders.
 UTILIZATION = 0.35
 GPUS_OF_A_MACHINE = 8
 EXAMPLES_READ = 20_000  # to see how fast the loader is
@@ -72,7 +72,7 @@ class Estimate:
 
     @property
     def cost(self) -> StepCost:
-        """Of a step with passes of `rows`."""
+        """What a step with passes of `rows` needs."""
         return self._cost(self.rows)
 
     @property
@@ -154,7 +154,7 @@ def _sharded(cost: StepCost, ranks: int) -> StepCost:
 def estimate_lines(
     shards: Path,
     start: Start,
-    kinds: str | None,
+    kinds: str,
     numbers: Sequence[int],
     price_per_hour: float | None,
     **chosen: Any,
@@ -164,7 +164,7 @@ def estimate_lines(
     `chosen` as for `make_plan`: a recipe depends on the number of GPUs. Raises InputError.
     """
     try:
-        gpus = [gpu_named(kind) for kind in (kinds or "h100").split(",")]
+        gpus = [gpu_named(kind) for kind in kinds.split(",")]
     except ValueError as error:
         raise InputError(str(error)) from error
     manifest = read_manifest(shards)
