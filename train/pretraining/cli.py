@@ -4,7 +4,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -188,12 +188,12 @@ def pretrain(
     ):
         start = find_start(out, world, **sources)
         if estimated:
-            return _print_estimate(shards, start, estimated, chosen)
+            _print_estimate(shards, start, estimated, chosen)
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
             click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
-            return None
+            return
         outcome = train_run(
             shards,
             start,
@@ -233,11 +233,12 @@ def _print_estimate(
     start: "Start",
     gpus: tuple[str, list[int], float | None],
     chosen: dict[str, Any],
-) -> None:
-    """Print what the run needs on each of them."""
+) -> NoReturn:
+    """Print what the run needs on each of them, and exit."""
     from clozeline.train.pretraining.estimate import estimate_lines
 
     click.echo("\n".join(estimate_lines(shards, start, *gpus, **chosen)))
+    click.get_current_context().exit()
 
 
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:
