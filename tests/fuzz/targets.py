@@ -285,6 +285,7 @@ def as_json(values: object) -> bytes:
     return json.dumps(values).encode()
 
 
+@cache  # the runs of a target overwrite the file
 def file_of(format: str) -> bytes:
     shards = data_set(format)
     return bytes((shards.folder / shards.entries[0].name).read_bytes())
