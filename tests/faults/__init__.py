@@ -9,4 +9,5 @@ store_proxy.py a proxy in front of an S3 server that counts requests and makes s
 stores.py      `make stores`: shards from and to an S3 server that fails
 soak.py        `make soak`: memory, files and threads of a long job
 hosts.py       `make hosts`: two machines of which one dies, is cut off, or has a full disk
+engines.py     `make engines`: the graph on clusters of Flink and Spark on this machine
 """

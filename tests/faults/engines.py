@@ -1,0 +1,334 @@
+"""`make engines`: the graph on real clusters of Flink and Spark, and what it costs there.
+
+    python -m tests.faults.engines --cache work/engines [--only flink]
+
+The clusters are processes of this machine: a job manager and two task managers, or a master and
+two workers, with a slot each. Everything runs in namespaces of its own, since Beam's servers listen
+on every interface; nothing else is reached, and nothing is left. Every job must give the shards and
+the manifest of a local one.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from clozeline.pipeline.common.errors import InputError
+from tests.support.network_hosts import INSIDE, unshare_command
+from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
+
+POM: Final = ROOT / "deploy" / "job-servers.xml"
+SECONDS: Final = 600.0  #: until a command must have ended
+BETWEEN_SAMPLES: Final = 0.5
+SOURCES: Final = ("sample:articles?size=10MB", "--block-bytes=1000000", "--num-shards=6")
+OPENED: Final = (
+    *("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "text", "time", "util"),
+    *("util.concurrent", "util.concurrent.atomic", "util.concurrent.locks"),
+)
+#: Flink and Spark need these on Java 17; their own start scripts pass them, too.
+JAVA: Final = (
+    "java",
+    "-Xmx512m",
+    "--add-exports=java.base/sun.net.util=ALL-UNNAMED",
+    *(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in OPENED),
+    *(f"--add-opens=java.base/sun.{name}=ALL-UNNAMED" for name in ("nio.ch", "nio.cs")),
+)
+#: Without start scripts a task manager takes its memory from here alone.
+FLINK: Final = """\
+jobmanager.rpc.address: 127.0.0.1
+jobmanager.bind-host: 127.0.0.1
+jobmanager.memory.process.size: 1g
+rest.address: 127.0.0.1
+taskmanager.host: 127.0.0.1
+taskmanager.bind-host: 127.0.0.1
+taskmanager.numberOfTaskSlots: 1
+taskmanager.cpu.cores: 1.0
+taskmanager.memory.task.heap.size: 384m
+taskmanager.memory.task.off-heap.size: 0b
+taskmanager.memory.framework.heap.size: 128m
+taskmanager.memory.framework.off-heap.size: 128m
+taskmanager.memory.managed.size: 128m
+taskmanager.memory.network.min: 64m
+taskmanager.memory.network.max: 64m
+taskmanager.memory.jvm-metaspace.size: 256m
+taskmanager.memory.jvm-overhead.min: 192m
+taskmanager.memory.jvm-overhead.max: 192m
+heartbeat.interval: 2000
+heartbeat.timeout: 10000
+restart-strategy.type: fixed-delay
+restart-strategy.fixed-delay.attempts: 5
+restart-strategy.fixed-delay.delay: 2 s
+"""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One kind of cluster."""
+
+    name: str
+    package: str  #: on PyPI; brings the jars
+    processes: tuple[tuple[str, ...], ...]  #: class and arguments of each; the first one leads
+    address: tuple[str, int]
+    arguments: tuple[str, ...]  #: for Beam; {jar} is the job server's
+
+
+ENGINES: Final = (
+    Engine(
+        "flink",
+        "apache-flink-libraries==1.19.3",
+        (
+            (
+                "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint",
+                "--configDir=.",
+            ),
+            *[("org.apache.flink.runtime.taskexecutor.TaskManagerRunner", "--configDir=.")] * 2,
+        ),
+        ("127.0.0.1", 8081),
+        (
+            "--runner=FlinkRunner",
+            "--flink_master=127.0.0.1:8081",
+            "--flink_version=1.19",
+            "--flink_job_server_jar={jar}",
+            "--parallelism=2",
+        ),
+    ),
+    Engine(
+        "spark",
+        "pyspark==3.5.4",
+        (
+            ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"),
+            *[
+                (
+                    "org.apache.spark.deploy.worker.Worker",
+                    "--cores",
+                    "1",
+                    "--memory",
+                    "1g",
+                    "spark://127.0.0.1:7077",
+                )
+            ]
+            * 2,
+        ),
+        ("127.0.0.1", 7077),
+        (
+            "--runner=SparkRunner",
+            "--spark_master_url=spark://127.0.0.1:7077",
+            "--spark_job_server_jar={jar}",
+        ),
+    ),
+)
+
+
+def fetch(engine: Engine, cache: Path, maven: str) -> None:
+    """Build the job server's jar and unpack the engine's jars, unless the cache has them."""
+    for tool, package in {"java": "openjdk-17-jre-headless", maven.split()[0]: "maven"}.items():
+        if shutil.which(tool) is None:
+            raise InputError(f"there is no `{tool}`; install the package {package}.")
+    if not (cache / f"{engine.name}-job-server.jar").exists():
+        build = [*maven.split(), "-q", "-B", f"--file={POM}", f"-P{engine.name}", f"-Dout={cache}"]
+        subprocess.run([*build, "package"], check=True)
+    jars = cache / engine.name / "jars"
+    if jars.exists():
+        return
+    archives = cache / "archives"
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", f"--dest={archives}"]
+    subprocess.run([*pip, engine.package], check=True)
+    name, _, version = engine.package.partition("==")
+    partial = jars.with_name("partial")
+    partial.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archives / f"{name}-{version}.tar.gz") as archive:
+        for member in archive:
+            if Path(member.name).match("deps/[lj]*/*.jar"):  # lib, jars
+                member.name = Path(member.name).name
+                archive.extract(member, partial, filter="data")
+    partial.rename(jars)
+
+
+@contextmanager
+def cluster(engine: Engine, cache: Path, folder: Path) -> Iterator[None]:
+    """A cluster that is ready; its processes are gone after the block."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(FLINK)
+    jars = cache / engine.name / "jars"
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # of the job server, too
+    env = os.environ | {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": "2.12"}
+    with ExitStack() as running:
+        for number, process in enumerate(engine.processes):
+            if number == 1:
+                wait_until(lambda: answers(engine.address), f"{engine.name} has started")
+            log = running.enter_context((folder / f"{number}.log").open("ab"))
+            command = [*JAVA, "-cp", f"{jars}/*", *process]
+            started = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
+            running.callback(stop, started.pid)
+        yield
+
+
+def answers(address: tuple[str, int]) -> bool:
+    """Whether the leader listens."""
+    with suppress(OSError), socket.create_connection(address, 1):
+        return True
+    return False
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Wait, at most SECONDS."""
+    until = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < until, f"not in time: {what}"
+        time.sleep(0.05)
+
+
+def stop(pid: int) -> None:
+    """Kill a process and all that it has started."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for one in [*process.children(recursive=True), process]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait(SECONDS)
+
+
+@dataclass
+class Usage:
+    """CPU seconds and the largest sum of memory of everything that this process has started."""
+
+    cpu: dict[int, float] = field(default_factory=dict)  #: by process id
+    peak: float = 0.0  #: bytes
+
+    def sample(self) -> None:
+        """What runs now."""
+        memory = 0
+        for one in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):
+                times = one.cpu_times()
+                self.cpu[one.pid] = times.user + times.system
+                memory += one.memory_full_info().pss
+        self.peak = max(self.peak, memory)
+
+
+@contextmanager
+def measured() -> Iterator[Usage]:
+    """What the block uses, without what was used before it."""
+    before, usage, ended = Usage(), Usage(), threading.Event()
+    before.sample()
+
+    def watch() -> None:
+        while not ended.wait(BETWEEN_SAMPLES):
+            usage.sample()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield usage
+    finally:
+        ended.set()
+        thread.join()
+        for pid, seconds in before.cpu.items():
+            usage.cpu[pid] = usage.cpu.get(pid, seconds) - seconds
+
+
+class Trials:
+    """The source's job, on a cluster or not, and the right bytes."""
+
+    def __init__(self, cache: Path, folder: Path) -> None:
+        self.cache, self.folder = cache, folder
+        tokenizer = folder / "tokenizer"
+        clozeline_ok(
+            "tokenizer", "sample:articles?size=2MB", "--vocab-size=4096", "--out", tokenizer
+        )
+        self.line = [*COMMAND, "shards", *SOURCES, "--tokenizer", str(tokenizer)]
+        self.worker = folder / "clozeline-worker"  # as pip would write it
+        code = "from clozeline.pipeline.job.beam_workers import boot; boot()"
+        self.worker.write_text(
+            f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -c '{code}' \"$@\"\n"
+        )
+        self.worker.chmod(0o755)
+
+    def start(self, out: Path, *arguments: str) -> subprocess.Popen[str]:
+        """A job."""
+        line = [*self.line, "--out", str(out), "--token-cache", f"{out}.cache", *arguments]
+        return subprocess.Popen(
+            line, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    def on(self, engine: Engine) -> list[str]:
+        """The arguments for Beam."""
+        jar = self.cache / f"{engine.name}-job-server.jar"
+        return [
+            "--",
+            *(argument.format(jar=jar) for argument in engine.arguments),
+            "--sdk_worker_parallelism=1",
+            "--environment_type=PROCESS",
+            f'--environment_config={{"command": "{self.worker}"}}',
+        ]
+
+    def row(self, name: str, *arguments: str) -> bool:
+        """Run a job and print what it used; return whether its bytes are right."""
+        out = self.folder / name.replace(" ", "-")
+        started = time.monotonic()
+        with measured() as usage, self.start(out, *arguments) as job:
+            _, said = job.communicate(timeout=SECONDS)
+        seconds = time.monotonic() - started
+        same = digests(out) == digests(self.folder / "local")
+        print(
+            f"{name:16}{seconds:8.1f}{sum(usage.cpu.values()):8.1f}{usage.peak / 1e9:12.2f}  "
+            f"{'same' if same else 'OTHER'}",
+            flush=True,
+        )
+        if job.returncode:
+            print(said, file=sys.stderr)
+        return same and job.returncode == 0
+
+
+def digests(out: Path) -> dict[str, str]:
+    """The sha256 of the manifest and of each shard, by name."""
+    files = [*out.glob("*.arrow"), *out.glob("manifest.json")]
+    return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def main() -> None:
+    """Fetch, then go into the namespaces, then run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cache", type=Path, default=Path("work/engines"))
+    parser.add_argument("--maven", default="mvn", help='such as "mvn -s mirror.xml"')
+    parser.add_argument("--only", choices=[engine.name for engine in ENGINES])
+    options = parser.parse_args()
+    cache = options.cache.absolute()
+    engines = [engine for engine in ENGINES if options.only in (None, engine.name)]
+    try:
+        if INSIDE not in os.environ:
+            command = unshare_command()
+            for engine in engines:
+                fetch(engine, cache, options.maven)
+            again = [sys.executable, "-m", "tests.faults.engines", *sys.argv[1:]]
+            os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
+    except InputError as error:
+        sys.exit(f"Error: {error}")
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    folder = cache / "trials"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    trials = Trials(cache, folder)
+    print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)
+    right = [trials.row("local", "--workers=2")]
+    for engine in engines:
+        with cluster(engine, cache, folder / f"{engine.name}-cluster"):
+            right.append(trials.row(engine.name, *trials.on(engine)))
+    sys.exit(not all(right))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""The graph on clusters of Flink and Spark; `make engines` does both, and prints a table."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clozeline.pipeline.common.errors import InputError
+from tests.faults.engines import ENGINES, fetch
+from tests.support.network_hosts import unshare_command
+from tests.support.small_jobs import ROOT
+
+
+def test_without_java_or_maven_it_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="there is no `java`; install the package openjdk-17"):
+        fetch(ENGINES[0], tmp_path, "mvn")
+    (tmp_path / "java").touch(mode=0o755)
+    with pytest.raises(InputError, match="there is no `mvn`; install the package maven"):
+        fetch(ENGINES[0], tmp_path, "mvn")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [engine.name for engine in ENGINES])
+def test_a_cluster_writes_the_bytes_of_a_local_job(engine):
+    cache = Path(os.environ.get("CLOZELINE_ENGINES", ROOT / "work" / "engines"))
+    if not (cache / engine / "jars").exists():
+        pytest.skip(f"no jars of {engine} in {cache}: `make engines` fetches them")
+    try:
+        unshare_command()
+    except InputError as error:
+        pytest.skip(str(error))
+    command = [sys.executable, "-m", "tests.faults.engines", "--cache", str(cache)]
+    done = subprocess.run(
+        [*command, "--only", engine], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [(row[0], row[-1]) for row in rows] == [("local", "same"), (engine, "same")]
