@@ -65,7 +65,7 @@ def write_classifier(out):
 
 
 def run_shards(folders, out, overwrite):
-    shards(out.parent, options=replace(OPTIONS, overwrite=overwrite), out_dir=out)
+    shards(out.parent, options=replace(OPTIONS, overwrite=overwrite), out=out)
 
 
 def run_pretrain(folders, out, overwrite):

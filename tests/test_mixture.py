@@ -181,7 +181,7 @@ def make_again(folder: Path):
 
 def test_two_tasks_write_the_same_bytes(mixed: Path, tmp_path: Path):
     tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
-    folders = {"tokenizer_dir": tokenizer, "out_dir": tmp_path / "out"}
+    folders = {"tokenizer": tokenizer, "out": tmp_path / "out"}
     given, tries = sources(tmp_path / "sources"), 0
     while not (tmp_path / "out" / MANIFEST).exists():
         options = JobOptions(block_bytes=50_000, task=f"{tries % 2}/2", wait="0s")

@@ -133,10 +133,10 @@ def test_a_store_that_fails_for_a_while_ends_no_lease(monkeypatch, capsys):
 def test_a_data_set_in_a_store_has_one_writer(folder, tmp_path):
     """A job that was killed is followed by the next one; one that goes on keeps others out."""
     write_lease(folder / "data")
-    shards(tmp_path, out_dir=folder / "data")
+    shards(tmp_path, out=folder / "data")
     there = folder.fs.find(folder.path)
     assert not any(name.endswith(LEASE) for name in there)
     with locked_folder(folder / "new"):
         with pytest.raises(InputError, match="new is in use by process"):
-            shards(tmp_path, out_dir=folder / "new")
+            shards(tmp_path, out=folder / "new")
         assert folder.fs.find(f"{folder.path}/new") == [f"{folder.path}/new/{LEASE}"]

@@ -123,7 +123,7 @@ def test_tasks_in_a_store(work, whole):
     from upath import UPath
 
     out = UPath("memory://tasks")
-    until_finished(work, ["2/3", "0/3", "1/3"], out_dir=out)
+    until_finished(work, ["2/3", "0/3", "1/3"], out=out)
     names = [path.name for path in (whole / "out").glob("*-of-*.arrow")]
     assert names
     for name in (*names, MANIFEST):
