@@ -52,10 +52,11 @@ if TYPE_CHECKING:
     group="Run",
 )
 def inspect(folder: AnyPath, number: int, seed: int, **of_run: Any) -> None:
-    """Show random examples of a data set, or those that a run read at some steps.
+    """Show random examples in readable form.
 
-    For a run: --shards and --steps or --document. A step has the same examples on any number of
-    processes. Documents are named by the first 16 digits of their hashes.
+    For a run, give --shards and --steps or --document: the examples that it read. A step has the
+    same ones on any number of processes. Documents are named by the first 16 digits of their
+    hashes.
     """
     import shutil
 
