@@ -41,7 +41,7 @@ from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import scratch_context
 from clozeline.pipeline.job.near_files import read_rows
 from clozeline.pipeline.job.near_steps import EDGE, edges_path
-from clozeline.pipeline.job.phases import near_phases
+from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.punkt import PunktData
@@ -111,7 +111,7 @@ def measure(corpus: Path, similarity: float) -> Iterator[tuple[str, object]]:
         for counts in read_counts([context.cache_path(block) for block in blocks]):
             seconds.update(counts.seconds)
         near = {"signatures and words": seconds.pop("near-duplicates")}
-        for phase in near_phases(context):
+        for phase in chosen_phases(context):
             started = time.process_time()
             for item in phase.items:
                 phase.work(steps, item)

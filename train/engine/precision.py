@@ -1,7 +1,7 @@
 """The number format of a forward pass, and the seed of its dropout."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
 import torch
@@ -9,25 +9,29 @@ import torch
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
 
 
-@contextmanager
-def autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """Matrix products in bfloat16, or everything in float32.
+def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16, or everything in float32."""
+    if precision != "bf16":
+        return nullcontext()
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return _autocast_elsewhere()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
 
-    What `torch.autocast` does, which turns itself off for CUDA where there is no device: an
-    estimate is of a GPU that is elsewhere.
-    """
-    kind = device.type
-    before = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    torch.set_autocast_enabled(kind, precision == "bf16")
-    torch.set_autocast_dtype(kind, torch.bfloat16)
+
+@contextmanager
+def _autocast_elsewhere() -> Iterator[None]:
+    """CUDA's, for tensors that only claim to be there: torch's turns itself off without a GPU."""
+    before = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
     torch.autocast_increment_nesting()
     try:
         yield
     finally:
         if torch.autocast_decrement_nesting() == 0:
             torch.clear_autocast_cache()
-        torch.set_autocast_enabled(kind, before[0])
-        torch.set_autocast_dtype(kind, before[1])
+        torch.set_autocast_enabled("cuda", before[0])
+        torch.set_autocast_dtype("cuda", before[1])
 
 
 def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "bf16"]:
