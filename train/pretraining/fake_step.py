@@ -13,8 +13,10 @@ The kernels are eager ones: compiled, a step needs less memory, since it writes 
 import warnings
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -118,6 +120,13 @@ def step_cost(
     )
 
 
+def _in_precision(
+    precision: str, device: torch.device, forward: Callable[..., Tensor], *inputs: Any
+) -> Tensor:
+    with autocast(precision, device):
+        return forward(*inputs)
+
+
 def _prepared(
     config: BertConfig, training: PretrainConfig, device: torch.device
 ) -> BertForPretraining:
@@ -127,7 +136,8 @@ def _prepared(
         model.encoder.checkpoint_activations()
         for layer in model.encoder.layers:  # the second time, torch leaves autocast out
             assert isinstance(layer, Layer)
-            layer._forward = autocast(training.precision, device)(layer._forward)  # type: ignore[method-assign]
+            forward = partial(_in_precision, training.precision, device, layer._forward)
+            layer._forward = forward  # type: ignore[method-assign]
     if training.bf16_residual:
         model.encoder.residual_dtype = torch.bfloat16
     return model
