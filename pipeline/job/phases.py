@@ -144,8 +144,15 @@ def _merge(steps: Steps, names: Sequence[str]) -> None:
 
 
 def run_here(phases: Sequence[Phase], context: JobContext) -> None:
-    """Do the work in this process, without Beam, whose import takes as long as a small job."""
+    """Do the work in this process, without Beam, whose import takes as long as a small job.
+
+    Errors name their phase, as Beam's do.
+    """
     steps = Steps(context)
     for phase in phases:
-        for item in phase.items:
-            phase.work(steps, item)
+        try:
+            for item in phase.items:
+                phase.work(steps, item)
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise RuntimeError(f"{reason} [while running '{phase.label}']") from error
