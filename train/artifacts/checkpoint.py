@@ -122,6 +122,20 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next(reversed(list_checkpoints(run)), None)
 
 
+def load_newest_weights(run: Path) -> tuple[Path, dict[str, Tensor]] | None:
+    """The newest checkpoint and its weights, if there is one; raises InputError for damage.
+
+    A run that is training may replace the checkpoint while it is read; then the newer is read.
+    """
+    while (folder := latest_checkpoint(run)) is not None:
+        try:
+            return folder, load_weights(folder)
+        except InputError:
+            if folder == latest_checkpoint(run):
+                raise
+    return None
+
+
 def remove_old_checkpoints(run: Path, *, keep: int) -> None:
     """Keep the newest `keep` and the best on held-out examples; remove half-written ones."""
     found = list_checkpoints(run)

@@ -22,8 +22,7 @@ from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
     CHECKPOINTS,
     check_finite,
-    latest_checkpoint,
-    load_weights,
+    load_newest_weights,
 )
 from clozeline.train.config import PretrainConfig
 from clozeline.train.store.local_folder import local_folder
@@ -172,18 +171,18 @@ def load_run(run: GivenPath) -> tuple[RunConfig, Tokenizer, dict[str, Tensor]]:
     """
     with local_folder(run) as run:
         config = read_run(run)
-        folder = latest_checkpoint(run)
-        if folder is None:
-            raise InputError(
-                f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
-            )
         tokenizer = load_tokenizer(run / TOKENIZER)
         if tokenizer.digest != config.tokenizer_digest:
             raise InputError(
                 f"{run / TOKENIZER} is not the tokenizer that the model was trained with (digest "
                 f"{tokenizer.digest[:12]}, expected {config.tokenizer_digest[:12]}); restore that."
             )
-        weights = load_weights(folder)
+        found = load_newest_weights(run)
+        if found is None:
+            raise InputError(
+                f"{run} has no checkpoint yet; continue it with `clozeline pretrain ... --resume`."
+            )
+        folder, weights = found
         check_finite(folder, weights)
         return config, tokenizer, weights
 
