@@ -93,7 +93,7 @@ def launched(programs):
 @pytest.fixture
 def launch():
     """Its main; handlers of signals are as before after it."""
-    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    kinds = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1)
     before = {kind: signal.getsignal(kind) for kind in kinds}
     yield runpy.run_path(str(LAUNCH))["main"]
     for kind, handler in before.items():
@@ -108,6 +108,8 @@ def launch():
         ("exit 2", 2),
         ("kill -9 $$$$", 137),  # torchrun makes one $ of two
         ("kill -TERM $PPID; exec sleep 60", STOPPED),  # to torchrun, which stops the process
+        ("trap 'exit 3' USR1; kill -USR1 $PPID; while true; do read -t 0.1 x; done", 3),
+        ("kill -USR1 $PPID; exit 4", 4),  # it would have ended without a handler
     ],
 )
 def test_the_launcher_has_the_exit_code_of_its_processes(launch, command, code, capfd):

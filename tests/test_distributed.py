@@ -89,6 +89,8 @@ def runs(folder, tmp_path_factory):
     jobs.append({"out": runs / "skips", "shards": runs / "shards-{rank}", "changes": skipping})
     endless = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
     jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
+    saves = {"max_steps": 2 * MAX_STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
+    jobs.append({"out": runs / "saved", "signal": ["SIGUSR1", 5], "changes": saves})
     for rank in (0, 1):
         (runs / f"disk-{rank}").mkdir()
     on_one_disk = {"folder": runs / "disk-{rank}", "out": "run", "copy_of": runs / "fsdp"}
@@ -246,6 +248,13 @@ def test_a_stop_request_to_one_of_two_processes_stops_both(runs):
     assert 5 <= state.step <= 5 + 2 * MAX_STEPS_BETWEEN_SYNCS
     assert state.loader["next_position"] == 8 * state.step
     assert not (runs / "stopped" / "summary.json").exists()
+
+
+def test_a_save_request_to_one_of_two_processes_saves_once_and_both_continue(runs):
+    first, last = map(read_state, list_checkpoints(runs / "saved"))
+    assert 5 <= first.step < last.step == 2 * MAX_STEPS_BETWEEN_SYNCS + 10
+    assert first.loader["next_position"] == 8 * first.step
+    assert (runs / "saved" / "summary.json").exists()
 
 
 @pytest.mark.slow

@@ -137,15 +137,16 @@ def test_where_no_checkpoint_is_intact_no_new_run_is_started(run, small_folder):
 
 
 @contextmanager
-def stop_requested_in(forward, *, training):
-    """SIGTERM to this process in the middle of the N-th forward pass of the whole model."""
+def stop_requested_in(forward, *, training, kind=signal.SIGTERM):
+    """A signal to this process in the middle of the N-th forward pass of the whole model."""
     passes = 0
 
     def count(module, *_):
         nonlocal passes
-        passes += type(module).__name__ == "BertForPretraining" and module.training == training
-        if passes == forward:
-            os.kill(os.getpid(), signal.SIGTERM)
+        is_counted = type(module).__name__ == "BertForPretraining" and module.training == training
+        passes += is_counted
+        if is_counted and passes == forward:
+            os.kill(os.getpid(), kind)
 
     hook = torch.nn.modules.module.register_module_forward_hook(count)
     try:
@@ -163,6 +164,16 @@ def test_a_stop_request_during_a_step_finishes_that_step_and_saves(run, whole, s
     assert not (run / "summary.json").exists()
     assert [line["step"] for line in numbers(run)] == [1, 2, 3, 4, 5, 6]  # and no evaluation
     finish(small_folder, go_back(run, 4))
+    assert_same_run(run, whole)
+
+
+def test_a_save_request_saves_after_that_step_and_changes_nothing(run, whole, small_folder):
+    go_back(run, 4)
+    with stop_requested_in(2, training=True, kind=signal.SIGUSR1):
+        assert finish(small_folder, run).is_complete
+    assert [read_state(folder).step for folder in list_checkpoints(run)] == [4, 6, 8, 12]
+    assert_same_run(run, whole)
+    finish(small_folder, go_back(run, 6))
     assert_same_run(run, whole)
 
 

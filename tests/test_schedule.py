@@ -2,6 +2,7 @@
 
 import os
 import signal
+from signal import SIGUSR1
 
 import pytest
 import torch
@@ -129,7 +130,11 @@ def test_a_signal_is_a_request_inside_the_context_and_handlers_are_restored(kind
     before = [signal.getsignal(each) for each in SIGNALS]
     with StopAndBudget(ALONE) as control:
         os.kill(os.getpid(), kind)
-        assert not control.is_stopped  # until the step in progress is finished
+        assert (control.is_stopped, control.saves_now) == (False, False)  # the step goes on
         control.after_step()
-        assert control.is_stopped
+        assert (control.is_stopped, control.saves_now) == (kind != SIGUSR1, kind == SIGUSR1)
+        control.sync()  # an evaluation after that step
+        assert control.saves_now == (kind == SIGUSR1)
+        control.after_step()
+        assert not control.saves_now  # one checkpoint for a request
     assert [signal.getsignal(each) for each in SIGNALS] == before

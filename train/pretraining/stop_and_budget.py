@@ -1,4 +1,4 @@
-"""What all processes agree on between two steps: whether to stop, and how much time has passed."""
+"""What all processes agree on between two steps: to stop, to save, and how much time has passed."""
 
 import signal
 import threading
@@ -9,33 +9,36 @@ import torch
 
 from clozeline.train.engine.distributed import World
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SYNC_SECONDS = 0.5
 MAX_STEPS_BETWEEN_SYNCS = 100
 
 
 class StopAndBudget:
-    """Stop requests to any process, and the seconds of the run by rank 0's clock; a context.
+    """Requests to any process, and the seconds of the run by rank 0's clock; a context.
 
-    Inside the context SIGTERM and SIGINT are stop requests: the step in progress is finished first.
-    Processes agree twice a second instead of at every step, because agreeing costs a collective and
-    a wait for the GPU; `elapsed` and `is_stopped` change only then. Rank 0 decides how many steps
-    there are until the next time, so that all processes agree at the same step.
+    Inside the context SIGTERM and SIGINT are requests to stop, and SIGUSR1 to save: the step in
+    progress is finished first. Processes agree twice a second instead of at every step, because
+    agreeing costs a collective and a wait for the GPU; `elapsed`, `is_stopped` and `saves_now`
+    change only then. Rank 0 decides how many steps there are until the next time, so that all
+    processes agree at the same step.
     """
 
     def __init__(self, world: World, *, elapsed: float = 0.0) -> None:
         self.elapsed = elapsed
         self.is_stopped = False
+        self.saves_now = False  # after this step
         self._world = world
         self._start = time.monotonic() - elapsed
         self._steps, self._next_sync = 0, 1
-        self._requested = threading.Event()
+        self._stop, self._save = threading.Event(), threading.Event()  # requests to this process
         self._handlers: dict[signal.Signals, Any] = {}  # as they were before
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # no other one receives signals
             for kind in SIGNALS:
-                self._handlers[kind] = signal.signal(kind, lambda *_: self._requested.set())
+                request = self._save if kind is signal.SIGUSR1 else self._stop
+                self._handlers[kind] = signal.signal(kind, lambda *_, r=request: r.set())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,20 +47,23 @@ class StopAndBudget:
 
     def after_step(self, *, stop: bool = False) -> None:
         """Call after every step; `stop`: this process has a reason of its own to stop."""
-        self._steps += 1
+        self._steps, self.saves_now = self._steps + 1, False
         if self._steps >= self._next_sync:
             self.sync(stop=stop)
 
     def sync(self, *, stop: bool = False) -> None:
         """Agree with all other processes, which call this too."""
-        now, stop = time.monotonic() - self._start, stop or self._requested.is_set()
+        now, stop = time.monotonic() - self._start, stop or self._stop.is_set()
+        if save := self._save.is_set():
+            self._save.clear()
         if self._world.size == 1:
-            self.elapsed, self.is_stopped = now, self.is_stopped or stop
-            return
-        steps = SYNC_SECONDS * self._steps / max(now - self.elapsed, 1e-9)
-        steps = min(max(int(steps), 1), MAX_STEPS_BETWEEN_SYNCS)
-        from_main = [now, steps] if self._world.is_main else [0, 0]
-        sums = torch.tensor([*from_main, stop], dtype=torch.float64, device=self._world.device)
-        self.elapsed, steps, stops = self._world.sum(sums).tolist()
-        self.is_stopped = self.is_stopped or stops > 0
-        self._steps, self._next_sync = 0, int(steps)
+            self.elapsed = now
+        else:
+            steps = SYNC_SECONDS * self._steps / max(now - self.elapsed, 1e-9)
+            steps = min(max(int(steps), 1), MAX_STEPS_BETWEEN_SYNCS)
+            from_main = [now, steps] if self._world.is_main else [0, 0]
+            sums = torch.tensor([*from_main, stop, save], dtype=torch.float64)
+            self.elapsed, steps, stop, save = self._world.sum(sums.to(self._world.device)).tolist()
+            self._steps, self._next_sync = 0, int(steps)
+        self.is_stopped = self.is_stopped or stop > 0
+        self.saves_now = self.saves_now or save > 0

@@ -134,7 +134,7 @@ class Trainer:
                 control.after_step(stop=self.writer.has_failed)
                 if self._evaluates() and not control.is_stopped:  # a stop request does not wait
                     self._evaluate()
-                if self._saves() or control.is_stopped:
+                if self._saves() or control.is_stopped or control.saves_now:
                     self._save()
 
             if self._is_over() and self.heldout is None and not control.is_stopped:
