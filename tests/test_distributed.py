@@ -35,6 +35,7 @@ from clozeline.train.engine.distributed import (
     join_world,
     parallelize,
 )
+from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
@@ -91,6 +92,11 @@ def runs(folder, tmp_path_factory):
     jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
     saves = {"max_steps": 2 * MAX_STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
     jobs.append({"out": runs / "saved", "signal": ["SIGUSR1", 5], "changes": saves})
+    once = {"max_steps": 12, "log_every": 11, "eval_every": 0}
+    jobs += [
+        {"out": runs / f"slow-{kind}", "slow": 100, "changes": {**once, "parallel": kind}}
+        for kind in ("ddp", "fsdp")
+    ]
     for rank in (0, 1):
         (runs / f"disk-{rank}").mkdir()
     on_one_disk = {"folder": runs / "disk-{rank}", "out": "run", "copy_of": runs / "fsdp"}
@@ -248,6 +254,14 @@ def test_a_stop_request_to_one_of_two_processes_stops_both(runs):
     assert 5 <= state.step <= 5 + 2 * MAX_STEPS_BETWEEN_SYNCS
     assert state.loader["next_position"] == 8 * state.step
     assert not (runs / "stopped" / "summary.json").exists()
+
+
+def test_the_slower_of_two_processes_is_named(runs):
+    """A sharded model's processes wait for each other in every layer, so none is."""
+    ddp, fsdp = (read_metrics(runs / f"slow-{kind}")[1] for kind in ("ddp", "fsdp"))
+    assert ddp["slowest_rank"] == 1
+    assert ddp["straggler_wait"] > 0.5 > fsdp["straggler_wait"]
+    assert "slowest_rank" not in read_metrics(runs / "one")[0]
 
 
 def test_a_save_request_to_one_of_two_processes_saves_once_and_both_continue(runs):

@@ -66,6 +66,15 @@ FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told,
     "nsp_at_chance": (noisy(0.5, "nsp_accuracy"), 300, "which is guessing"),
     "nsp_too_easy": (after(300, nsp_accuracy=1.0), 490, "100.0% over 1,280 pairs"),
     "slow_loader": (after(500, data_wait=0.23), 520, "23% of the time the model waits"),
+    "straggler": (
+        lambda s: {
+            "slowest_rank": 3 if s >= 500 else s // EVERY % 4,
+            "straggler_wait": 0.2,
+            "straggler_seconds": 0.125,
+        },
+        540,
+        "process 3 is the slowest: the others wait 0.12 seconds a step for it, 20%",
+    ),
     "slowed_down": (after(500, tokens_per_second=4000.0), 520, "4,000 tokens/s, and 8,961 were"),
 }
 

@@ -5,7 +5,8 @@
 A job is a dictionary: `shards` (each process puts its rank for "{rank}"), `out`, `changes` for
 `small_training.train`, `model` with changes of the model; with `copy_of` and `step` it resumes from
 that step of another run; `folder`, also with "{rank}", is where relative paths begin; `signal` is
-sent to rank 1 before its first restart. If rank r refuses, its message is in `OUT.refused.r`.
+sent to rank 1 before its first restart; `slow` gives rank 1 so many products of matrices a pass. If
+rank r refuses, its message is in `OUT.refused.r`.
 """
 
 import json
@@ -53,6 +54,8 @@ def do(job: dict[str, Any]) -> None:
         go_back(shutil.copytree(job["copy_of"], out), job["step"])
     is_first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     handle = send(*job["signal"]) if "signal" in job and is_first_life else None
+    if "slow" in job and rank == 1:
+        handle = slow_down(job["slow"])
     try:
         resume = "copy_of" in job
         shards = Path(job["shards"].format(rank=rank))
@@ -80,6 +83,18 @@ def send(kind: str, forward: int) -> Any:
             os.kill(os.getpid(), getattr(signal, kind))
 
     return torch.nn.modules.module.register_module_forward_hook(count)
+
+
+def slow_down(products: int) -> Any:
+    """Work besides each forward pass of the whole model."""
+    matrix = torch.ones(256, 256)
+
+    def work(module: torch.nn.Module, *_: Any) -> None:
+        if type(module).__name__ == "BertForPretraining":
+            for _ in range(products):
+                matrix @ matrix
+
+    return torch.nn.modules.module.register_module_forward_hook(work)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ FALLEN = 0.99  # of the loss at the start
 SPIKE, SPIKE_DEVIATIONS = 1.2, 8.0  # of the loss, and both
 NORM_SPIKE = 10.0
 WAITING = 0.1
+STRAGGLER = 0.15  # of the time that all others wait for one process
 SLOW = 0.5
 OVERFIT = 1.02
 
@@ -260,6 +261,20 @@ def slow_loader(history: MetricsHistory) -> str | None:
     )
 
 
+def straggler(history: MetricsHistory) -> str | None:
+    """The same process of several is the slowest, and the others wait for it."""
+    ranks, shares = (history.last(name, FEW) for name in ("slowest_rank", "straggler_wait"))
+    is_one = len(history.lines) > FEW <= len(ranks) and len(set(ranks)) == 1
+    if not is_one or min(shares) <= STRAGGLER:
+        return None
+    seconds = median(history.last("straggler_seconds", FEW))
+    return (
+        f"process {ranks[0]:.0f} is the slowest: the others wait {seconds:.2g} seconds a step for "
+        f"it, {median(shares):.0%} of the time. Look for another job, heat or a slow disk on its "
+        "machine."
+    )
+
+
 def slowed_down(history: MetricsHistory) -> str | None:
     """Fewer tokens a second than this run is used to."""
     newest = history.last("tokens_per_second", FEW)
@@ -304,6 +319,6 @@ Check = Callable[[MetricsHistory], str | None]
 CHECKS: tuple[Check, ...] = (
     *(not_a_number, learning_rate_zero, gradient_zero, gradient_spike),
     *(loss_spike, diverging, not_falling, parked_at_unigram),
-    *(nsp_at_chance, nsp_too_easy, slow_loader, slowed_down),
+    *(nsp_at_chance, nsp_too_easy, slow_loader, straggler, slowed_down),
 )
 HELDOUT_CHECKS: tuple[Check, ...] = (overfitting,)

@@ -34,6 +34,7 @@ from clozeline.train.evaluation.evaluate import Evaluation, evaluate
 from clozeline.train.evaluation.guesses import guess, held_out_rows
 from clozeline.train.monitoring.health import Health
 from clozeline.train.monitoring.learning import ROWS, LearningLog
+from clozeline.train.monitoring.local_time import LocalTime
 from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
 from clozeline.train.monitoring.step_profile import StepProfile
@@ -99,6 +100,7 @@ class Trainer:
             world,
             peak_flops=peak_flops(world.device, training.precision),
             carried=start.state.running_metrics,
+            local_time=self._local_time() if world.size > 1 else None,
         )
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
@@ -186,6 +188,10 @@ class Trainer:
             clip=training.clip,
             count_hits=count_hits,
         )
+
+    def _local_time(self) -> LocalTime:
+        words = self.model.encoder.embeddings.word_embeddings.weight
+        return LocalTime(self.parallel_model, words, self.world.device)
 
     def _flops(self, loaded: LoadedBatch[Any]) -> float:
         """FLOPs of a step in this process."""

@@ -57,6 +57,12 @@ CHARTS: Final = (
         is_percent=True,
     ),
     MetricChart(
+        name="straggler_wait",
+        label="waiting for the slowest process",
+        note="Fraction of the time; several processes.",
+        is_percent=True,
+    ),
+    MetricChart(
         name="mfu",
         label="MFU",
         note="Fraction of the device's peak FLOPs that the model used.",
