@@ -6,6 +6,7 @@ process for its own part.
 """
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -36,6 +37,7 @@ from clozeline.train.engine.distributed import (
     parallelize,
 )
 from clozeline.train.monitoring.metrics import read_metrics
+from clozeline.train.pretraining.run_summary import hosts_line
 from clozeline.train.pretraining.stop_and_budget import MAX_STEPS_BETWEEN_SYNCS
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import go_back, numbers, train
@@ -304,6 +306,23 @@ def test_alone_there_is_nobody_to_wait_for():
     world.wait()
 
 
+@pytest.mark.parametrize(
+    ("hosts", "line"),
+    [
+        ("a", "1 over gloo: a (cpu, rank 0)"),
+        ("aabb", "2 over gloo: a (cpu, ranks 0 to 1), b (cpu, ranks 2 to 3)"),
+        ("abcdefghij", r"10 over gloo: a .*, h \(cpu, rank 7\), and 2 more"),
+    ],
+)
+def test_the_summary_names_hosts_and_devices(hosts, line):
+    store = torch.distributed.HashStore()
+    for rank, host in enumerate(hosts):
+        store.set(f"host/{rank}", host)
+        store.set(f"device/{rank}", "cpu")
+    found = hosts_line(World(0, len(hosts), torch.device("cpu"), store))
+    assert found == line or re.fullmatch(line, found)
+
+
 def test_processes_that_do_not_meet_end_in_one_line(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -322,6 +341,7 @@ def test_without_torchrun_the_world_is_one_process(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     with join_world() as world:
         assert (world.rank, world.size) == (0, 1)
+        assert hosts_line(world) == ""
     assert is_main_process()
     assert not is_restart()
 

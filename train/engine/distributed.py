@@ -68,6 +68,14 @@ class World:
         dist.all_reduce(values, op=dist.ReduceOp.MIN)
         return int(values.item())
 
+    def places(self) -> list[tuple[str, str]]:
+        """Host and device of each rank; none where others created the group, or for one process."""
+        if self.store is None:
+            return []
+        keys = [f"{kind}/{rank}" for rank in range(self.size) for kind in ("host", "device")]
+        found = [value.decode() for value in self.store.multi_get(keys)]
+        return list(zip(found[::2], found[1::2], strict=True))
+
     def wait(self) -> None:
         """Block until all processes have called this."""
         if self.size > 1:
@@ -148,8 +156,9 @@ def _meet(device: torch.device, patience: timedelta) -> World:
         store, rank, size = next(rendezvous("env://", timeout=max(patience, MEETING)))
         store.set_timeout(patience)
         store.set(f"host/{rank}", platform.node())
+        store.set(f"device/{rank}", device_name(device))
         dist.init_process_group(
-            "nccl" if is_cuda else "gloo",
+            backend_of(device),
             store=store,
             rank=rank,
             world_size=size,
@@ -166,6 +175,16 @@ def _meet(device: torch.device, patience: timedelta) -> World:
             "each other; then start all processes again."
         ) from error
     return World(rank, size, device, store)
+
+
+def backend_of(device: torch.device) -> str:
+    """What carries tensors from process to process."""
+    return "nccl" if device.type == "cuda" else "gloo"
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def is_main_process() -> bool:

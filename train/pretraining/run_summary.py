@@ -1,12 +1,15 @@
 """The summary printed before the first step: model, device, data, duration and output files.
 
 model      4 layers of 256: 11,171,074 parameters
-device     cpu, fp32, 1 process of 2 threads
+device     cpu, fp32, 2 processes of 2 threads
+hosts      2 over gloo: host-a (cpu, rank 0), host-b (cpu, rank 1); several processes only
 data       work/shards: 12,345 examples of up to 128 tokens, 66 held out
 training   steps 1 to 1,000 of 32 examples: 2.6 epochs; adamw, peak learning rate 0.001, linear
 end        after step 1,000; the time is printed when the speed is known
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
+
+from itertools import groupby
 
 import torch
 
@@ -14,9 +17,11 @@ from clozeline.model.config import BertConfig
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
-from clozeline.train.engine.distributed import World
+from clozeline.train.engine.distributed import World, backend_of, device_name
 from clozeline.train.monitoring.metrics import METRICS, at_time
 from clozeline.train.pretraining.trainer import Trainer
+
+SHOWN_HOSTS = 8
 
 
 def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
@@ -25,6 +30,7 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
     lines = {
         "model": _model(config.model),
         "device": _device(config, trainer.world),
+        "hosts": hosts_line(trainer.world),
         "data": f"{trainer.shards}: {examples:,} examples of up to {config.data.max_seq_length} "
         f"tokens, {held_out:,} held out",
         "training": _training(config, examples, trainer.step),
@@ -32,7 +38,7 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
         "files": f"{trainer.out / METRICS}; curves: tensorboard --logdir "
         f"{trainer.out / TENSORBOARD}",
     }
-    return [f"{name:<10} {line}" for name, line in lines.items()]
+    return [f"{name:<10} {line}" for name, line in lines.items() if line]
 
 
 def _model(model: BertConfig) -> str:
@@ -42,12 +48,26 @@ def _model(model: BertConfig) -> str:
 
 def _device(config: RunConfig, world: World) -> str:
     device = world.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     processes = f"{world.size} process{'es' * (world.size > 1)}"
     if device.type == "cpu":
         threads = torch.get_num_threads()
         processes += f" of {threads} thread{'s' * (threads > 1)}"
-    return f"{name}, {config.training.precision}, {processes}"
+    return f"{device_name(device)}, {config.training.precision}, {processes}"
+
+
+def hosts_line(world: World) -> str:
+    """The hosts with their devices and ranks; "" for one process."""
+    places = world.places()
+    if not places:
+        return ""
+    found = []
+    for (host, name), group in groupby(enumerate(places), key=lambda each: each[1]):
+        ranks = [rank for rank, _ in group]
+        which = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
+        found.append(f"{host} ({name}, {which})")
+    number = len({host for host, _ in places})
+    rest = [f"and {len(found) - SHOWN_HOSTS} more"] if len(found) > SHOWN_HOSTS else []
+    return f"{number} over {backend_of(world.device)}: " + ", ".join([*found[:SHOWN_HOSTS], *rest])
 
 
 def _training(config: RunConfig, examples: int, step: int) -> str:
