@@ -49,7 +49,9 @@ OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_siz
 FORMS = {"max_steps": 16, "length_bins": 3, "unpadded": True, "micro_batch_size": 2}
 #: A sharded model converts its weights itself; an untied decoder is a shard of its own.
 BF16, UNTIED = {"max_steps": 16, "precision": "bf16"}, {"tie_word_embeddings": False}
-EXACT = ("step", "data_digest", "learning_rate", "heldout/examples")
+#: Few deviations, so that some steps are skipped.
+SPIKES = {"max_steps": 40, "skip_spikes": 0.2, "eval_every": 0, "learning_rate": 0.01}
+EXACT = ("step", "data_digest", "learning_rate", "heldout/examples", "skipped_steps")
 #: A run that begins as the first of these and goes on as the second, after step 40.
 CHANGES = list(permutations(("one", "ddp", "fsdp"), 2))
 
@@ -94,6 +96,7 @@ def runs(folder, tmp_path_factory):
     jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
     saves = {"max_steps": 2 * MAX_STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
     jobs.append({"out": runs / "saved", "signal": ["SIGUSR1", 5], "changes": saves})
+    jobs.append({"out": runs / "spikes", "changes": SPIKES})
     once = {"max_steps": 12, "log_every": 11, "eval_every": 0}
     jobs += [
         {"out": runs / f"slow-{kind}", "slow": 100, "changes": {**once, "parallel": kind}}
@@ -256,6 +259,12 @@ def test_a_stop_request_to_one_of_two_processes_stops_both(runs):
     assert 5 <= state.step <= 5 + 2 * MAX_STEPS_BETWEEN_SYNCS
     assert state.loader["next_position"] == 8 * state.step
     assert not (runs / "stopped" / "summary.json").exists()
+
+
+def test_two_processes_skip_the_steps_that_one_does(runs, folder, tmp_path):
+    train(folder, tmp_path, model=MODEL, **SPIKES)
+    assert_same_training(numbers(runs / "spikes"), numbers(tmp_path))
+    assert numbers(tmp_path)[39]["skipped_steps"] > 0
 
 
 def test_the_slower_of_two_processes_is_named(runs):

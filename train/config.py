@@ -87,6 +87,12 @@ class PretrainConfig:
     clip: float = chosen_option(
         RECIPE, "Maximum gradient norm; 0 disables clipping.", group="Training"
     )
+    skip_spikes: float = option(
+        0.0,
+        "Skip the update of a step whose gradient norm is this many deviations above its running "
+        "mean, such as 6; 0 skips none.",
+        group="Training",
+    )
     precision: Precision = chosen_option(
         RECIPE,
         "`bf16` runs matrix products in bfloat16 (autocast); `auto` does where that is native.",
@@ -175,7 +181,7 @@ class PretrainConfig:
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):
             if not isinstance(getattr(self, name), str | None):
                 check_at_least(name, getattr(self, name), low)
-        for name in ("eval_examples", "save_every", "clip", "weight_decay"):
+        for name in ("eval_examples", "save_every", "clip", "skip_spikes", "weight_decay"):
             check_at_least(name, getattr(self, name), 0)
         check_between("seed", self.seed, 0, (1 << 63) - 1)
         check_positive("learning_rate", self.learning_rate)

@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.model.attention import Packing
+from clozeline.model.config import BertConfig
 from clozeline.model.heads import Targets
 from clozeline.train.data.batch import Batch, LoadedBatch, split
 from clozeline.train.data.unpadded import UnpaddedBatch, split_unpadded, with_dummy_row
 from clozeline.train.engine.distributed import World, full_tensor
+from clozeline.train.engine.flops import step_flops
 from clozeline.train.engine.precision import autocast
+from clozeline.train.engine.spikes import SpikeGuard
 
 
 def train_step(
@@ -32,12 +35,14 @@ def train_step(
     precision: str,
     clip: float,
     count_hits: bool = True,
+    guard: SpikeGuard | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Update the model on the global batch of which `loaded` is this process's part.
 
     Returns this process's sums of the masked-LM and next-sentence losses and its numbers of correct
     predictions, float32 [4], and the global gradient norm before clipping. The numbers of correct
     predictions stay 0 without `count_hits`: for a small model, counting takes a tenth of the step.
+    A `guard` may leave the update out.
     """
     count_hits |= world.device.type == "cuda"  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
@@ -56,7 +61,8 @@ def train_step(
                 (loss * world.size).backward()  # averaging over processes now gives the sum
             sums += torch.cat([losses.detach(), hits])
     norm = clip_gradients(model, clip)
-    optimizer.step()
+    if guard is None or not guard.skips(norm, world):
+        optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return sums, norm
 
@@ -94,6 +100,17 @@ def forward_losses(
     targets = Targets(part.masked_lm_labels, part.masked_lm_weights, part.next_sentence_labels)
     losses, hits = model(*inputs, targets, count_hits)
     return losses, hits
+
+
+def flops_of_step(config: BertConfig, loaded: LoadedBatch[Any]) -> float:
+    """FLOPs of a step on this process's part of a batch."""
+    batch, rows, keys = loaded.batch, len(loaded.batch), None
+    if isinstance(batch, UnpaddedBatch):
+        tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows
+        keys = batch.keys_per_token
+    else:
+        tokens, predictions = batch.input_ids.shape[1], batch.masked_lm_positions.shape[1]
+    return step_flops(config, batch_size=rows, seq_len=tokens, predictions=predictions, keys=keys)
 
 
 def _global_counts(loaded: LoadedBatch[Any], world: World) -> Tensor:

@@ -25,11 +25,12 @@ from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, is_sharded, parallelize
-from clozeline.train.engine.flops import peak_flops, step_flops
+from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.malloc import disable_malloc_trim, return_large_blocks
 from clozeline.train.engine.optim import build_optimizer, set_learning_rate
 from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.engine.schedule import batch_size_at, is_over, learning_rate_at
+from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate
 from clozeline.train.evaluation.guesses import guess, held_out_rows
 from clozeline.train.monitoring.health import Health
@@ -43,7 +44,7 @@ from clozeline.train.pretraining.initial_weights import load_initial
 from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
 from clozeline.train.pretraining.open_loader import RunData
 from clozeline.train.pretraining.start import ResumePoint
-from clozeline.train.pretraining.step import train_step
+from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
 from clozeline.train.store.remote_folder import publish
 
@@ -102,6 +103,8 @@ class Trainer:
             carried=start.state.running_metrics,
             local_time=self._local_time() if world.size > 1 else None,
         )
+        state = start.state.spike_guard
+        self.guard = SpikeGuard(training.skip_spikes, state) if training.skip_spikes else None
         self.writer = CheckpointWriter(out, keep=training.keep)
         self.control = StopAndBudget(world, elapsed=start.state.elapsed)
         self.log = _metrics_log(out, training, self.step, world, track)
@@ -124,7 +127,9 @@ class Trainer:
                 is_logged = self.step == 1 or self._is_due(training.log_every)
                 sums, norm = self._step(loaded, count_hits=is_logged)
                 slots = loaded.batch.input_ids.numel()
-                self.running.add(loaded, sums[:2], flops=self._flops(loaded), slots=slots)
+                self.running.add(
+                    loaded, sums[:2], flops=flops_of_step(self.model.config, loaded), slots=slots
+                )
 
                 if is_logged:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
@@ -187,27 +192,12 @@ class Trainer:
             precision=self.autocast,
             clip=training.clip,
             count_hits=count_hits,
+            guard=self.guard,
         )
 
     def _local_time(self) -> LocalTime:
         words = self.model.encoder.embeddings.word_embeddings.weight
         return LocalTime(self.parallel_model, words, self.world.device)
-
-    def _flops(self, loaded: LoadedBatch[Any]) -> float:
-        """FLOPs of a step in this process."""
-        batch, rows, keys = loaded.batch, len(loaded.batch), None
-        if self.training.unpadded:
-            tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows
-            keys = batch.keys_per_token
-        else:
-            tokens, predictions = batch.input_ids.shape[1], batch.masked_lm_positions.shape[1]
-        return step_flops(
-            self.model.config,
-            batch_size=rows,
-            seq_len=tokens,
-            predictions=predictions,
-            keys=keys,
-        )
 
     def _log(self, line: dict[str, Any], norm: Tensor) -> None:
         """Write a line of metrics. Raises DivergedError where a loss or the norm is not finite."""
@@ -215,6 +205,8 @@ class Trainer:
             "learning_rate": self.optimizer.param_groups[0]["lr"],
             "gradient_norm": norm.item(),
         }
+        if self.guard:
+            line["skipped_steps"] = self.guard.skipped
         if self.step == 1:
             line["unigram_loss"] = self.manifest.unigram_loss  # read by the health checks
         for name in ("mlm_loss", "nsp_loss", "gradient_norm"):
@@ -292,6 +284,7 @@ class Trainer:
             heldout_loss=self.heldout.loss if self.heldout else None,
             elapsed=self.control.elapsed if self.training.budget else 0.0,
             running_metrics=self.running.state(),
+            spike_guard=self.guard.state() if self.guard else [],
         )
         snapshot = take_snapshot(self.model, self.optimizer, is_kept=self.world.is_main)
         if self.world.is_main:
