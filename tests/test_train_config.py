@@ -59,6 +59,7 @@ def test_a_config_without_a_number_is_refused():
         ({"for_": "30"}, "for is '30'; give a time such as 90s, 30m, 1h30m or 2d."),
         ({"skip_spikes": -1.0}, "skip_spikes is -1.0; it must be 0 or more."),
         ({"skip_spikes": float("nan")}, "skip_spikes is nan; it must be 0 or more"),
+        ({"deterministic": True, "for_": "5m"}, "deterministic excludes a time budget"),
         ({"for_": "m"}, "for is 'm'; give a time"),
         ({"for_": "5m x"}, "for is '5m x'; give a time"),
         ({"for_": "0s"}, "for is '0s'; it must be more than 0."),

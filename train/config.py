@@ -109,6 +109,12 @@ class PretrainConfig:
         "Compile the model with torch.compile; by default only on CUDA.",
         group="Speed and memory",
     )
+    deterministic: bool = option(
+        False,
+        "Use only kernels that give the same bits in each run, which may be slower, on the same "
+        "devices, versions, number of processes and threads; not with --for.",
+        group="Speed and memory",
+    )
     activation_checkpointing: bool = option(
         False,
         "Compute each layer a second time in the backward pass instead of keeping its activations "
@@ -202,6 +208,11 @@ class PretrainConfig:
             )
         if self.bf16_residual and self.precision == "fp32":
             raise ValueError("bf16_residual is for precision bf16; leave it out with fp32.")
+        if self.deterministic and self.for_ is not None:
+            raise ValueError(
+                "deterministic excludes a time budget, by which the learning rate follows elapsed "
+                "time; use max_steps."
+            )
         if self.batch_ramp and self.length_bins:
             raise ValueError(
                 "batch_ramp changes the batch size, which length_bins does not allow: it orders "

@@ -24,6 +24,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, read_manife
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.run import RunConfig, remove_run, write_run
 from clozeline.train.config import PretrainConfig
+from clozeline.train.engine.deterministic import deterministic_kernels
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.engine.precision import resolve_precision
@@ -150,11 +151,12 @@ def train_run(
     data = open_loader(shards, config.training, world, state=point.state.loader)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
-    config = _with_micro_batch(config, world)
-    check_memory(config, world)
-    config = replace(config, started_from=point.started_from, options=options or {})
-    world.broadcast_from_main(lambda: _write_folder(start, config, shards))
-    with _out_of_memory_in_one_line(config, world):
+    with deterministic_kernels(training.deterministic), ExitStack() as stack:
+        config = _with_micro_batch(config, world)
+        check_memory(config, world)
+        config = replace(config, started_from=point.started_from, options=options or {})
+        world.broadcast_from_main(lambda: _write_folder(start, config, shards))
+        stack.enter_context(_out_of_memory_in_one_line(config, world))
         trainer = Trainer(
             shards, start.out, config, world, data=data, start=point, profile=profile, track=track
         )

@@ -52,7 +52,8 @@ def _device(config: RunConfig, world: World) -> str:
     if device.type == "cpu":
         threads = torch.get_num_threads()
         processes += f" of {threads} thread{'s' * (threads > 1)}"
-    return f"{device_name(device)}, {config.training.precision}, {processes}"
+    kernels = ", deterministic kernels" * config.training.deterministic
+    return f"{device_name(device)}, {config.training.precision}, {processes}{kernels}"
 
 
 def hosts_line(world: World) -> str:
