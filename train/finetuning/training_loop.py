@@ -69,7 +69,7 @@ def train_classifier(
                 group["lr"] = plan.learning_rate * factor * group["scale"]
             with autocast(precision, device):
                 logits = model(*(tensor.to(device) for tensor in rows.inputs(batch)))
-            torch.autograd.backward(loss_of(logits.float(), targets[batch].to(device)))
+            loss_of(logits.float(), targets[batch].to(device)).backward()
             nn.utils.clip_grad_norm_(model.parameters(), config.clip or float("inf"))
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)

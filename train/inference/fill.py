@@ -115,7 +115,8 @@ def masked_probabilities(model: BertForPretraining, ids: list[int], mask_id: int
     """Probability of each token at each of the P masks, float32 [P, V], on the CPU."""
     device = model.nsp_head.weight.device
     input_ids = torch.tensor([ids], device=device)
-    positions = (input_ids[0] == mask_id).nonzero().T  # [1, P]
+    places = [place for place, found in enumerate(ids) if found == mask_id]
+    positions = torch.tensor([places], device=device)  # [1, P]
     model.eval()
     logits: Tensor = model(input_ids, torch.zeros_like(input_ids), None, positions)[0]
     return logits[0, :, : model.config.vocab_size].float().softmax(-1).cpu()

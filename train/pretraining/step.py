@@ -52,9 +52,8 @@ def train_step(
         for part in parts:
             with _gradients_shared(model, now=part is parts[-1]):
                 with autocast(precision, world.device):
-                    is_full = _is_full(loaded)
                     losses, hits = forward_losses(
-                        model, part, is_full=is_full, count_hits=count_hits
+                        model, part, is_full=is_full(loaded), count_hits=count_hits
                     )
                 mlm, nsp = losses.unbind()
                 loss = mlm / predictions + nsp / pairs
@@ -124,7 +123,7 @@ def _global_counts(loaded: LoadedBatch[Any], world: World) -> Tensor:
     return world.sum(counts.to(world.device, non_blocking=True)).clamp_(min=1)
 
 
-def _is_full(loaded: LoadedBatch[Any]) -> bool:
+def is_full(loaded: LoadedBatch[Any]) -> bool:
     """Whether nothing is padded; counted beforehand, since asking the GPU would mean waiting."""
     slots: int = loaded.batch.input_ids.numel()
     return loaded.num_tokens == slots
