@@ -9,11 +9,12 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from clozeline.pipeline.common.errors import CorruptDataError, UnfinishedError
-from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.config import DataConfig, PairScheme
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.measures import Text
 from clozeline.pipeline.dataset.buckets import Buckets, hash_documents
@@ -261,6 +262,15 @@ def test_without_deduplication_every_copy_stays(tmp_path: Path):
     assert exact.dropped["duplicate_document"] == 10
     assert "near_duplicate" not in exact.dropped
     assert manifest.num_examples("train") > exact.num_examples("train")
+
+
+@pytest.mark.parametrize("pairs", get_args(PairScheme))
+def test_copies_that_stay_are_sound(tmp_path: Path, pairs: PairScheme):
+    """Rows of equal texts have one hash, and each text ends in a row of its own."""
+    config = replace(CONFIG, deduplicate="none", pairs=pairs)
+    source = str(tmp_path / "work" / "corpus.jsonl")
+    build(make(tmp_path / "work", config, [*articles(40), *articles(20), *articles(9)]))
+    assert list(verify(tmp_path / "work" / "out", [source])) == []
 
 
 def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Path):

@@ -1,6 +1,7 @@
 """Peak memory of `clozeline shards` for several sizes of text.
 
-    python tests/benchmarks/memory_use.py [SIZE ...]      (default: 250MB 1GB 4GB)
+    python tests/benchmarks/memory_use.py [SIZE ...] [-- SHARDS OPTIONS]      (250MB 1GB 4GB)
+    python tests/benchmarks/memory_use.py -- --deduplicate near
 
 Articles of `sample:`, two workers, shards of equal size. Memory is the sum of the proportional set
 sizes of all processes of the job, sampled several times a second. Where CLOZELINE_DATA is set the
@@ -8,6 +9,7 @@ vocabulary is BERT's and 250 MB of Wikipedia are measured too; else it is learne
 """
 
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -28,7 +30,10 @@ WORKERS = 2
 
 def main() -> None:
     """One line per size, with the ratio to the first."""
-    sources = [f"sample:articles?size={size}" for size in sys.argv[1:] or ("250MB", "1GB", "4GB")]
+    given = sys.argv[1:]
+    cut = given.index("--") if "--" in given else len(given)
+    sizes, extra = given[:cut] or ("250MB", "1GB", "4GB"), given[cut + 1 :]
+    sources = [f"sample:articles?size={size}" for size in sizes]
     if DATA:
         sources.append(f"{DATA}/wikipedia/train-*.parquet")
     with tempfile.TemporaryDirectory() as scratch:
@@ -36,19 +41,27 @@ def main() -> None:
         options = ["sample:articles?size=20MB&seed=1", "--out", tokenizer]
         vocab = ["--vocab", f"{DATA}/vocab/bert-base-uncased-vocab.txt"] if DATA else []
         clozeline_ok("tokenizer", *options, *(vocab or ["--vocab-size", "8192"]))
-        print(f"{'text':44}{'MB':>7}{'seconds':>9}{'MB/s':>7}{'peak GB':>9}{'ratio':>7}")
+        print(f"{'text':44}{'MB':>7}{'seconds':>9}{'CPU s':>8}{'MB/s':>7}{'peak GB':>9}{'ratio':>7}")
         first = 0
         for number, source in enumerate(sources):
             megabytes = sum(block.text_bytes for block in list_blocks([source])) / 1e6
             out = Path(scratch, str(number))
-            seconds, peak = run_job(source, "--tokenizer", tokenizer, "--out", out)
+            cpu = cpu_seconds()
+            seconds, peak = run_job(source, "--tokenizer", tokenizer, "--out", out, *extra)
+            cpu = cpu_seconds() - cpu
             first = first or peak
             speed = megabytes / seconds
             print(
-                f"{source[-44:]:44}{megabytes:7.0f}{seconds:9.1f}{speed:7.1f}{peak / 1e9:9.2f}"
-                f"{peak / first:7.2f}",
+                f"{source[-44:]:44}{megabytes:7.0f}{seconds:9.1f}{cpu:8.0f}{speed:7.1f}"
+                f"{peak / 1e9:9.2f}{peak / first:7.2f}",
                 flush=True,
             )
+
+
+def cpu_seconds() -> float:
+    """Of all jobs so far, which waited for their workers."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def run_job(*arguments: object) -> tuple[float, int]:
