@@ -1,5 +1,6 @@
 """Near-duplicates in columns: words, shingles, signatures, pairs, edges, components."""
 
+import tracemalloc
 import unicodedata
 from itertools import chain
 
@@ -51,6 +52,17 @@ def test_words_are_compared_without_capitals_forms_and_punctuation(text, expecte
     assert plain_words(text) == expected.split()
     assert hash_words([text]).values.tolist() == hash_words([expected]).values.tolist()
     assert len(hash_words([text]).values) == len(expected.split())
+
+
+def test_memory_does_not_grow_with_the_number_of_texts():
+    """Each call hashes slabs of other sizes."""
+    hash_words(["word " * 60_000])
+    tracemalloc.start()
+    for size in range(10):
+        hash_words(["word " * (60_000 + size)])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 10e6
 
 
 @given(TEXTS | TRICKY)

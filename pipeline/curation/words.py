@@ -14,7 +14,7 @@ in n-grams that could only matter where the other words are equal, too.
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -75,7 +75,7 @@ def _hash_slab(texts: Sequence[str]) -> Ragged:
     ends[:-1] &= ~inside[1:] | whole[1:] | whole[:-1]
     begin, end = np.flatnonzero(begins), np.flatnonzero(ends)
     # A polynomial in the characters, for all words at once: a difference of running sums.
-    powers, inverses = _powers(max(len(codes), SLAB_CHARACTERS))
+    powers, inverses = _powers(max(len(codes), SLAB_CHARACTERS).bit_length())
     terms = _tables()[1][codes]
     terms *= powers[: len(codes)]
     sums = np.cumsum(terms)
@@ -156,11 +156,11 @@ def _decomposed(character: str) -> list[str]:
     return parts if len(parts) > 1 and not parts[0].startswith("<") else []
 
 
-@cache
-def _powers(size: int) -> tuple[UInt64Array, UInt64Array]:
-    """BASE**i and BASE**-i modulo 2**64 for i < size."""
+@lru_cache(2)  # of slabs as they are, and of the last that one long text made longer
+def _powers(bits: int) -> tuple[UInt64Array, UInt64Array]:
+    """BASE**i and BASE**-i modulo 2**64 for i < 2**bits."""
     with np.errstate(over="ignore"):
-        parts = [np.full(size, base, np.uint64) for base in (BASE, INVERSE)]
+        parts = [np.full(1 << bits, base, np.uint64) for base in (BASE, INVERSE)]
         for part in parts:
             part[0] = 1
             np.cumprod(part, out=part)
