@@ -57,7 +57,8 @@ def check_packing(examples: Examples, findings: Findings, config: DataConfig, co
         is_cut = pieces.values != rest[document]
     else:
         is_cut = (np.bincount(document[is_short], minlength=len(uses)) > copies)[document]
-    findings.note(rows_with(is_short & is_cut, pieces), "rows with pieces cut short inside their document")
+    cut = rows_with(is_short & is_cut, pieces)
+    findings.note(cut, "rows with pieces cut short inside their document")
     # Best fit opens a row only for what fits into no other.
     half_empty = np.flatnonzero(2 * examples.input_ids.lengths <= config.max_seq_length)
     if len(half_empty) > copies:

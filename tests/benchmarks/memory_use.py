@@ -41,7 +41,8 @@ def main() -> None:
         options = ["sample:articles?size=20MB&seed=1", "--out", tokenizer]
         vocab = ["--vocab", f"{DATA}/vocab/bert-base-uncased-vocab.txt"] if DATA else []
         clozeline_ok("tokenizer", *options, *(vocab or ["--vocab-size", "8192"]))
-        print(f"{'text':44}{'MB':>7}{'seconds':>9}{'CPU s':>8}{'MB/s':>7}{'peak GB':>9}{'ratio':>7}")
+        heads = f"{'MB':>7}{'seconds':>9}{'CPU s':>8}{'MB/s':>7}{'peak GB':>9}{'ratio':>7}"
+        print(f"{'text':44}{heads}")
         first = 0
         for number, source in enumerate(sources):
             megabytes = sum(block.text_bytes for block in list_blocks([source])) / 1e6
