@@ -236,9 +236,8 @@ check: lint types docs test  ## run lint, types, docs and test, as CI does
 
 # GPU_PYTHON=python3 uses an environment that is already there.
 ON_GPU = $(or $(GPU_PYTHON),$(BIN)/python)
-gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests that need it, then print its speed as a table
-	$(ON_GPU) -m pytest -q -rs -p no:cacheprovider -m gpu $$(grep -l 'mark\.gpu' tests/test_*.py)
-	PYTHONPATH=. $(ON_GPU) tests/benchmarks/training_speed.py --device cuda --rounds 2
+gpu: $(if $(GPU_PYTHON),,$(READY))  ## on a machine with a GPU: run the tests that need it, then measure its speed: a table in $(WORK)/gpu.md; DRY=--dry-run tries it without one
+	$(ON_GPU) tests/support/gpu_report.py $(WORK)/gpu.md $(DRY)
 
 bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done

@@ -1,10 +1,14 @@
 """Benchmarks are not run by the tests, but they import names that exist."""
 
 import ast
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from tests.support.gpu_report import rows_of
 
 BENCHMARKS = sorted((Path(__file__).parent / "benchmarks").glob("*.py"))
 
@@ -25,3 +29,30 @@ def test_a_benchmark_imports_what_exists(path):
     names = ours(path)
     assert names, "a benchmark that measures nothing of ours"
     assert [f"{m}.{name}" for m, name in names if not hasattr(import_module(m), name)] == []
+
+
+def test_a_row_has_a_tests_outcome_and_the_first_line_of_its_reason(tmp_path):
+    (tmp_path / "results.xml").write_text(
+        """<testsuites><testsuite>
+        <testcase name="good" time="1.25"/>
+        <testcase name="bad[a]" time="0"><failure message="a | b&#10;and more"/></testcase>
+        <testcase name="left" time="0"><skipped message="needs two"/></testcase>
+        </testsuite></testsuites>"""
+    )
+    assert list(rows_of(tmp_path / "results.xml")) == [
+        "| good | passed | 1.2 |  |",
+        "| bad[a] | failed | 0.0 | a / b |",
+        "| left | skipped | 0.0 | needs two |",
+    ]
+
+
+@pytest.mark.slow
+def test_a_dry_run_of_the_gpu_tests_ends_in_one_file(tmp_path):
+    """What is left for a GPU is to run them; mistakes in them are found without one."""
+    report = ["tests/support/gpu_report.py", str(tmp_path / "gpu.md"), "--dry-run"]
+    root = Path(__file__).parent.parent
+    subprocess.run([sys.executable, *report], cwd=root, check=True, stdout=subprocess.DEVNULL)
+    text = (tmp_path / "gpu.md").read_text()
+    assert text.count("| passed |") > 30
+    assert "| failed |" not in text
+    assert "H100: " in text

@@ -1,7 +1,7 @@
 """Tokens per second of a whole training step, compared with `transformers` on the same batch.
 
     python tests/benchmarks/training_speed.py [--rounds N]
-    python tests/benchmarks/training_speed.py --device cuda [--rounds N]
+    python tests/benchmarks/training_speed.py --device cuda [--rounds N] [--dry-run]
 
 A step is forward, backward, clipping and the optimizer. On CPU `transformers` means its
 `BertForPreTraining` with its defaults: float32, logits at all positions, torch's AdamW. Each side
@@ -11,8 +11,10 @@ one thing that makes our step fast; the last row gives `transformers` those that
 On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
 the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
 pre-norm and no untied head: `nano` is compared with a BERT of the same sizes, on fewer examples,
-because it has logits at all positions. Ids are drawn from the whole vocabulary. A row that fails,
-for lack of memory or of `transformers`, is printed with the reason, and the next one follows.
+because it has logits at all positions. Ids are drawn from the whole vocabulary. Beside each row is
+what `clozeline pretrain --estimate` predicts for this GPU. A row that fails, for lack of memory or
+of `transformers`, is printed with the reason, and the next one follows. A dry run has a tiny model
+on the CPU in their place, uncompiled.
 """
 
 import argparse
@@ -32,16 +34,19 @@ import torch
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
-from clozeline.train.engine.distributed import World
+from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.flops import mfu, peak_flops, step_flops
+from clozeline.train.engine.gpus import GPUS, gpu_named
 from clozeline.train.engine.malloc import disable_malloc_trim
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.monitoring.running_metrics import StepTimer
+from clozeline.train.pretraining.estimate import Estimate
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_data import write_data_set
 from tests.support.training_configs import training_config
@@ -50,6 +55,7 @@ VOCABULARY = 30_522  # of the presets
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 CPU_CASES = {"bert-mini": (128, 32), "bert-base": (128, 8)}  # tokens, examples
 CUDA_CASES = {"bert-base": (128, 512), "bert-large": (512, 64), "nano": (64, 4096)}
+DRY_CASES = {"bert-tiny": (32, 8)}
 THEIR_LOGITS = 2**31  # at most; 17 GB in bfloat16 and float32 with their gradients
 Step = Callable[[], Any]
 
@@ -198,21 +204,35 @@ def on_cpu(rounds: int) -> None:
             )
 
 
-def on_cuda(rounds: int) -> None:
-    device = torch.device("cuda")
-    print(f"{torch.cuda.get_device_name(device)}: real tokens per second, bf16, torch.compile\n")
-    print(
-        "| model | examples x tokens | clozeline | MFU | waiting | memory | transformers | ratio |"
-    )
-    print("|---|---|---:|---:|---:|---:|---:|---:|")
-    for name, (tokens, examples) in CUDA_CASES.items():
+def on_cuda(rounds: int, *, is_dry: bool) -> None:
+    device = torch.device("cpu" if is_dry else "cuda")
+    print(f"{device_name(device)}: real tokens per second, bf16, torch.compile\n")
+    columns = ("clozeline", "MFU", "waiting", "memory", "transformers", "ratio", "predicted")
+    print(f"| model | examples x tokens | {' | '.join(columns)} |")
+    print("|---|---|" + "---:|" * len(columns))
+    for name, (tokens, examples) in (DRY_CASES if is_dry else CUDA_CASES).items():
         with tempfile.TemporaryDirectory() as scratch:
-            folder = data_set(Path(scratch), tokens, max(100_000, 8 * examples))
+            folder = data_set(Path(scratch), tokens, 8 * examples if is_dry else 100_000)
             loader = Loader(folder, batch_size=examples, seed=0, device=device)
-            row = cuda_row(name, loader, rounds)
+            row = f"{cuda_row(name, loader, rounds)} | {predicted(name, folder, examples, device)}"
             print(f"| `{name}` | {examples} x {tokens} | {row} |", flush=True)
         gc.collect()
         torch.cuda.empty_cache()
+
+
+def predicted(name: str, folder: Path, examples: int, device: torch.device) -> str:
+    """Tokens (and padding) per second at best and as guessed, and memory, by `--estimate`."""
+    known = [gpu for gpu in GPUS if gpu.name in device_name(device)] or [gpu_named("h100")]
+    found = Estimate(
+        gpu=known[0],
+        gpus=1,
+        model=preset(name),
+        training=training_config(batch_size=examples, micro_batch_size=examples, precision="bf16"),
+        manifest=read_manifest(folder),
+    )
+    speeds = (found.slots / seconds for seconds in (found.at_best, found.guessed))
+    best, guessed = (f"{speed:,.0f}" for speed in speeds)
+    return f"{known[0].name}: {best} at best, {guessed} guessed, {found.cost.peak / 1e9:.1f} GB"
 
 
 def cuda_row(name: str, loader: Loader, rounds: int) -> str:
@@ -242,7 +262,8 @@ def our_speed(
     device = fixed.batch.input_ids.device
     config = preset(name)
     model = BertForPretraining(config).train().to(device)
-    model.compile()
+    if device.type == "cuda":
+        model.compile()
     optimizer = build_optimizer(model, training_config())
     watch, seconds = StepTimer(), []
 
@@ -265,7 +286,7 @@ def our_speed(
     mine, peak = statistics.median(seconds[1:]), peak_flops(device, "bf16")
     share = mfu(flops, seconds=mine, peak=peak)
     shown = "not known" if share is None else f"{share:.1%}"
-    memory = torch.cuda.max_memory_allocated(device) / 1e9
+    memory = torch.cuda.max_memory_allocated(device) / 1e9 if device.type == "cuda" else 0.0
     speed = read / spent
     return speed, f"{speed:,.0f} | {shown} | {waited / spent:.2%} | {memory:.1f} GB"
 
@@ -284,11 +305,12 @@ def their_speed(name: str, fixed: LoadedBatch, rounds: int) -> tuple[float, str]
 
 def timed(step: Step, steps: int = 10) -> float:
     """Seconds per step over several steps, with the GPU's work."""
-    torch.cuda.synchronize()
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else int
+    synchronize()
     start = time.perf_counter()
     for _ in range(steps):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - start) / steps
 
 
@@ -296,9 +318,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
     torch.manual_seed(0)
-    on_cuda(arguments.rounds) if arguments.device == "cuda" else on_cpu(arguments.rounds)
+    if arguments.device == "cuda":
+        on_cuda(arguments.rounds, is_dry=arguments.dry_run)
+    else:
+        on_cpu(arguments.rounds)
     print(f"torch {torch.__version__}")
 
 
