@@ -3,12 +3,14 @@
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
-from tests.support.small_data import write_data_set
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import assert_same_run, command_line, go_back, numbers, weights
 from tests.test_export import output_of, refused
 
@@ -52,6 +54,19 @@ def cooled(run, shards):
     said = output_of(*cool_line(shards, out, run, 12, "--max-steps", 16))
     assert said.endswith(f"step 16 of 16: {out}\n")
     assert digests(run) == before
+    return out
+
+
+@pytest.fixture(scope="module")
+def other(shards):
+    return write_data_set(shards.parent / "other", train=(61, 50), validation=(16,))
+
+
+@pytest.fixture(scope="module")
+def mixed(run, other):
+    """Steps 13 to 16 after step 12 of the run, on other data."""
+    out = other.parent / "mixed"
+    output_of(*cool_line(other, out, run, 12, "--max-steps", 16))
     return out
 
 
@@ -102,6 +117,32 @@ def test_it_records_where_it_is_from(cooled, run):
     assert recorded["cool_down_from"] == f"{run}@12"
 
 
+def test_other_shards_are_read_from_their_beginning(run, other, mixed, tmp_path):
+    """As a new run on them reads them: the same examples, by their digest, in the same steps."""
+    output_of(*command_line(other, tmp_path / "new", max_steps=4))
+    new = [line["data_digest"] for line in numbers(tmp_path / "new") if "mlm_loss" in line]
+    lines = [line for line in numbers(mixed) if "mlm_loss" in line]
+    assert [line["data_digest"] for line in lines] == new
+    rates = [PEAK * x for x in (0.875, 0.625, 0.375, 0.125)]
+    assert [line["learning_rate"] for line in lines] == pytest.approx(rates)
+    config = read_run(mixed)
+    assert config.dataset_digest != read_run(run).dataset_digest
+    assert config.started_from == weights_digest(list_checkpoints(run)[2])
+
+
+@pytest.mark.parametrize("options", [["--resume"], ["--resume", "--micro-batch-size", 4]])
+def test_on_other_shards_it_resumes_at_the_next_example(options, run, other, mixed, tmp_path):
+    go_back(shutil.copytree(mixed, tmp_path / "again"), 14)
+    output_of(*cool_line(other, tmp_path / "again", run, 12, "--max-steps", 16, *options))
+    if len(options) == 1:
+        assert_same_run(tmp_path / "again", mixed)
+    digests = [
+        [line["data_digest"] for line in numbers(folder) if "mlm_loss" in line]
+        for folder in (tmp_path / "again", mixed)
+    ]
+    assert digests[0] == digests[1]
+
+
 def test_without_a_number_of_steps_it_adds_a_quarter(run, shards, tmp_path):
     said = output_of(*cool_line(shards, tmp_path / "out", run, 8, "--print-recipe"))
     assert "--max-steps 10 " in said
@@ -128,8 +169,13 @@ def test_what_cannot_be_cooled_down_is_refused_in_one_line(run, shards, tmp_path
     assert "moments of --optimizer adamw" in said(12, "--optimizer", "muon")
     assert "hidden_size 128 there, 256 now" in said(12, "--preset", "bert-mini")
     assert "seed" in said(12, "--seed", 5)
-    other = write_data_set(tmp_path / "other", train=(61, 50), validation=(16,))
-    assert "dataset_digest" in said(12, data=other)
+    longer = write_data_set(
+        tmp_path / "longer", train=(8,), config=replace(SMALL, max_seq_length=1024)
+    )
+    assert "max_position_embeddings 512 there, 1024 now. Give" in said(12, data=longer)
+    tokenizer = tokenizer_of("the", "of", "and")
+    foreign = write_data_set(tmp_path / "foreign", train=(8,), tokenizer=tokenizer)
+    assert "Give shards of its tokenizer" in said(12, data=foreign)
     assert "give a run of `clozeline pretrain`" in said(12, of=shards)
     same = refused(*cool_line(shards, run, run, 12))
     assert f"--cool-down-from and --out are both {run}" in same

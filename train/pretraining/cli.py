@@ -81,7 +81,7 @@ class RunOptions:
     cool_down_from: str | None = option(
         None,
         "Continue this run from this checkpoint, and lower its learning rate to 0 until "
-        "--max-steps.",
+        "--max-steps; other shards of its tokenizer are read from their beginning.",
         group="Model",
         metavar="RUN@STEP",
     )

@@ -70,10 +70,10 @@ def pretrain(
 
     A new run may start from the weights and moments of another run (`start_from`), from the
     weights of a Hugging Face folder (`init`), or continue another run from a checkpoint, on the
-    same data, with the decay that `training` sets (`cool_down_from`: "work/run@8000"). `profile`
-    steps are profiled; `track` also sends the metrics to a tracker. Raises InputError for what the
-    user can fix, OutOfMemoryError where a step does not fit, DivergedError where the loss is no
-    longer finite.
+    same data or from the beginning of other shards, with the decay that `training` sets
+    (`cool_down_from`: "work/run@8000"). `profile` steps are profiled; `track` also sends the
+    metrics to a tracker. Raises InputError for what the user can fix, OutOfMemoryError where a step
+    does not fit, DivergedError where the loss is no longer finite.
     """
     with ExitStack() as stack:
         world = stack.enter_context(join_world())

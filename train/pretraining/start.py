@@ -1,7 +1,8 @@
 """Where a run starts, decided once, and the state of training there.
 
     a run in --out, unless --overwrite    its newest intact checkpoint; wants --resume
-    else --cool-down-from RUN@STEP        weights, moments and position in the data of that step
+    else --cool-down-from RUN@STEP        weights, moments and position in the data of that step;
+                                          the beginning of other data
     else --start-from RUN                 weights and moments of its newest checkpoint
     else --init FOLDER                    weights alone
     else                                  the seed
@@ -250,21 +251,27 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
 
 
 def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoint:
-    """A step of another run: weights, moments and data position, to continue from there."""
+    """A step of another run: weights, moments and data position, to continue from there.
+
+    Other shards of the same tokenizer are read from their beginning.
+    """
     if there.averaged:
         raise InputError(f"{step.run} is an average; give the run that it was averaged from.")
     checkpoint = checkpoint_of(step.run, step.step)
     state = check_checkpoint(checkpoint)
-    if fatal := _differences(config, there, "tokenizer_digest", "dataset_digest", "model"):
+    if fatal := _differences(config, there, "tokenizer_digest", "model"):
         raise InputError(
-            f"{step} cannot be continued: {fatal}. Give the shards of that run, and no --preset."
+            f"{step} cannot be continued: {fatal}. Give shards of its tokenizer, with examples of "
+            f"up to {there.model.max_position_embeddings} tokens, and no --preset."
         )
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
             f"{step} has the moments of --optimizer {there.training.optimizer}; leave it out."
         )
+    is_same_data = config.dataset_digest == there.dataset_digest
+    loader = state.loader if is_same_data else {}
     return ResumePoint(
-        state=replace(state, heldout_loss=None, elapsed=0.0),
+        state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
         checkpoint=checkpoint,
         started_from=weights_digest(checkpoint),
     )
