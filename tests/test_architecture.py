@@ -40,7 +40,8 @@ SERVERS = (
 #: What training needs of the pipeline: no Beam, no job.
 TRAIN_MAY_IMPORT = {
     "pipeline": {
-        "common", "commandline", "config", "dataset", "sources", "tokenization", "examples",
+        "common", "commandline", "config", "dataset", "sources", "tokenization", "curation",
+        "examples",
     },
     "model": set(ROOMS["model"]),
     "train": set(ROOMS["train"]),

@@ -126,10 +126,11 @@ def test_the_table_ends_with_the_mean_of_the_tasks():
         Result(task="A", test="a", rows=10, metric="accuracy", values={"pretrained": [0.8]}),
         Result(task="A", test="b/c.tsv", rows=10, metric="f1", values={"pretrained": [0.1]}),
         Result(task="B", test="d", rows=2000, metric="pearson",
-               values={"pretrained": [0.3], "bag_of_words": [-0.25]}),
+               values={"pretrained": [0.3], "bag_of_words": [-0.25]}, excluded=0),
     ]  # fmt: skip
-    lines = [line.split() for line in as_table(results)]
-    assert lines == [
+    *lines, excluded = as_table(results)
+    assert excluded.startswith("1 of 3 test sets were excluded from the pretraining corpus")
+    assert [line.split() for line in lines] == [
         ["rows", "metric", "fine-tuned", "from", "scratch", "bag-of-words"],
         ["A", "10", "f1", "60.0", "±", "14.1", "-", "-"],
         ["A", "10", "accuracy", "80.0", "-", "-"],

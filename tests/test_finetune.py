@@ -21,20 +21,30 @@ from safetensors.torch import load_file
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.job.context import excluded_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.classifier_folder import read_report
+from clozeline.train.artifacts.run import RunConfig, read_run, write_run
 from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.finetuning.hyperparameters import Selection
+from clozeline.train.finetuning.job import read_job
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import ModelResult
 from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.inference.predict import Prediction, load_any_classifier, predict
 from clozeline.train.labelled.rows import Texts
+from clozeline.train.pretraining.start import ResumePoint, Start, excluded_from_all
+from tests.support.small_jobs import articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
+from tests.support.training_configs import training_config
 from tests.test_checkpoint import no_file_longer_than
+from tests.test_curation_job import build as build_documents
+from tests.test_curation_job import make as make_job
 
 FILLERS = [f"w{i}" for i in range(30)]
 GOOD, BAD = ["good", "fine"], ["bad", "poor"]
@@ -112,6 +122,52 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+
+
+@pytest.fixture(scope="module")
+def excluding(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunConfig]:
+    """A test set, and the config of a run on shards without documents like its first two rows."""
+    folder, texts = tmp_path_factory.mktemp("excluding"), articles(20)
+    tests = [*(text[:400] for text in texts[:2]), "never seen " * 20]
+    table = {"title": ["a\r\ntitle"] * 3, "content": tests, "label": ["1", "0", "1"]}
+    pq.write_table(pa.table(table), folder / "test.parquet")
+    source = str(folder / "test.parquet")
+    config = DataConfig(num_shards=1, exclude=(f"{source}?text=title,content",))
+    given = {"excluded": excluded_blocks(config)}
+    manifest = build_documents(make_job(folder / "job", config, texts, **given))
+    assert manifest.dropped["excluded"] == 2
+    return source, RunConfig.of(MODEL, training_config(), manifest)
+
+
+def test_a_test_set_is_known_to_be_excluded(
+    run: Path, rows: tuple[str, str], excluding: tuple[str, RunConfig], tmp_path: Path
+) -> None:
+    test, config = excluding
+    there = shutil.copytree(run, tmp_path / "run")
+    write_run(there, replace(read_run(there), excluded=config.excluded), TOKENIZER)
+    columns = replace(QUICK, text="title,content")
+    also = f"{rows[1]}?text=text"
+    for folder, found in ((there, 2), (run, None)):
+        job = read_job(folder, test, test, [also], columns)
+        assert job.excluded == {"test": found, also: None}
+
+
+def test_weights_that_may_have_read_a_test_set_make_it_unknown(
+    excluding: tuple[str, RunConfig], tmp_path: Path
+) -> None:
+    config = excluding[1]
+    [[digest, found]] = config.excluded.items()
+    without = replace(config, excluded={"of another": 1})
+    new, other = ResumePoint(state=TrainState(0)), ResumePoint(state=TrainState(0), started_from="")
+    for point, start, expected in (
+        (new, {}, {digest: found}),
+        (other, {"other": config}, {digest: found}),
+        (other, {"other": without}, {}),
+        (other, {"existing": without}, {}),  # it was started from another run
+        (other, {"existing": without, "other": config, "overwrite": True}, {digest: found}),
+        (other, {"init": tmp_path}, {}),
+    ):
+        assert excluded_from_all(Start(out=tmp_path, **start), point, config) == expected
 
 
 # Learning

@@ -48,7 +48,7 @@ def read_metadata(folder: Path) -> dict[str, Any]:
 
 def read_report(folder: Path) -> dict[str, Any]:
     """The content of report.json. Raises InputError where it is missing or damaged."""
-    return _read_json(folder, REPORT, ("finetuned", "results", "near_copies", "notes"))
+    return _read_json(folder, REPORT, ("finetuned", "results", "near_copies", "excluded", "notes"))
 
 
 def is_classifier(folder: Path) -> bool:

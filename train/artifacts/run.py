@@ -45,6 +45,9 @@ class RunConfig:
     dataset_digest: str
     tokenizer_digest: str
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
+    #: Texts of --exclude that no training document shared words with: how many of them were found
+    #: in the corpus, and dropped, by the digest of all texts of their source.
+    excluded: Mapping[str, int] = field(default_factory=dict)
     #: What --micro-batch-size auto found; None: it was not used.
     found_micro_batch_size: int | None = None
     #: The checkpoints that were averaged, with the sha256 of their weights.
@@ -61,6 +64,7 @@ class RunConfig:
             data=manifest.config,
             dataset_digest=manifest.dataset_digest,
             tokenizer_digest=manifest.tokenizer_digest,
+            excluded={source.digest: source.found for source in manifest.excluded},
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
-from clozeline.train.finetuning.job import read_job
+from clozeline.train.finetuning.job import TEST, read_job
 from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
 
 
@@ -38,6 +38,9 @@ class Result:
     rows: int  # of training
     metric: str
     values: dict[Start, list[float]]  # in [-1, 1], one per seed
+    excluded: int | None = (
+        None  # texts found in the pretraining corpus and dropped; None: not checked
+    )
 
     def line(self, name: str) -> str:
         """As a row of the table."""
@@ -70,7 +73,7 @@ def benchmark(
 
 
 def as_table(results: Sequence[Result]) -> Iterator[str]:
-    """The results as lines of text, in percent; the last one is the mean over the tasks.
+    """The results as lines of text, in percent, and their mean over the tasks.
 
     A task with several metrics counts with their mean, on its first test table.
     """
@@ -88,6 +91,11 @@ def as_table(results: Sequence[Result]) -> Iterator[str]:
         scores = [float(np.mean(values)) for values in by_task.values()]
         means.append(_percent([float(np.mean(scores))] if scores else []))
     yield _row("mean", "", "", *means)
+    is_checked = {(r.task, r.test): r.excluded is not None for r in results}
+    yield (
+        f"{sum(is_checked.values())} of {len(is_checked)} test sets were excluded from the "
+        "pretraining corpus; others are not checked"
+    )
 
 
 def _run(
@@ -96,9 +104,9 @@ def _run(
     """Fine-tune on a task; a result per test table and metric."""
     first, *others = task.test
     if task.is_regression:
-        found = _regression(run, task, out, config, overwrite=overwrite)
+        found, excluded = _regression(run, task, out, config, overwrite=overwrite)
     else:
-        found = finetune(
+        report = finetune(
             *(run, task.train),
             out=out,
             test=first,
@@ -106,7 +114,8 @@ def _run(
             config=config,
             resume=True,
             overwrite=overwrite,
-        ).results
+        )
+        found, excluded = report.results, report.excluded
     metrics: dict[str, Callable[[Any], float]] = {**CLASSIFICATION, **REGRESSION}
     for test in task.test:
         for metric in task.metrics:
@@ -115,18 +124,25 @@ def _run(
                 scores = result.scores if test == first else result.also[test]
                 values.setdefault(result.key.start, []).append(metrics[metric](scores))
             rows = found[0].key.examples
-            yield Result(task=task.name, test=test, rows=rows, metric=metric, values=values)
+            yield Result(
+                task=task.name,
+                test=test,
+                rows=rows,
+                metric=metric,
+                values=values,
+                excluded=excluded[TEST if test == first else test],
+            )
 
 
 def _regression(
     run: Path, task: Task, out: Path, config: FinetuneConfig, *, overwrite: bool
-) -> Sequence[ModelResult[Any]]:
-    """The results of the compared models; OUT/results keeps them."""
+) -> tuple[Sequence[ModelResult[Any]], dict[str, int | None]]:
+    """The results of the compared models, which OUT/results keeps, and Job.excluded."""
     first, *others = task.test
     job = read_job(run, task.train, first, others, config, is_regression=True)
     store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)
     with join_world() as world:
-        return train_all(ComparedModels(job, world.device), store, world)
+        return train_all(ComparedModels(job, world.device), store, world), job.excluded
 
 
 def _percent(values: Sequence[float]) -> str:

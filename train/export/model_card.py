@@ -106,6 +106,9 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "pretrained weights digest": job["pretrained"],
     }
     scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}
+    found = report["excluded"]["test"]
+    known = "not checked" if found is None else f"{found:,}, excluded from it"
+    scores["test examples found in the pretraining corpus"] = known
     scores |= {f"F1 of {name}": value for name, value in finetuned["f1"].items()}
     results = {("accuracy", "accuracy"): finetuned["accuracy"]}
     results |= {("f1", f"F1 of {name}"): value for name, value in finetuned["f1"].items()}

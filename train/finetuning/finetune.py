@@ -129,8 +129,16 @@ def _report(
     best = min(filter(lambda r: compared.is_candidate(r.key), results), key=_held_out_loss)
     classifier = _classifier(job, compared, store, best)
     logits, test = compared.logits(classifier.model, TEST), job.tests[TEST]
-    rows = {"train": job.train, "test": test}
-    report = summarize(results, best, logits, **rows, notes=notes, sources=sources)
+    report = summarize(
+        results,
+        best,
+        logits,
+        train=job.train,
+        test=test,
+        excluded=job.excluded,
+        notes=notes,
+        sources=sources,
+    )
     return report, classifier, report.figures() | _predictions(classifier, test, logits)
 
 

@@ -14,12 +14,17 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.folder_kind import kind_of
+from clozeline.pipeline.curation.curate import text_hash
+from clozeline.pipeline.curation.exclusion import texts_digest
+from clozeline.pipeline.sources.documents import Documents
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
-from clozeline.train.artifacts.run import with_dropout
+from clozeline.train.artifacts.run import read_run, with_dropout
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.labelled.rows import (
     COLUMNS,
     Labelled,
+    Texts,
     class_names,
     hold_out,
     read_labelled,
@@ -39,6 +44,9 @@ class Job:
     tests: dict[str, Labelled]  # by name: TEST, and others by their source
     names: tuple[str, ...]  # of the classes; none: a regression
     config: FinetuneConfig
+    #: How many texts of each test set were found in the pretraining corpus and excluded from it;
+    #: None: it was not checked.
+    excluded: dict[str, int | None]
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
@@ -85,7 +93,29 @@ def read_job(
             f"label_efficiency asks for {largest:,} rows, but there are {len(train):,} training "
             "rows; give fewer."
         )
-    return Job(start=start, train=train, tests={TEST: test} | others, names=names, config=config)
+    tests = {TEST: test} | others
+    return Job(
+        start=start,
+        train=train,
+        tests=tests,
+        names=names,
+        config=config,
+        excluded=excluded_texts(run, tests),
+    )
+
+
+def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:
+    """What is known of each test set; it must be a whole source of `shards --exclude`."""
+    known = read_run(run).excluded if kind_of(run) == "run" else {}
+    return {name: known.get(_as_excluded(rows.texts)) for name, rows in tests.items()}
+
+
+def _as_excluded(texts: Texts) -> str:
+    """The digest of the texts as `shards --exclude` reads them."""
+    documents = Documents()
+    for text in texts.joined():
+        documents.keep(text)
+    return texts_digest([text_hash(text) for text in documents.texts])
 
 
 def load_start(run: Path, config: FinetuneConfig) -> Pretrained:

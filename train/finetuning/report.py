@@ -51,6 +51,8 @@ class FinetuneReport:
     mistakes: tuple[Mistake, ...]  # the most confident first
     class_counts: dict[str, int]  # training rows
     near_copies: int  # test rows that have a near copy among the training rows
+    #: Texts of each test set found in the pretraining corpus and dropped; None: not checked
+    excluded: dict[str, int | None]
     notes: tuple[str, ...]  # what the user should know
     sources: dict[str, str | None]  # RUN, TRAIN and --test as given, for the record
 
@@ -95,6 +97,7 @@ class FinetuneReport:
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
             "class_counts": self.class_counts,
             "near_copies": self.near_copies,
+            "excluded": self.excluded,
             "notes": list(self.notes),
             "results": [result.to_dict() for result in self.results],
         }
@@ -110,6 +113,7 @@ class FinetuneReport:
             mistakes=tuple(Mistake(**mistake) for mistake in values["mistakes"]),
             class_counts=values["class_counts"],
             near_copies=values["near_copies"],
+            excluded=values["excluded"],
             notes=tuple(values["notes"]),
             sources={name: values[name] for name in ("run", "train", "test")},
         )
@@ -135,6 +139,7 @@ class FinetuneReport:
             ),
             f"{self.near_copies:,} of {result.scores.examples:,} test rows have a near copy among "
             "the training rows",
+            *(f"{name} rows: {exclusion(found)}" for name, found in self.excluded.items()),
             *(f"note: {note}" for note in self.notes),
         ]
 
@@ -156,6 +161,7 @@ def summarize(
     *,
     train: Labelled,
     test: Labelled,
+    excluded: dict[str, int | None],
     notes: Sequence[str],
     sources: dict[str, str | None],
 ) -> FinetuneReport:
@@ -178,9 +184,17 @@ def summarize(
         mistakes=tuple(_mistakes(softmax(logits, temperature), labels, names, test)),
         class_counts=class_counts,
         near_copies=int(is_near_copy.sum()),
+        excluded=excluded,
         notes=tuple(notes),
         sources=sources,
     )
+
+
+def exclusion(found: int | None) -> str:
+    """Whether a test set was kept out of the pretraining corpus, in words."""
+    if found is None:
+        return "not checked against the pretraining corpus; `shards --exclude` does"
+    return f"excluded from the pretraining corpus, which had words of {found:,} of them"
 
 
 def has_matplotlib() -> bool:

@@ -39,7 +39,13 @@ from clozeline.train.pretraining.open_loader import open_loader
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import CoolDown
 from clozeline.train.pretraining.run_summary import run_summary
-from clozeline.train.pretraining.start import Start, find_resume_point, find_start, locked_run
+from clozeline.train.pretraining.start import (
+    Start,
+    excluded_from_all,
+    find_resume_point,
+    find_start,
+    locked_run,
+)
 from clozeline.train.pretraining.trainer import Outcome, Trainer
 from clozeline.train.store.local_folder import local_folder
 
@@ -154,7 +160,12 @@ def train_run(
     with deterministic_kernels(training.deterministic), ExitStack() as stack:
         config = _with_micro_batch(config, world)
         check_memory(config, world)
-        config = replace(config, started_from=point.started_from, options=options or {})
+        config = replace(
+            config,
+            started_from=point.started_from,
+            excluded=excluded_from_all(start, point, config),
+            options=options or {},
+        )
         world.broadcast_from_main(lambda: _write_folder(start, config, shards))
         stack.enter_context(_out_of_memory_in_one_line(config, world))
         trainer = Trainer(

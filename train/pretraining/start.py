@@ -12,7 +12,7 @@ that the folder's files are intact and fit the config that the plan led to.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -158,6 +158,18 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
         digest = check_initial(start.init, config.model, shards)
         return ResumePoint(state=state, init=start.init, started_from=digest)
     return ResumePoint(state=state)
+
+
+def excluded_from_all(start: Start, point: ResumePoint, config: RunConfig) -> Mapping[str, int]:
+    """The excluded texts of the config without those that the initial weights may have read."""
+    if point.started_from is None:
+        return config.excluded
+    earlier = [there.excluded for there in (start.continued, start.other) if there]
+    return {
+        digest: found
+        for digest, found in config.excluded.items()
+        if earlier and not start.init and all(digest in texts for texts in earlier)
+    }
 
 
 def _check_not_averaged(out: Path, there: RunConfig) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from clozeline.pipeline.report.charts import SERIES, Series, draw_lines, drawing
 from clozeline.pipeline.report.html import Chart, Section, Table
+from clozeline.train.finetuning.job import TEST
 from clozeline.train.finetuning.label_efficiency import Point, plot_label_efficiency
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import SHOWN
@@ -221,6 +222,9 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     yield "training rows", f"{report.rows:,}"
     yield "test rows", f"{scores.examples:,}"
     yield "test rows with a near copy in training", f"{report.near_copies:,}"
+    found = report.excluded[TEST]
+    known = "not checked" if found is None else f"{found:,}, excluded from it"
+    yield "test rows found in the pretraining corpus", known
 
 
 def _accuracy(point: Point, source: str | None = None) -> str:
