@@ -158,7 +158,8 @@ def test_weights_that_may_have_read_a_test_set_make_it_unknown(
     config = excluding[1]
     [[digest, found]] = config.excluded.items()
     without = replace(config, excluded={"of another": 1})
-    new, other = ResumePoint(state=TrainState(0)), ResumePoint(state=TrainState(0), started_from="")
+    new = ResumePoint(state=TrainState(step=0))
+    other = replace(new, started_from="0" * 64)
     for point, start, expected in (
         (new, {}, {digest: found}),
         (other, {"other": config}, {digest: found}),
