@@ -129,7 +129,8 @@ def test_a_damaged_run_file_is_named(text, tmp_path):
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):
-    write_run(tmp_path, CONFIG, small_tokenizer())
+    tokenizer = small_tokenizer()
+    write_run(tmp_path, replace(CONFIG, tokenizer_digest=tokenizer.digest), tokenizer)
     with pytest.raises(InputError, match="has no checkpoint yet"):
         load_run(tmp_path)
 
