@@ -152,9 +152,10 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
     options = ("--no-baseline", "--epochs=2", "--learning-rate=1e-3", "--max-examples=40")
     done = CliRunner().invoke(main, [*map(str, words), *options])
     assert done.exit_code == 0, done.output
-    *_, hotels, mean, last = done.stdout.splitlines()
+    *_, hotels, mean, checked, last = done.stdout.splitlines()
     assert hotels.split()[:3] == ["hotels", "40", "spearman"]
     assert mean.split()[1] == hotels.split()[3]
+    assert checked.startswith("0 of 1 test sets were excluded")
     assert last == f"1 tasks: {tmp_path}/out"
 
 

@@ -38,9 +38,7 @@ class Result:
     rows: int  # of training
     metric: str
     values: dict[Start, list[float]]  # in [-1, 1], one per seed
-    excluded: int | None = (
-        None  # texts found in the pretraining corpus and dropped; None: not checked
-    )
+    excluded: int | None = None  # documents that the corpus left out for this test; None: unknown
 
     def line(self, name: str) -> str:
         """As a row of the table."""
