@@ -16,14 +16,27 @@ from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, write_small_run
 
 ROOT = Path(__file__).parent.parent
-#: Prints exit code and messages of each command line.
+#: Prints exit code and messages of each command line, and what Python functions raise.
 BLOCKED = f"""
 import json, sys
 sys.modules.update(dict.fromkeys({list(EXTRAS)}))
 from click.testing import CliRunner
 from clozeline.train.cli import main
 done = [CliRunner().invoke(main, line.split()) for line in sys.argv[1:]]
-print(json.dumps([(each.exit_code, each.stderr) for each in done]))
+import clozeline
+from clozeline import InputError
+calls = (
+    lambda: clozeline.make_tokenizer("sample:articles", out="a", vocab_size=500),
+    lambda: clozeline.build_shards("sample:articles", tokenizer="a", out="b"),
+    lambda: list(clozeline.verify("b", "sample:articles")),
+)
+raised = []
+for call in calls:
+    try:
+        call()
+    except InputError as error:
+        raised.append(str(error))
+print(json.dumps([*((each.exit_code, each.stderr) for each in done), raised]))
 """
 #: Command lines, and the extra that each needs; {} is a folder with the files below.
 LINES = {
@@ -58,13 +71,15 @@ def work(tmp_path_factory):
 def test_a_missing_package_is_one_line_with_its_extra(work):
     lines = [line.replace("{}", str(work)) for line in LINES]
     command = [sys.executable, "-c", BLOCKED, *lines]
-    printed = subprocess.check_output(command, cwd=ROOT)
-    for (code, said), (line, extra) in zip(json.loads(printed), LINES.items(), strict=True):
+    *printed, raised = json.loads(subprocess.check_output(command, cwd=ROOT))
+    ending = "which is not installed; run `pip install 'clozeline[{}]'`."
+    assert [text.endswith(ending.format("pipeline")) for text in raised] == [True] * 3, raised
+    for (code, said), (line, extra) in zip(printed, LINES.items(), strict=True):
         assert code == (2 if extra else 0), (line, said)
         if extra:
             last = said.splitlines()[-1]
             assert last.startswith("Error: "), line
-            assert last.endswith(f"which is not installed; run `pip install 'clozeline[{extra}]'`.")
+            assert last.endswith(ending.format(extra))
 
 
 def test_the_extras_are_those_of_the_project():

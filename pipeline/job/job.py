@@ -24,6 +24,7 @@ from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
@@ -141,6 +142,7 @@ def build_shards(
     refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
     same call continues from there.
     """
+    check_packages("a data set", "apache_beam", "nltk", "regex")
     started = time.time()
     config, options = config or DataConfig(), options or JobOptions()
     names, out_dir = list(each_given(sources)), path_of(out)

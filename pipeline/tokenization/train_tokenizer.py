@@ -12,6 +12,7 @@ from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
 from clozeline.pipeline.sources.block import Block
@@ -136,6 +137,7 @@ def make_tokenizer(
     JobFailedError for a source that ends early, unless that is allowed; ValueError for options that
     do not go together.
     """
+    check_packages("a tokenizer", "nltk", "regex")
     options = TokenizerOptions(
         vocab=path_of(vocab) if vocab else None,
         vocab_size=vocab_size,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import file_sha256
 from clozeline.pipeline.common.errors import CorruptDataError, InputError
+from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
@@ -47,6 +48,8 @@ def verify(folder: GivenPath, sources: GivenPath | Iterable[GivenPath] = ()) -> 
     Raises InputError if there is no manifest or no readable tokenizer, or a source cannot be read.
     """
     folder, names = path_of(folder), list(each_given(sources))
+    if names:
+        check_packages("a comparison with its sources", "nltk", "regex")
     manifest = read_manifest(folder)
     tokenizer = load_tokenizer(folder / TOKENIZER)
     if tokenizer.digest != manifest.tokenizer_digest:
