@@ -209,12 +209,15 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-minima lint types docs check gpu bench speedrun torture kills hosts engines fuzz stores soak clean distclean
+.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts engines fuzz stores soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
 test-all: $(VENV)/extra  ## run all tests, with W&B, MLflow and Lightning installed
 	$(BIN)/python $(PYTEST)
+
+test-installed: $(READY)  ## install the wheel and the sdist in empty environments, and run the notebook; slow
+	$(BIN)/python -m pytest -q -m slow tests/test_packaging.py tests/test_notebook.py
 
 test-minima: $(MINIMA)/ready  ## run the tests with the oldest dependencies that pyproject.toml allows; slow
 	$(MINIMA)/bin/python $(PYTEST) -m "not slow and not gpu"

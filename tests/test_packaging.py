@@ -227,18 +227,21 @@ def test_every_link_to_the_repository_leads_to_what_is_there():
         assert kind != "blob" or (ROOT / path.removeprefix("main/")).is_file()
 
 
-def test_ci_runs_what_make_check_runs_with_each_python_and_may_only_read():
+def test_ci_runs_the_tests_with_each_python_and_what_is_installed_and_may_only_read():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     assert workflow["permissions"] == {"contents": "read"}
     assert set(workflow[True]) == {"push", "pull_request"}, "YAML reads the key `on` as True"
-    (job,) = workflow["jobs"].values()
-    versions = job["strategy"]["matrix"]["python-version"]
+    check, installed = workflow["jobs"]["check"], workflow["jobs"]["installed"]
+    versions = check["strategy"]["matrix"]["python-version"]
     named = [line.rpartition(" ")[2] for line in PROJECT["classifiers"] if "Python :: 3." in line]
     assert versions == named
     assert PROJECT["requires-python"] == f">={versions[0]}"
-    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    steps = check["steps"] + installed["steps"]
+    used = [step["uses"] for step in steps if "uses" in step]
     assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", name) for name in used)
-    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert [step["run"] for step in steps if "run" in step] == [
+        ".ci/run", "make test-installed", "make test-minima",
+    ]  # fmt: skip
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 

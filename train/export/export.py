@@ -322,7 +322,7 @@ def _is_export(out: Path) -> bool:
 
 def _is_same(partial: Path, out: Path) -> bool:
     """Whether two exports are of the same model; the card may have been edited since."""
-    apart = {Path(CARD), Path(LOCK), Path(SUMS)}  # earlier versions wrote no sums
+    apart = {Path(CARD), Path(LOCK), Path(SUMS)}  # the sums count the card in
     new, old = (
         {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()} - apart
         for folder in (partial, out)

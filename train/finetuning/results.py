@@ -174,6 +174,7 @@ class ResultStore:
             try:
                 save_file(weights, partial)
             except SafetensorError as error:
+                partial.unlink(missing_ok=True)  # older safetensors leave what they wrote
                 raise InputError(f"{path} cannot be written ({error}); free some space.") from error
             partial.replace(path)
             values[WEIGHTS] = file_sha256(path)
