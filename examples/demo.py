@@ -18,10 +18,11 @@ from typing import Any
 from clozeline.train.monitoring.metrics import read_metrics
 
 CORPUS = ("sample:articles?size=8MB", "sample:reviews?rows=36000")
-# Disjoint from each other and from the reviews of the corpus.
-TRAIN = "sample:reviews?rows=200&start=100000"
-PLAIN = "sample:reviews?rows=1000&start=200000&turning=0"
-TURNING = "sample:reviews?rows=500&start=300000&turning=1"
+# Disjoint from each other and from the reviews of the corpus. "even" reviews praise and blame in
+# one half of the corpus's opinion words, "odd" ones in the other, which no labelled review uses.
+TRAIN = "sample:reviews?rows=200&start=100000&words=even"
+SAME_WORDS = "sample:reviews?rows=500&start=200000&turning=0&words=even"
+OTHER_WORDS = "sample:reviews?rows=500&start=300000&turning=0&words=odd"
 
 MASKED = (
     "It was founded in 1873 as a small [MASK] on the river.",
@@ -34,8 +35,8 @@ REVIEWS = (
     "For me the fit is a treat, so charming and refined.",
     "Two days\tThe lid of our kettle falls apart: clumsy and crude. We find that the handle is a "
     "mess, so tacky and awful.",
-    "My opinion\tMy backpack is stylish, and the strap is superb and neat. True, the zip is a bit "
-    "crude. I use it nearly every day.",
+    "After two months\tOur backpack is wonderful, exceptional and excellent. I admit that the zip "
+    "is rotten.",  # words of "odd" reviews
 )
 STARTS = {
     "pretrained": "pretrained",
@@ -65,7 +66,7 @@ def main(folder: Path, seed: str = "0") -> None:
         "--seed", seed, "--resume",
     )  # fmt: skip
     command(
-        "finetune", run, TRAIN, "--test", PLAIN, "--also-test", TURNING,
+        "finetune", run, TRAIN, "--test", SAME_WORDS, "--also-test", OTHER_WORDS,
         "--text", "title", "--text-pair", "content", "--from-scratch", "--seeds", "3",
         "--batch-size", "16", "--epochs", "6", "--learning-rate", "1e-3", "--seed", seed,
         "--out", classifier, "--resume",
@@ -119,12 +120,16 @@ def table(run: Path, classifier: Path, filled: list[str], answers: list[str]) ->
 
 
 def sentiment_table(report: dict[str, Any]) -> list[str]:
-    """Accuracy of the compared models, mean over the seeds, on both kinds of reviews."""
+    """Accuracy of the compared models, mean over the seeds, on both kinds of reviews.
+
+    Only a model that has read more than the labelled reviews can know the other words.
+    """
     points = {point["start"]: point for point in report["label_efficiency"]}
     columns = [(name, points[start]) for start, name in STARTS.items() if start in points]
     heads = "".join(f"{name:>15}" for name, _ in columns)
-    lines = [f"{'sentiment, ' + str(report['examples']) + ' labels':<26}{heads}"]
-    kinds = {"plain reviews": None, "turning reviews": TURNING}
+    labels = report["examples"]
+    lines = [f"{f'sentiment, {labels} labels':<26}{heads}"]
+    kinds = {f"words of the {labels} reviews": None, "words in none of them": OTHER_WORDS}
     for kind, source in kinds.items():
         cells = "".join(f"{_accuracy(point, source):>15}" for _, point in columns)
         lines.append(f"{kind:<26}{cells}")

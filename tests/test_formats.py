@@ -185,7 +185,11 @@ def test_corrupt_parquet_is_named(data, tmp_path):
         ("sample:reviews?rows=-1", "rows is a whole number, as in rows=5000, not '-1'"),
         ("sample:articles?size", "size is ''; give bytes, such as 250MB or 64KB."),
         ("sample:reviews?turning=2", "turning is from 0 to 1, as in turning=0.25, not '2'"),
-        ("sample:reviews?turn=1", "no option 'turn'; the options are rows, seed, start, turning"),
+        (
+            "sample:reviews?turn=1",
+            "no option 'turn'; the options are rows, seed, start, turning, words",
+        ),
+        ("sample:reviews?words=some", "words is all, even, odd, not 'some'"),
         ("sample:reviews?rows=0", "nothing to read in sample:reviews?rows=0"),
         ("hf://x?config=1", "no option 'config'; the options are name, split"),
     ],

@@ -209,6 +209,8 @@ def test_sample_reviews_are_a_table():
     made = make_reviews(0, 0, 500, turning=0.5)
     assert turning.to_pydict() == {"turning": made.turning.tolist(), "content": made.contents}
     assert 200 < sum(turning.column("turning").to_pylist()) < 300
+    odd = read_table("sample:reviews?rows=50&words=odd", ["content"])
+    assert odd.to_pydict() == {"content": make_reviews(0, 0, 50, words="odd").contents}
     with pytest.raises(InputError, match="has no labels; sample:reviews has"):
         read_table("sample:articles", ["label"])
     with pytest.raises(InputError, match="has no rows"):

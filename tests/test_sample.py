@@ -263,6 +263,32 @@ def test_praise_and_blame_have_no_opinion_in_common():
         assert not set(blame[kind]) & set(praise[kind])
 
 
+def test_reviews_of_even_and_odd_words_share_no_opinion():
+    """Every opinion of a review is found, as a whole, among the words of its half."""
+    found = {}
+    for half in ("even", "odd"):
+        reviews = make_reviews(0, 0, 1_000, words=half)
+        assert reviews.labels.tolist() == make_reviews(0, 0, 1_000).labels.tolist()
+        text = " ".join(reviews.titles + reviews.contents).lower()
+        words = {word for side in SIDES for word in side["adjectives"]}
+        found[half] = {word for word in words if re.search(rf"\b{word}\b", text)}
+    assert len(found["even"]) == len(found["odd"]) == 40
+    assert not found["even"] & found["odd"]
+
+
+def test_a_bag_of_words_of_even_words_guesses_at_odd_ones():
+    from clozeline.train.labelled.baseline import fit_bag_of_words
+
+    train = make_reviews(0, 10_000, 11_000, words="even")
+    predict = fit_bag_of_words(train.contents, train.labels.astype(np.int64), source="")
+    scores = {}
+    for half in ("even", "odd"):
+        test = make_reviews(0, 0, 1_000, turning=0, words=half)
+        scores[half] = (predict(test.contents) == test.labels).mean()
+    assert scores["even"] >= 0.9
+    assert 0.4 <= scores["odd"] <= 0.6
+
+
 def test_a_reviewer_keeps_one_voice():
     one, several = (
         re.compile(rf"\b({voice['i']}|{voice['my']}|{voice['me']})\b", re.IGNORECASE)

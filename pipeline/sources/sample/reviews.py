@@ -11,7 +11,8 @@ from a few labelled reviews, and a language model learns from many unlabelled on
 belong together. In *turning* reviews the other side gets as many words as the writer's own, or
 more, and only "although", "but" and "not so" tell which is which.
 
-Review i is a pure function of (seed, i) and of the fraction of turning reviews.
+Review i is a pure function of (seed, i), of the fraction of turning reviews, and of the opinions'
+words: all, or every second one. Reviews of even words share no opinion with those of odd ones.
 """
 
 from dataclasses import dataclass
@@ -50,6 +51,12 @@ OWN, OPPOSITE = 4, 3
 #: words drawn for each claim, and for the whole product
 CLAIM_WORDS = {"adjective": 3, "adverb": 1, "name": 1, "verb": 1}
 WHOLE_WORDS = {"adjective": 3, "feeling": 1}
+#: which words of opinions.toml a review may use
+HALVES = {"all": slice(None), "even": slice(0, None, 2), "odd": slice(1, None, 2)}
+
+
+#: Words of negative (0) and positive (1) reviewers, by kind.
+Sides = list[dict[str, Words]]
 
 
 @dataclass(frozen=True)
@@ -62,19 +69,23 @@ class Reviews:
     turning: NDArray[np.int8]  #: 1 if only the order of the clauses tells the label, else 0
 
 
-def make_reviews(seed: int, start: int, stop: int, *, turning: float = TURNING) -> Reviews:
+def make_reviews(
+    seed: int, start: int, stop: int, *, turning: float = TURNING, words: str = "all"
+) -> Reviews:
     """Reviews start..stop-1 of a seed; review i is the same in every range that holds it.
 
     Reviews 2j and 2j + 1 have different labels, so every even range is balanced. `turning` is the
     fraction of turning reviews; those of a smaller fraction are among those of a larger one.
+    `words` is one of HALVES.
     """
     rows = np.arange(start, stop)
     rng = RowRng(seed=seed, scope="sample/review", rows=rows, skew=2)
     labels = review_labels(seed, rows)
-    fields = review_fields(rng) | whole_fields(rng, labels)
-    fields |= clause_fields(rng, labels, nouns=fields["noun"], my=fields["my"])
+    sides = half_of_sides(words)
+    fields = review_fields(rng) | whole_fields(rng, sides, labels)
+    fields |= clause_fields(rng, sides, labels, nouns=fields["noun"], my=fields["my"])
     is_turning = rng.chance("turning", turning)
-    columns = title_column(rng, is_turning), content_column(rng, labels, is_turning)
+    columns = title_column(rng, is_turning), content_column(rng, sides, labels, is_turning)
     templates = zip(*columns, strict=True)
     titles, contents = [], []
     for (title, content), values in zip(templates, zip(*fields.values(), strict=True), strict=True):
@@ -82,6 +93,12 @@ def make_reviews(seed: int, start: int, stop: int, *, turning: float = TURNING) 
         titles.append(title.format_map(row))
         contents.append(content.format_map(row))
     return Reviews(titles, contents, labels, is_turning.astype(np.int8))
+
+
+def half_of_sides(words: str) -> Sides:
+    """The words of praise and blame; of "even" and "odd", every second one of each kind."""
+    half = HALVES[words]
+    return [{kind: options[half] for kind, options in side.items()} for side in SIDES]
 
 
 def review_labels(seed: int, rows: Integers) -> NDArray[np.int8]:
@@ -115,7 +132,7 @@ def review_fields(rng: RowRng) -> Columns:
 
 
 def clause_fields(
-    rng: RowRng, labels: NDArray[np.int8], *, nouns: list[str], my: list[str]
+    rng: RowRng, sides: Sides, labels: NDArray[np.int8], *, nouns: list[str], my: list[str]
 ) -> Columns:
     """Clauses about the product's parts in random order: own0.. agree with the label, opp0.. don't.
 
@@ -127,7 +144,7 @@ def clause_fields(
     slots = [(f"own{n}", n, labels) for n in range(OWN)]
     slots += [(f"opp{n}", PARTS - 1 - n, 1 - labels) for n in range(OPPOSITE)]
     fields: Columns = {}
-    for name, place, sides in slots:
+    for name, place, label in slots:
         subjects = rng.evenly().pick(f"{name}/subject", TEXTS["subjects"])
         parts = zip(product, order[:, place].tolist(), strict=True)
         names = [PRODUCTS[p].parts[part] for p, part in parts]
@@ -135,16 +152,16 @@ def clause_fields(
             subject.format(part=part, noun=noun, my=whose)
             for subject, part, noun, whose in zip(subjects, names, nouns, my, strict=True)
         ]
-        pairs = zip(starts, claims(rng, name, sides), strict=True)
+        pairs = zip(starts, claims(rng, name, sides, label), strict=True)
         fields[name] = [f"{start} {claim}" for start, claim in pairs]
         fields[f"{name}_"] = capitalized(fields[name])
     return fields
 
 
-def claims(rng: RowRng, name: str, sides: NDArray[np.int8]) -> list[str]:
+def claims(rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8]) -> list[str]:
     """What is said of a part: all its words are of the row's side."""
     templates = rng.evenly().pick(f"{name}/claim", CLAIMS)
-    words = opinions(rng, name, sides, CLAIM_WORDS)
+    words = opinions(rng, name, sides, label, CLAIM_WORDS)
     rows = zip(*words.values(), strict=True)
     return [
         template.format_map(dict(zip(words, row, strict=True)))
@@ -152,21 +169,23 @@ def claims(rng: RowRng, name: str, sides: NDArray[np.int8]) -> list[str]:
     ]
 
 
-def whole_fields(rng: RowRng, labels: NDArray[np.int8]) -> Columns:
+def whole_fields(rng: RowRng, sides: Sides, labels: NDArray[np.int8]) -> Columns:
     """What the reviewer says of the whole product: adjective0.., and feeling0."""
-    fields = opinions(rng, "whole", labels, WHOLE_WORDS)
+    fields = opinions(rng, "whole", sides, labels, WHOLE_WORDS)
     return fields | {f"{name}_": capitalized(words) for name, words in fields.items()}
 
 
-def opinions(rng: RowRng, name: str, sides: NDArray[np.int8], numbers: dict[str, int]) -> Columns:
+def opinions(
+    rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8], numbers: dict[str, int]
+) -> Columns:
     """`numbers[kind]` different words of each kind from each row's side: adjective0, ..."""
     fields: Columns = {}
     for kind, number in numbers.items():
-        tables = [side[f"{kind}s"] for side in SIDES]
-        limits = np.array([[len(table)] * number for table in tables])[sides]
+        tables = [side[f"{kind}s"] for side in sides]
+        limits = np.array([[len(table)] * number for table in tables])[label]
         chosen = distinct(rng.options(f"{name}/{kind}", limits), limits)
         for n, column in enumerate(chosen.T.tolist()):
-            picks = zip(sides.tolist(), column, strict=True)
+            picks = zip(label.tolist(), column, strict=True)
             fields[f"{kind}{n}"] = [tables[side][pick] for side, pick in picks]
     return fields
 
@@ -191,23 +210,25 @@ def title_column(rng: RowRng, turning: NDArray[np.bool_]) -> list[str]:
     return rng.pick_of("title", TITLES, telling.astype(np.int64))
 
 
-def content_column(rng: RowRng, labels: NDArray[np.int8], turning: NDArray[np.bool_]) -> list[str]:
+def content_column(
+    rng: RowRng, sides: Sides, labels: NDArray[np.int8], turning: NDArray[np.bool_]
+) -> list[str]:
     """A template for each content, as its plan says; no wording is used twice in a review."""
     plans = rng.pick_of("plan", PLANS, turning.astype(np.int64))
     orders = {
         kind: random_order(rng, f"wordings/{kind}", len(options)).tolist()
-        for kind, options in wordings(0).items()
+        for kind, options in wordings(sides[0]).items()
     }
     return [
-        content_template(plan, wordings(label), {kind: orders[kind][row] for kind in orders})
+        content_template(plan, wordings(sides[label]), {kind: orders[kind][row] for kind in orders})
         for row, (plan, label) in enumerate(zip(plans, labels.tolist(), strict=True))
     ]
 
 
-def wordings(label: int) -> dict[str, Words]:
-    """The wordings of each kind of sentence in a plan; only verdicts depend on the label."""
+def wordings(side: dict[str, Words]) -> dict[str, Words]:
+    """The wordings of each kind of sentence in a plan; only verdicts depend on the side."""
     kinds = ("context", "own", "feeling", "concession", "turn", "denial")
-    return {kind: TEXTS[kind] for kind in kinds} | {"verdict": SIDES[label]["verdicts"]}
+    return {kind: TEXTS[kind] for kind in kinds} | {"verdict": side["verdicts"]}
 
 
 def content_template(

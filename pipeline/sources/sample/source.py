@@ -3,7 +3,8 @@
     sample:articles?size=250MB&seed=0    sample:reviews?rows=5000&seed=0&start=100000&turning=0.1
 
 `start` skips the first rows, so that held-out reviews come from the same seed. `turning` is the
-fraction of reviews in which only the order of the clauses tells the label.
+fraction of reviews in which only the order of the clauses tells the label; `words=even` and
+`words=odd` have no opinion in common (of adjectives, names and so on, every second one).
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,7 @@ class Sample:
     seed: int
     size: int = 0  #: of the articles, bytes
     turning: float = 0.0  #: fraction of turning reviews
+    words: str = "all"  #: of the opinions: all, or the even or odd ones
 
 
 def parse_sample(source: str) -> Sample:
@@ -59,21 +61,30 @@ def _parse_articles(source: str, query: str) -> Sample:
 
 
 def _parse_reviews(source: str, query: str) -> Sample:
-    from clozeline.pipeline.sources.sample.reviews import TURNING
+    from clozeline.pipeline.sources.sample.reviews import HALVES, TURNING
 
-    defaults = {"rows": "5000", "seed": "0", "start": "0", "turning": str(TURNING)}
+    defaults = {"rows": "5000", "seed": "0", "start": "0", "turning": str(TURNING), "words": "all"}
     options = parse_query(source, query, defaults, others=OTHERS)
     rows, seed, start = (
         whole_number(source, name, options[name]) for name in ("rows", "seed", "start")
     )
     turning = fraction(source, "turning", options["turning"])
-    return Sample(kind="reviews", start=start, stop=start + rows, seed=seed, turning=turning)
+    if options["words"] not in HALVES:
+        raise InputError(f"{source}: words is {', '.join(HALVES)}, not {options['words']!r}")
+    return Sample(
+        kind="reviews",
+        start=start,
+        stop=start + rows,
+        seed=seed,
+        turning=turning,
+        words=options["words"],
+    )
 
 
 def _reviews(sample: Sample, start: int, stop: int) -> "Reviews":
     from clozeline.pipeline.sources.sample.reviews import make_reviews
 
-    return make_reviews(sample.seed, start, stop, turning=sample.turning)
+    return make_reviews(sample.seed, start, stop, turning=sample.turning, words=sample.words)
 
 
 def list_samples(whole: Block, block_bytes: int) -> list[Block]:
@@ -92,9 +103,10 @@ def list_samples(whole: Block, block_bytes: int) -> list[Block]:
     # A block's path does not name the size of the sample, on which its rows do not depend.
     changed = sample.kind == "reviews" and sample.turning != TURNING
     turning = f"&turning={sample.turning}" if changed else ""
+    words = f"&words={sample.words}" if sample.words != "all" else ""
     found = replace(
         whole,
-        path=f"{SCHEME}{sample.kind}?seed={sample.seed}{turning}",
+        path=f"{SCHEME}{sample.kind}?seed={sample.seed}{turning}{words}",
         start=sample.start,
         stop=sample.stop,
         text_bytes=text_bytes,
