@@ -1,6 +1,7 @@
 """Curation in a job: what is dropped follows from the texts and the config alone."""
 
 import json
+import os
 import random
 import re
 import signal
@@ -9,7 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import pytest
 
@@ -45,7 +46,9 @@ from tests.support.small_jobs import (
 from tests.test_curation_exclusion import grams
 from tests.test_curation_near import plain_words
 
+FN_API = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 DASK = "--runner=apache_beam.runners.dask.dask_runner.DaskRunner"
+FILES_OF_PHASES = (".excluded", ".words", ".pairs", ".edges", ".drops", ".shard.json")
 CONFIG = DataConfig(num_shards=3, validation=0.2, max_seq_length=64)
 NEAR = replace(CONFIG, deduplicate="near")
 #: dataset_digest, and SHA-256 of the manifest without what depends on the source's file, before
@@ -110,6 +113,25 @@ def build(context: JobContext, *, block_bytes: int = 1 << 20) -> Manifest:
     return read_manifest(context.out_dir)
 
 
+class Curated(NamedTuple):
+    """A data set, and how it was made."""
+
+    folder: Path
+    config: DataConfig
+
+    @property
+    def options(self) -> list[str]:
+        """Its config on the command line."""
+        quality = [f"--quality={name}" for name in self.config.quality]
+        return ["--deduplicate=near", *quality, f"--exclude={self.config.exclude[0]}"]
+
+    def assert_same_bytes(self, folder: Path) -> None:
+        """Shards, and the manifest but for the digests of the source files."""
+        assert shard_digests(folder) == shard_digests(self.folder)
+        manifests = [without_sources(each / MANIFEST) for each in (folder, self.folder)]
+        assert manifests[0] == manifests[1]
+
+
 def similarity(one: str, other: str) -> float:
     """By definition."""
     sets = []
@@ -127,6 +149,19 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "out"
 
 
+@pytest.fixture(scope="module")
+def curated(tmp_path_factory: pytest.TempPathFactory) -> Curated:
+    """A data set for which documents were dropped for each reason."""
+    folder = tmp_path_factory.mktemp("curated")
+    tests = folder / "test.jsonl"
+    tests.write_text("".join(json.dumps({"text": text[:300]}) + "\n" for text in articles(9)))
+    config = replace(NEAR, exclude=(str(tests),), quality=("gopher", "min_words=250"))
+    manifest = build(make(folder / "work", config, planted(), excluded=excluded_blocks(config)))
+    reasons = ("duplicate_document", "near_duplicate", "excluded", "quality_min_words")
+    assert all(manifest.dropped[reason] > 1 for reason in reasons)
+    return Curated(folder / "work" / "out", config)
+
+
 def test_the_kept_documents_are_pairwise_different(near: Path):
     """Of 30 articles and their edited copies one each is left; what is too far away stays."""
     manifest = read_manifest(near)
@@ -142,14 +177,14 @@ def test_the_kept_documents_are_pairwise_different(near: Path):
     ("partitions", "block_bytes", "seed"), [(1, 20_000, 1), (3, 50_000, 2), (7, 1 << 20, 3)]
 )
 def test_neither_partitions_nor_blocks_nor_order_change_a_byte(
-    near: Path, tmp_path: Path, partitions: int, block_bytes: int, seed: int
+    curated: Curated, tmp_path: Path, partitions: int, block_bytes: int, seed: int
 ):
     texts = planted()
     random.Random(seed).shuffle(texts)
-    context = make(tmp_path / "work", NEAR, texts, partitions=partitions)
+    given = {"partitions": partitions, "excluded": excluded_blocks(curated.config)}
+    context = make(tmp_path / "work", curated.config, texts, **given)
     build(context, block_bytes=block_bytes)
-    assert shard_digests(context.out_dir) == shard_digests(near)
-    assert (context.out_dir / MANIFEST).read_bytes() == (near / MANIFEST).read_bytes()
+    curated.assert_same_bytes(context.out_dir)
 
 
 def command(folder: Path, texts: list[str], *options: object) -> list[object]:
@@ -162,73 +197,80 @@ def command(folder: Path, texts: list[str], *options: object) -> list[object]:
     return ["shards", source, "--tokenizer", tokenizer, "--out", folder / "out", *fixed, *options]
 
 
-def test_two_workers_write_the_same_bytes(near: Path, tmp_path: Path):
-    options = ("--deduplicate=near", "--workers=2", "--block-bytes=50000")
+@pytest.mark.parametrize("runner", [("--workers=2",), ("--workers=1", "--", FN_API)])
+def test_every_runner_writes_the_same_bytes(curated: Curated, tmp_path: Path, runner: tuple[str]):
+    options = (*curated.options, "--block-bytes=50000", *runner)
     clozeline_ok(*command(tmp_path / "work", planted(), *options))
-    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
+    curated.assert_same_bytes(tmp_path / "work" / "out")
     assert not (tmp_path / "work" / "out" / ".cache").exists()
 
 
-def test_two_tasks_write_the_same_bytes(near: Path, tmp_path: Path):
-    command(tmp_path / "work", planted())
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_tasks_write_the_same_bytes(curated: Curated, tmp_path: Path, tasks: int):
+    _, source, *_ = command(tmp_path / "work", planted())
     folders = {"tokenizer": tmp_path / "work" / "tokenizer", "out": tmp_path / "work/out"}
     tries = 0
     while not (tmp_path / "work" / "out" / MANIFEST).exists():
-        options = JobOptions(block_bytes=50_000, task=f"{tries % 2}/2", wait="0s")
+        options = JobOptions(block_bytes=50_000, task=f"{tries % tasks}/{tasks}", wait="0s")
         with suppress(UnfinishedError):
-            build_shards(
-                [str(near.parent / "corpus.jsonl")], config=NEAR, options=options, **folders
-            )
+            build_shards([str(source)], config=curated.config, options=options, **folders)
         tries += 1
-        assert tries < 20
-    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
+        assert tries < 30
+    curated.assert_same_bytes(tmp_path / "work" / "out")
 
 
 @pytest.mark.slow
-def test_dask_writes_the_same_bytes(near: Path, tmp_path: Path):
+def test_dask_writes_the_same_bytes(curated: Curated, tmp_path: Path):
     distributed = pytest.importorskip("distributed", reason="needs clozeline[dask]")
     two = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
     with distributed.LocalCluster(**two, dashboard_address=None, silence_logs=False) as cluster:
         address = f"--dask_client_address={cluster.scheduler_address}"
         runner = (DASK, address, "--dask_partition_size=1")
-        options = ("--deduplicate=near", "--block-bytes=50000", "--", *runner)
+        options = (*curated.options, "--block-bytes=50000", "--", *runner)
         clozeline_ok(*command(tmp_path / "work", planted(), *options))
-    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
+    curated.assert_same_bytes(tmp_path / "work" / "out")
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_files_are_lost_are_made_again(near: Path, tmp_path: Path, seed: int):
+def test_whatever_files_are_lost_are_made_again(curated: Curated, tmp_path: Path, seed: int):
     """A killed job leaves any of its files, each of them whole."""
-    context = make(tmp_path / "work", NEAR, planted(), partitions=2)
+    given = {"partitions": 2, "excluded": excluded_blocks(curated.config)}
+    context = make(tmp_path / "work", curated.config, planted(), **given)
     build(context, block_bytes=50_000)
     files = [*sorted(context.cache_dir.iterdir()), *sorted(context.out_dir.glob("*-of-*"))]
     for file in random.Random(seed).sample(files, len(files) // 2):
         file.unlink()
     (context.out_dir / MANIFEST).unlink()
     build(context, block_bytes=50_000)
-    assert shard_digests(context.out_dir) == shard_digests(near)
-    assert (context.out_dir / MANIFEST).read_bytes() == (near / MANIFEST).read_bytes()
+    curated.assert_same_bytes(context.out_dir)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".words", ".pairs", ".edges", ".drops", ".shard.json"])
-def test_a_killed_job_continues_to_the_same_bytes(near: Path, tmp_path: Path, suffix: str):
-    """SIGKILL to the job and its workers when the first file of a phase is there."""
-    options = ("--deduplicate=near", "--workers=2", "--block-bytes=50000")
+@pytest.mark.parametrize(
+    ("how", "workers"), [(signal.SIGKILL, 2), (signal.SIGKILL, 1), (signal.SIGINT, 1)]
+)
+@pytest.mark.parametrize("suffix", FILES_OF_PHASES)
+def test_a_stopped_job_continues_to_the_same_bytes(
+    curated: Curated, tmp_path: Path, suffix: str, how: signal.Signals, workers: int
+):
+    """The job and its workers get a signal when the first file of a phase is there."""
+    options = (*curated.options, f"--workers={workers}", "--block-bytes=50000")
     arguments = command(tmp_path / "work", planted(), *options)
     cache = tmp_path / "work" / "out" / ".cache"
     line = [*COMMAND, *map(str, arguments)]
     with (
-        subprocess.Popen(line, cwd=ROOT, start_new_session=True, stderr=subprocess.DEVNULL) as job,
+        subprocess.Popen(line, cwd=ROOT, start_new_session=True, stderr=subprocess.PIPE) as job,
         no_survivors(job.pid),
     ):
-        while job.poll() is None and not any(cache.glob(f"*{suffix}")):
+        while job.poll() is None and not any(cache.glob(f"[!.]*{suffix}")):
             pass
-    assert job.returncode == -signal.SIGKILL
+        os.killpg(job.pid, how)
+        said = job.communicate()[1].decode().splitlines()
+    assert job.returncode == (-how if how == signal.SIGKILL else 130)
+    assert how == signal.SIGKILL or "Traceback" not in "".join(said)
     assert not (tmp_path / "work" / "out" / MANIFEST).exists()
     clozeline_ok(*arguments)
-    assert shard_digests(tmp_path / "work" / "out") == shard_digests(near)
-    assert without_sources(tmp_path / "work/out" / MANIFEST) == without_sources(near / MANIFEST)
+    curated.assert_same_bytes(tmp_path / "work" / "out")
 
 
 @pytest.mark.parametrize("position", [3, 17, 26, 200, -1])

@@ -3,13 +3,15 @@
     python tests/benchmarks/memory_use.py [SIZE ...] [-- SHARDS OPTIONS]      (250MB 1GB 4GB)
     python tests/benchmarks/memory_use.py -- --deduplicate near
 
-Articles of `sample:`, two workers, shards of equal size. Memory is the sum of the proportional set
-sizes of all processes of the job, sampled several times a second. Where CLOZELINE_DATA is set the
+Articles of `sample:`, two workers, shards of equal size. `peak` is the sum of the proportional set
+sizes of all processes of the job, sampled several times a second; `job` and `worker` are the
+largest resident sets of its first process and of any other. Where CLOZELINE_DATA is set the
 vocabulary is BERT's and 250 MB of Wikipedia are measured too; else it is learned from the sample.
 """
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,20 +43,20 @@ def main() -> None:
         options = ["sample:articles?size=20MB&seed=1", "--out", tokenizer]
         vocab = ["--vocab", f"{DATA}/vocab/bert-base-uncased-vocab.txt"] if DATA else []
         clozeline_ok("tokenizer", *options, *(vocab or ["--vocab-size", "8192"]))
-        heads = f"{'MB':>7}{'seconds':>9}{'CPU s':>8}{'MB/s':>7}{'peak GB':>9}{'ratio':>7}"
-        print(f"{'text':44}{heads}")
-        first = 0
+        print(f"{'text':44}     MB  seconds   CPU s   MB/s  peak GB  ratio   job  worker")
+        first = 0.0
         for number, source in enumerate(sources):
             megabytes = sum(block.text_bytes for block in list_blocks([source])) / 1e6
             out = Path(scratch, str(number))
             cpu = cpu_seconds()
-            seconds, peak = run_job(source, "--tokenizer", tokenizer, "--out", out, *extra)
+            seconds, peaks = run_job(source, "--tokenizer", tokenizer, "--out", out, *extra)
+            shutil.rmtree(out)
             cpu = cpu_seconds() - cpu
+            peak, job, worker = (size / 1e9 for size in peaks)
             first = first or peak
-            speed = megabytes / seconds
             print(
-                f"{source[-44:]:44}{megabytes:7.0f}{seconds:9.1f}{cpu:8.0f}{speed:7.1f}"
-                f"{peak / 1e9:9.2f}{peak / first:7.2f}",
+                f"{source[-44:]:44}{megabytes:7.0f}{seconds:9.1f}{cpu:8.0f}"
+                f"{megabytes / seconds:7.1f}{peak:9.2f}{peak / first:7.2f}{job:6.2f}{worker:8.2f}",
                 flush=True,
             )
 
@@ -65,33 +67,37 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def run_job(*arguments: object) -> tuple[float, int]:
-    """Seconds and peak memory, in bytes, of one job."""
+def run_job(*arguments: object) -> tuple[float, list[int]]:
+    """Seconds and peak memory of one job, in bytes: of all processes, the first, any other."""
     line = [*COMMAND, "shards", *map(str, arguments), "--workers", str(WORKERS)]
-    start, peak = time.monotonic(), 0
+    start, peaks = time.monotonic(), [0, 0, 0]
     with tempfile.TemporaryFile() as messages:
         job = subprocess.Popen(line, cwd=ROOT, stdout=messages, stderr=messages)
         while job.returncode is None:
-            peak = max(peak, tree_memory(job.pid))
+            peaks = list(map(max, peaks, tree_memory(job.pid)))
             try:
                 job.wait(SECONDS_BETWEEN)
             except subprocess.TimeoutExpired:
                 continue
         messages.seek(0)
         assert job.returncode == 0, messages.read().decode()
-    return time.monotonic() - start, peak
+    return time.monotonic() - start, peaks
 
 
-def tree_memory(pid: int) -> int:
-    """Bytes of a process and its descendants; shared pages count once."""
-    total = 0
+def tree_memory(pid: int) -> tuple[int, int, int]:
+    """Bytes of a process and its descendants, of it alone, and of the largest descendant.
+
+    In the first, shared pages count once.
+    """
     try:
         job = psutil.Process(pid)
-        for process in (job, *job.children(recursive=True)):
-            total += process.memory_full_info().pss
+        first, *others = (
+            process.memory_full_info() for process in (job, *job.children(recursive=True))
+        )
     except psutil.NoSuchProcess:  # it ended during the sample; the next one counts the others
-        return 0
-    return total
+        return 0, 0, 0
+    total = sum(info.pss for info in (first, *others))
+    return total, first.rss, max((info.rss for info in others), default=0)
 
 
 if __name__ == "__main__":
