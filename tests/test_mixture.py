@@ -263,7 +263,12 @@ def test_with_all_copies_each_counts(tmp_path: Path):
         (["?tokens=5M&repeat=2", ""], {}, "give one of repeat, tokens and mix"),
         (["?mix=", ""], {}, "mix is a name, as in mix=wiki"),
         (["?tokens=much", ""], {}, "give a number of tokens"),
-        (["?tokens=5B", ""], {}, "would use each more than 1,000 times; give fewer tokens"),
+        (["?tokens=5B", ""], {}, " bytes of text, and 5,000,000,000 tokens would use each more"),
+        (
+            ["?tokens=90M", ""],
+            {},
+            " tokens, and 90,000,000 tokens would use each more than 1,000 times; give fewer tokens",
+        ),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, queries, options, message):
@@ -280,7 +285,7 @@ def test_bad_input_is_one_line(tmp_path: Path, queries, options, message):
 
 def test_a_source_without_text_is_named(tmp_path: Path):
     given = sources(tmp_path / "sources", "?mix=news", "?mix=wiki")
-    Path(given[1].partition("?")[0]).write_text('{"text": "short"}\n')
+    Path(given[1].partition("?")[0]).write_text('{"text": "short"}\n' * 9)
     with pytest.raises(InputError, match="wiki: no training text is left"):
         build(tmp_path / "work", given)
 

@@ -8,7 +8,7 @@ near-duplicates decides which ones are taken. A document of several sources belo
 them by name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,7 +35,7 @@ def mixture_hashes(high: UInt64Array, low: UInt64Array) -> UInt64Array:
     return random_bits(random_bits(stream_key(0, "mixture"), high), low)
 
 
-def budgets_of(blocks: Iterable[Block], mix: Mapping[str, int]) -> dict[str, int]:
+def budgets_of(blocks: Sequence[Block], mix: Mapping[str, int]) -> dict[str, int]:
     """The tokens of each source or name, by name. Raises InputError for options that contradict.
 
     `mix` are those of --mix and --tokens.
@@ -56,7 +56,19 @@ def budgets_of(blocks: Iterable[Block], mix: Mapping[str, int]) -> dict[str, int
         if tokens is None:
             known = f"; it names {', '.join(mix)}" if mix else f", as in --mix {name}=1"
             raise InputError(f"a source has ?mix={name}, which --mix does not name{known}.")
-    return {name: tokens for name, tokens in found.items() if tokens is not None}
+    budgets = {name: tokens for name, tokens in found.items() if tokens is not None}
+    for name, tokens in budgets.items():  # before shards are planned for that many
+        size = sum(block.text_bytes for block in blocks if block.share == name)
+        _check_uses(f"{name} has about {size:,} bytes of text", size, tokens)
+    return budgets
+
+
+def _check_uses(known: str, has: int, budget: int) -> None:
+    if budget > MAX_REPEAT * has:
+        raise InputError(
+            f"{known}, and {budget:,} tokens would use each more than {MAX_REPEAT:,} times; give "
+            "fewer tokens."
+        )
 
 
 @dataclass(frozen=True)
@@ -84,11 +96,7 @@ class Histogram:
             has = int(self.tokens[share].sum())
             if not has:
                 raise InputError(f"{name}: no training text is left, so it gives no tokens.")
-            if budget > MAX_REPEAT * has:
-                raise InputError(
-                    f"{name} has {has:,} tokens, and {budget:,} would use each more than "
-                    f"{MAX_REPEAT:,} times; give fewer tokens."
-                )
+            _check_uses(f"{name} has {has:,} tokens", has, budget)
             if rest := budget % has:
                 found[share] = np.searchsorted(np.cumsum(self.tokens[share]), rest)
         return found

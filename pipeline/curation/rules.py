@@ -115,7 +115,7 @@ def quality_of(names: Sequence[str]) -> Quality:
             near = difflib.get_close_matches(rule, known, n=1)
             raise InputError(
                 f"--quality {name}: there is no such rule"
-                f"{f'; did you mean {near[0]}?' if near else ''} Sets are {', '.join(SETS)}; "
+                f"{f'; did you mean {near[0]}?' if near else '.'} Sets are {', '.join(SETS)}; "
                 f"rules are {', '.join(known[len(SETS) :])}."
             )
     return Quality({rule: chosen[rule] for rule in (BOILERPLATE, *RULES) if rule in chosen})

@@ -57,7 +57,7 @@ def samples(summary: DatasetSummary) -> Section | None:
                 sample["document"][:8],
                 f"{sample['value']:.4g}",
                 sample["text"],
-                *([sample["kept_text"]] * with_twin),
+                *([sample["kept_text"]] if with_twin else []),
             )
             for sample in shown
         ]
