@@ -267,7 +267,7 @@ def test_with_all_copies_each_counts(tmp_path: Path):
         (
             ["?tokens=90M", ""],
             {},
-            " tokens, and 90,000,000 tokens would use each more than 1,000 times; give fewer tokens",
+            " would use each more than 1,000 times; give fewer tokens",
         ),
     ],
 )
