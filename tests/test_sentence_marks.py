@@ -120,6 +120,16 @@ def test_mixed_text_has_nltks_sentences_cut_further_at_the_marks(text):
     assert SPLITTER.spans(text) == [part for span in punkt for part in cut_slowly(text, *span)]
 
 
+@settings(max_examples=300, deadline=None, database=None)
+@given(st.lists(st.tuples(MIXED, st.booleans()), max_size=6))
+def test_paragraphs_together_are_cut_as_each_alone(paragraphs):
+    texts, cut = [text for text, _ in paragraphs], [further for _, further in paragraphs]
+    spans = [SPLITTER.spans(t) if further else SPLITTER.punkt_spans(t) for t, further in paragraphs]
+    found, counts = SPLITTER.split(texts, cut=cut)
+    assert found == [t[a:b] for t, part in zip(texts, spans, strict=True) for a, b in part]
+    assert counts.tolist() == list(map(len, spans))
+
+
 @pytest.mark.parametrize("mark", TERMINALS)
 def test_every_mark_ends_a_sentence_with_and_without_a_space(mark):
     assert sentences(f"ab{mark}cd{mark}") == [f"ab{mark}", f"cd{mark}"]

@@ -6,7 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
-from itertools import product
+from itertools import product, repeat
 from pathlib import Path
 
 import nltk.data
@@ -155,6 +155,23 @@ def test_spans_are_nltks(texts, splitter, reference):
     check()
 
 
+def test_paragraphs_are_split_as_each_alone(splitter, reference, monkeypatch):
+    """However many are joined before they are split, and whatever separates them there."""
+    odd = st.one_of(plain_texts, odd_texts, strange_texts, any_texts)
+    texts = st.one_of(odd.map(str.strip), odd, st.sampled_from(["", ".", "a\0.", "\0", "J. "]))
+
+    @settings(max_examples=500, deadline=None, database=None)
+    @given(st.lists(texts, max_size=8), st.integers(0, 40))
+    def check(texts, size):
+        monkeypatch.setattr(sentences, "SLAB_CHARACTERS", size)
+        expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
+        found, counts = splitter.split(texts, cut=repeat(False))
+        assert found == [sentence for part in expected for sentence in part]
+        assert counts.tolist() == list(map(len, expected))
+
+    check()
+
+
 def own_words(parameters):
     """The words that the parameters know, in each case, with and without a period."""
     paired = {word for pair in parameters.collocations for word in pair}
@@ -191,8 +208,11 @@ def test_spans_are_nltks_around_an_odd_character(odd, splitter, reference):
 
 
 def test_spans_are_nltks_on_real_articles(splitter, reference):
-    for text in paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300):
-        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
+    texts = [*paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300)]
+    expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
+    found, counts = splitter.split(texts, cut=repeat(False))
+    assert found == [sentence for part in expected for sentence in part]
+    assert counts.tolist() == list(map(len, expected))
 
 
 @pytest.mark.slow

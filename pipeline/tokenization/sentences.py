@@ -20,13 +20,15 @@ compiled with it here as well. The packages also disagree about spaces, so those
 """
 
 import re
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.tokenization.punkt import PunktData
 from clozeline.pipeline.tokenization.sentence_marks import SPACE, cut_sentence
 
@@ -44,8 +46,9 @@ TOKEN = re.compile(
 #: Closing marks at the start of a sentence that belong to the one before.
 STRAY = re.compile(rf"([\"')\]}}{QUOTES}]+?)(?:[{SPACE}]+|(?=--)|$)")
 STRAY_MARKS = frozenset("\"')]}" + QUOTES)
-#: `str.rfind` searches for one character, so the other ASCII spaces are mapped to " ".
-ASCII_SPACES = dict.fromkeys(map(ord, "\t\n\r\v\f"), " ")
+#: Between paragraphs that are split as one text. No candidate is before it, no chunk goes across.
+SEPARATOR = "\0"
+SLAB_CHARACTERS = 1 << 18
 
 # Where training saw a type. Upper case: bits 1 to 3, at the beginning of a sentence, in the middle,
 # or in an unknown position. Lower case: bits 4 to 6.
@@ -110,49 +113,79 @@ class SentenceSplitter:
         Where `cut` is False, sentences end only where Punkt ends them.
         """
         sentences: list[str] = []
-        counts = []
-        # Spans are not collected: they would slow the garbage collector.
-        for text, further in zip(paragraphs, cut, strict=False):
-            spans = self.spans(text) if further else self.punkt_spans(text)
-            sentences += [text[start:end] for start, end in spans]
-            counts.append(len(spans))
-        return sentences, np.array(counts, dtype=np.int64)
+        counts = [np.zeros(0, np.int64)]
+        for slab, further in _slabs(paragraphs, cut):
+            text, starts, ends, of_paragraph = self._split_slab(slab)
+            spans = zip(starts, ends, strict=True)
+            if further and not text.isascii():
+                parts = [cut_sentence(text, start, end) for start, end in spans]
+                sentences += [text[start:end] for part in parts for start, end in part]
+                cuts = offsets_of(np.fromiter(map(len, parts), np.int64, len(parts)))
+                of_paragraph = np.diff(cuts[offsets_of(of_paragraph)])
+            else:
+                sentences += [text[start:end] for start, end in spans]
+            counts.append(of_paragraph)
+        return sentences, np.concatenate(counts)
 
     def spans(self, text: str) -> list[tuple[int, int]]:
         """(start, end) of each sentence of a text, without the space between sentences."""
-        spans = self.punkt_spans(text)
-        if text.isascii():
-            return spans
-        return [part for start, end in spans for part in cut_sentence(text, start, end)]
+        return [
+            part for start, end in self.punkt_spans(text) for part in cut_sentence(text, start, end)
+        ]
 
     def punkt_spans(self, text: str) -> list[tuple[int, int]]:
         """A faster `PunktSentenceTokenizer(parameters).span_tokenize(text)`."""
-        spans, start = [], 0
-        breaks = [*self._breaks(text), (len(text.rstrip()), len(text))]
-        for (end, follower), (next_end, _) in pairwise(breaks):
-            stray = text[follower] in STRAY_MARKS and STRAY.match(text, follower, next_end)
-            if stray:
-                end, follower = stray.end(1), stray.end()
-            spans.append((start, end))
-            start = follower
-        if start < breaks[-1][0]:
-            spans.append((start, breaks[-1][0]))
-        return spans
+        _, starts, ends, _ = self._split_slab([text])
+        return list(zip(starts, ends, strict=True))
 
-    def _breaks(self, text: str) -> list[tuple[int, int]]:
-        """(end of a sentence, start of the next) for each break, closing marks not yet moved."""
-        breaks = []
-        for start, end, follower in _candidates(text):
+    def _split_slab(
+        self, paragraphs: list[str]
+    ) -> tuple[str, list[int], list[int], NDArray[np.int64]]:
+        """The paragraphs joined, where each sentence starts and ends there, and how many each has.
+
+        ["It is. So!", "Yes"]  ->  "It is. So!\\0Yes",  [0 7 11],  [6 10 14],  [2 1]
+        """
+        text, spaced = SEPARATOR.join(paragraphs), _with_one_kind_of_space(paragraphs)
+        stops = np.cumsum(np.fromiter(map(len, paragraphs), np.int64, len(paragraphs)) + 1) - 1
+        ends, followers = self._breaks(text, spaced, stops.tolist())
+        stops[-1] = len(text.rstrip())
+        at = np.searchsorted(ends, stops, side="right")
+        ends = np.insert(ends, at, stops)
+        starts = np.insert(np.insert(followers, at, stops + 1), 0, 0)[:-1]
+        # Closing marks may be all that follows the last break.
+        last = at + np.arange(len(at))
+        is_there = np.ones(len(ends), bool)
+        is_there[last] = starts[last] < ends[last]
+        counts = np.diff(np.cumsum(is_there)[last], prepend=0)
+        return text, starts[is_there].tolist(), ends[is_there].tolist(), counts
+
+    def _breaks(
+        self, text: str, spaced: str, stops: list[int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The end of the sentence before each break, and the start of the one after it."""
+        ends, followers = [], []
+        known = self._endings.get
+        for start, end, follower in _candidates(text, spaced):
             chunk = text[start:end]
-            ending = self._endings.get(chunk) or self._ending_of_chunk(chunk)
+            ending = known(chunk) or self._ending_of_chunk(chunk)
             certain = ending is CERTAIN and text[follower] >= " "  # see _decide
-            if certain or self._decide(ending, text, start, end, follower):
-                breaks.append((end, follower))
-        return breaks
+            if certain or self._decide(ending, text, start, end, follower, stops):
+                ends.append(end)
+                followers.append(follower)
+        strays = [i for i, follower in enumerate(followers) if text[follower] in STRAY_MARKS]
+        ends.append(len(text.rstrip()))
+        for i in strays:
+            stop = min(ends[i + 1], stops[bisect_left(stops, followers[i])])
+            if stray := STRAY.match(text, followers[i], stop):
+                ends[i], followers[i] = stray.end(1), stray.end()
+        return np.array(ends[:-1], np.int64), np.array(followers, np.int64)
 
-    def _decide(self, ending: Ending | None, text: str, start: int, end: int, at: int) -> bool:
+    def _decide(
+        self, ending: Ending | None, text: str, start: int, end: int, at: int, stops: list[int]
+    ) -> bool:
         """Whether a sentence ends after the chunk text[start:end]; the follower starts at `at`."""
-        follower = text[at] if at == end else CHUNK.match(text, at)[0]  # type: ignore[index]
+        stop = end + 1 if at == end else stops[bisect_left(stops, at)]
+        follower = CHUNK.match(text, at, stop)[0]  # type: ignore[index]
         # NLTK treats a line of \x1c to \x1f as blank, so whether it is a whole line matters here.
         if ending is None or follower.isspace():
             return self._breaks_inside(self._tokens(text[start:at] + follower))
@@ -243,9 +276,35 @@ class SentenceSplitter:
         return None
 
 
-def _candidates(text: str) -> list[tuple[int, int, int]]:
+def _slabs(paragraphs: Iterable[str], cut: Iterable[bool]) -> Iterator[tuple[list[str], bool]]:
+    """Runs of paragraphs that are split as one text, and whether they are cut further.
+
+    An empty paragraph, or one with space around it or the separator in it, is alone.
+    """
+    slab: list[str] = []
+    size, before = 0, False
+    for text, further in zip(paragraphs, cut, strict=False):
+        is_alone = not text or text.strip() != text or SEPARATOR in text
+        if slab and (is_alone or further != before or size > SLAB_CHARACTERS):
+            yield slab, before
+            slab, size = [], 0
+        slab.append(text)
+        size, before = SLAB_CHARACTERS + 1 if is_alone else size + len(text), further
+    if slab:
+        yield slab, before
+
+
+def _with_one_kind_of_space(paragraphs: list[str]) -> str:
+    """The paragraphs joined, where each ASCII space and each border is " "."""
+    text = " ".join(paragraphs)
+    for space in "\t\n\r\v\f":
+        if space in text:
+            text = text.replace(space, " ")
+    return text
+
+
+def _candidates(text: str, spaced: str) -> list[tuple[int, int, int]]:
     """(start of the chunk, its end, start of the follower) for each candidate of NLTK."""
-    spaced = text if text.isprintable() else text.translate(ASCII_SPACES)
     candidates: list[tuple[int, int, int]] = []
     start, previous = 0, 1
     for match in CANDIDATE.finditer(text):
