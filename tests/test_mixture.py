@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clozeline.pipeline.common import store_lease
 from clozeline.pipeline.common.errors import InputError, UnfinishedError
+from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import (
     DOCUMENT,
@@ -33,10 +36,21 @@ from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
-from tests.support.small_jobs import articles, clozeline, shard_digests, write_tokenizer
-from tests.test_curation_job import NEAR, make, planted
+from tests.support.small_jobs import (
+    articles,
+    clozeline,
+    clozeline_ok,
+    shard_digests,
+    write_tokenizer,
+)
+from tests.test_curation_job import DASK, NEAR, make, planted
 
 CONFIG = replace(NEAR, pairs="none", mix="wiki=0.6,news=0.4", tokens="60k")
+#: The same on the command line.
+OPTIONS = (
+    *("--num-shards=3", "--validation=0.2", "--max-seq-length=64", "--pairs=none"),
+    *(f"--mix={CONFIG.mix}", "--tokens=60k", "--deduplicate=near"),
+)
 
 
 # The choice, on columns
@@ -179,16 +193,46 @@ def make_again(folder: Path):
     return replace(fresh, out_dir=folder / "out", cache_dir=folder / "cache")
 
 
-def test_two_tasks_write_the_same_bytes(mixed: Path, tmp_path: Path):
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_tasks_write_the_same_bytes(mixed: Path, tmp_path: Path, tasks: int):
     tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
     folders = {"tokenizer": tokenizer, "out": tmp_path / "out"}
     given, tries = sources(tmp_path / "sources"), 0
     while not (tmp_path / "out" / MANIFEST).exists():
-        options = JobOptions(block_bytes=50_000, task=f"{tries % 2}/2", wait="0s")
+        options = JobOptions(block_bytes=50_000, task=f"{tries % tasks}/{tasks}", wait="0s")
         with suppress(UnfinishedError):
             build_shards(given, config=CONFIG, options=options, **folders)
         tries += 1
-        assert tries < 20
+        assert tries < 30
+    assert shard_digests(tmp_path / "out") == shard_digests(mixed)
+
+
+def test_a_store_holds_the_same_bytes(mixed: Path, tmp_path: Path):
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
+    store = path_of("memory://clozeline-mixture")
+    options = JobOptions(block_bytes=50_000, workers=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_lease, "START_SECONDS", 0.0)
+        given = sources(tmp_path / "sources")
+        build_shards(given, config=CONFIG, options=options, tokenizer=tokenizer, out=store)
+    shards = [entry.name for entry in read_manifest(store).shards]
+    assert {name: sha256((store / name).read_bytes()).hexdigest() for name in shards} == (
+        shard_digests(mixed)
+    )
+    store.rmdir(recursive=True)
+
+
+@pytest.mark.slow
+def test_dask_writes_the_same_bytes(mixed: Path, tmp_path: Path):
+    distributed = pytest.importorskip("distributed", reason="needs clozeline[dask]")
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
+    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--block-bytes=50000")
+    two = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
+    with distributed.LocalCluster(**two, dashboard_address=None, silence_logs=False) as cluster:
+        address = f"--dask_client_address={cluster.scheduler_address}"
+        runner = (DASK, address, "--dask_partition_size=1")
+        given = sources(tmp_path / "sources")
+        clozeline_ok("shards", *given, *folders, *OPTIONS, "--", *runner)
     assert shard_digests(tmp_path / "out") == shard_digests(mixed)
 
 
@@ -196,9 +240,7 @@ def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_
     given = sources(tmp_path / "sources")
     tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
     folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--workers=2")
-    fixed = ("--num-shards=3", "--validation=0.2", "--max-seq-length=64", "--pairs=none")
-    options = (f"--mix={CONFIG.mix}", "--tokens=60k", "--deduplicate=near", "--block-bytes=50000")
-    done = clozeline("shards", *given, *folders, *fixed, *options)
+    done = clozeline("shards", *given, *folders, *OPTIONS, "--block-bytes=50000")
     assert done.returncode == 0, done.stderr
     assert shard_digests(tmp_path / "out") == shard_digests(mixed)
     assert all(line in done.stderr for line in mixture_lines(read_manifest(mixed)))
