@@ -18,14 +18,18 @@ from tests.support.small_jobs import articles
 from tests.test_fast_wordpiece import HOSTILE, as_lists, scripts, sentences
 
 DATA = os.environ.get("CLOZELINE_DATA", "")
-MARKS = [*"'’\"`.,;:!?-_()[]<>=|#@&%+*/~^", "'s", "'ll", "<|x|>", "  ", "\t", "\n", "\x1f", "\x7f"]
+MARKS = [*"\u2581\u0120'’\"`.,;:!?-_()[]<>=|#@&%+*/~^"]
+MARKS += ["'s", "'ll", "<|x|>", "  ", "\t", "\n", "\x1f", "\x7f"]
 BLANKS = ["\u00a0", "\u1680", "\u2003", "\u2028", "\u202f", "\u3000", "\u200b", "\u0085"]
+#: What added tokens are, as it is and as normalization makes it of other characters.
+SPELLED = ["a b", "ａ b", "a\u2003b", "K b", "\u212a b", "b e", "b é", "|||IP|||", "|||ＩＰ|||"]
 #: Words, marks and whitespace in any order: where cuts are.
 mixed = st.lists(
-    st.lists(st.sampled_from([*MARKS, *BLANKS, *HOSTILE, "a", "Z", "7", "é", "е\u0301", " "]))
-    .map("".join),
+    st.lists(
+        st.sampled_from([*MARKS, *BLANKS, *SPELLED, *HOSTILE, "a", "Z", "7", "é", "е\u0301", " "])
+    ).map("".join),
     max_size=4,
-)  # fmt: skip
+)
 
 
 def byte_level(normalizer, **options) -> tokenizers.Tokenizer:
@@ -56,9 +60,12 @@ def unigram(normalizer, before=(), **options) -> tokenizers.Tokenizer:
     return library
 
 
-def with_added(library: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """ModernBERT's kinds of added tokens, and one that takes the spaces around it."""
-    library.add_tokens(["|||IP|||", "  ", "   ", AddedToken("<|x|>", lstrip=True, rstrip=True)])
+def with_added(library: tokenizers.Tokenizer, *more: str) -> tokenizers.Tokenizer:
+    """ModernBERT's kinds of added tokens, and those that take the spaces around or whole words."""
+    takes_spaces = AddedToken("<|x|>", lstrip=True, rstrip=True)
+    as_written = AddedToken("a b", normalized=False)
+    whole = AddedToken("Z 7", single_word=True)
+    library.add_tokens(["|||IP|||", "  ", "   ", takes_spaces, as_written, whole, *more])
     return library
 
 
@@ -83,9 +90,16 @@ TOKENIZERS = {
     "unigram, split at whitespace": tokenizer_of(
         unigram(normalizers.NFKC(), [pre_tokenizers.WhitespaceSplit()])
     ),
-    "unigram, added tokens": tokenizer_of(with_added(unigram(normalizers.NFKC()))),
+    "unigram, added tokens": tokenizer_of(with_added(unigram(None))),
 }
-COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+#: Other characters can become one of the added tokens, which cuts would break.
+NOT_CUT = {
+    "bpe, added tokens of others": tokenizer_of(with_added(byte_level(normalizers.NFC()), "K b")),
+    "bpe, of others by NFD": tokenizer_of(with_added(byte_level(normalizers.NFD()), "b e")),
+    "unigram, added tokens of others": tokenizer_of(with_added(unigram(normalizers.NFKC()))),
+}
+BY_NAME = TOKENIZERS | NOT_CUT
+COLUMNS = {name: ColumnTokenizer(tokenizer) for name, tokenizer in BY_NAME.items()}
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -100,11 +114,11 @@ def test_each_of_these_is_cut_and_its_plain_words_are_known(name):
         assert found == ([" no", "no", " 1", "--"] if is_byte_level else [])
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", BY_NAME)
 @settings(max_examples=100)
 @given(texts=st.one_of(mixed, sentences, scripts))
 def test_ids_equal_the_librarys(name, texts):
-    tokenizer = TOKENIZERS[name]
+    tokenizer = BY_NAME[name]
     texts = [text if n % 2 else tokenizer.after_space(text) for n, text in enumerate(texts)]
     found = tokenizer.library.encode_batch(texts, add_special_tokens=False)
     special = {*tokenizer.special_ids} if tokenizer.spec.spells_special_tokens else set()
@@ -113,11 +127,16 @@ def test_ids_equal_the_librarys(name, texts):
     assert as_lists(COLUMNS[name], texts) == wanted
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("name", BY_NAME)
 def test_every_pair_around_a_space_and_a_mark_equals_the_librarys(name):
-    those = [*MARKS, *BLANKS, *HOSTILE]
+    those = [*MARKS, *BLANKS, *SPELLED, *HOSTILE]
     texts = [f"a{x}{y}{x} {y},{x}b" for x in those for y in those]
-    assert as_lists(COLUMNS[name], texts) == TOKENIZERS[name].encode_batch(texts)
+    assert as_lists(COLUMNS[name], texts) == BY_NAME[name].encode_batch(texts)
+
+
+@pytest.mark.parametrize("name", NOT_CUT)
+def test_a_token_that_others_become_is_left_to_the_library(name):
+    assert find_cuts(NOT_CUT[name].spec) is None
 
 
 def test_words_keep_their_spaces_and_lose_their_marks():

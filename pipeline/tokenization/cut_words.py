@@ -13,7 +13,8 @@ each by itself. A text may be cut where a pre-token ends, whatever stands furthe
 
 No Unicode normalization form joins a character with a space, a letter or a mark of ASCII that
 follows it, or moves a combining mark across one. Other normalizers and splits are not known, and
-neither are sentences that hold an added token which a cut would break: they stay whole.
+neither are sentences that hold an added token which a cut would break: they stay whole. If the
+library searches for such a token after normalization, other text can become it: only NFC is known.
 
 **Plain words** are of ASCII, and in byte-level BPE of letters, digits or marks alone: no form of
 normalization changes them, and each is one pre-token, whose space becomes the word mark. So the
@@ -36,6 +37,7 @@ Offsets = NDArray[np.int64]
 
 SPACE, BLANK, ALNUM, MARK, APOSTROPHE, OTHER = range(6)  # kinds of byte; OTHER: not ASCII
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+FROM_OTHERS = "K;`"  # what NFC can turn a character beyond ASCII into, of ASCII
 #: The last bytes of whitespace that is not ASCII: one of two bytes, or the end of one of three.
 WIDE_BLANKS = np.array(
     [int.from_bytes(c.encode()[-3:]) for c in map(chr, range(0x80, 0x3001)) if c.isspace()]
@@ -74,8 +76,8 @@ class Cuts:
 def find_cuts(spec: TokenizerSpec) -> Cuts | None:
     """Where sentences may be cut; None where nothing is known of the tokenizer's steps."""
     values = json.loads(spec.text)
-    step = values.get("normalizer")
-    if any(part["type"] not in FORMS for part in _parts(step, "normalizers")):
+    forms = {part["type"] for part in _parts(values.get("normalizer"), "normalizers")}
+    if not forms.issubset(FORMS):
         return None
     match [(part["type"], part) for part in _parts(values["pre_tokenizer"], "pretokenizers")]:
         case [("ByteLevel", part)] if part["use_regex"] and not part["add_prefix_space"]:
@@ -95,8 +97,10 @@ def find_cuts(spec: TokenizerSpec) -> Cuts | None:
     contents = [token["content"] for token in added]
     if any(re.fullmatch(f"{plain}| ", f" {text.removeprefix(' ')}") for text in contents):
         plain = NOTHING  # such a token may stand inside of a plain word
-    unbroken = tuple(t["content"] for t in added if _breaks(t, cuts))
-    return Cuts(at_marks, unbroken, re.compile(plain))
+    broken = [token for token in added if _breaks(token, cuts)]
+    if any(token["normalized"] and _others_become(token["content"], forms) for token in broken):
+        return None
+    return Cuts(at_marks, tuple(t["content"] for t in broken), re.compile(plain))
 
 
 def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
@@ -104,6 +108,11 @@ def _parts(step: dict[str, Any] | None, name: str) -> list[dict[str, Any]]:
     if step is None:
         return []
     return step[name] if step["type"] == "Sequence" else [step]
+
+
+def _others_become(content: str, forms: set[str]) -> bool:
+    """Whether normalization can make this text of another: NFKC turns wide letters into "a b"."""
+    return bool(forms) and (forms != {"NFC"} or any(char in content for char in FROM_OTHERS))
 
 
 def _breaks(token: dict[str, Any], cuts: Cuts) -> bool:
