@@ -18,9 +18,11 @@ from clozeline.model.huggingface.weight_files import weights_sha256
 from clozeline.pipeline.common.json_files import sealed, write_json
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights
+from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights, read_state
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
+from clozeline.train.artifacts.run import load_run
 from clozeline.train.cli import main
+from clozeline.train.export.model_card import run_card
 from clozeline.train.inference.predict import predict
 from tests.support.small import small_tokenizer
 from tests.support.small_huggingface import quiet_transformers
@@ -297,7 +299,8 @@ def test_the_card_states_what_the_run_recorded(run, tmp_path):
     output_of("export", copy, "--out", tmp_path / "out")
     card = (tmp_path / "out" / "README.md").read_text()
     rows = ["| steps | 1 |", "| held-out examples | 23 |", "| masked-LM loss | 3.22 |"]
-    for line in (*rows, "| masked-LM accuracy | 0.25 |", 'pipeline("fill-mask", model="out")'):
+    usage = ('pipeline("fill-mask", model="out")', "The [MASK] of the town.")
+    for line in (*rows, "| masked-LM accuracy | 0.25 |", *usage):
         assert line in card
     assert str(tmp_path) not in card
     results = {("loss", "masked-LM loss"): 3.21987, ("accuracy", "masked-LM accuracy"): 0.25}
@@ -307,6 +310,14 @@ def test_the_card_states_what_the_run_recorded(run, tmp_path):
     output_of("export", copy, "--out", tmp_path / "out", "--overwrite")
     assert "Not evaluated." in (tmp_path / "out" / "README.md").read_text()
     assert ModelCard.load(tmp_path / "out" / "README.md").data.eval_results is None
+
+
+def test_the_card_shows_the_mask_of_the_tokenizer(run):
+    config, _, _ = load_run(run)
+    state = read_state(list_checkpoints(run)[-1])
+    card = run_card(config, state, None, folder="out", mask="<mask>")
+    assert 'print(fill("The <mask> of the town."))' in card
+    assert "[MASK]" not in card
 
 
 def hub_results(folder):

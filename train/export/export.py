@@ -164,7 +164,13 @@ def _read_run(run: Path, *, folder: str) -> _Source:
         max_seq_length=min(config.data.max_seq_length, config.model.max_position_embeddings),
         pooling="mean",
         model=model,
-        card=run_card(config, state, _heldout(run, state.step), folder=folder),
+        card=run_card(
+            config,
+            state,
+            _heldout(run, state.step),
+            folder=folder,
+            mask=tokenizer.mask_token,
+        ),
     )
 
 

@@ -24,7 +24,7 @@ FILL = """\
 from transformers import pipeline
 
 fill = pipeline("fill-mask", model="{folder}")
-print(fill("The [MASK] of the town."))
+print(fill("The {mask} of the town."))
 """
 CLASSIFY = """\
 from transformers import pipeline
@@ -55,9 +55,17 @@ Results = dict[tuple[str, str], float]
 
 
 def run_card(
-    config: RunConfig, state: TrainState, heldout: dict[str, float] | None, *, folder: str
+    config: RunConfig,
+    state: TrainState,
+    heldout: dict[str, float] | None,
+    *,
+    folder: str,
+    mask: str,
 ) -> str:
-    """The card of a pretrained model; `heldout` is that of summary.json, None if not evaluated."""
+    """The card of a pretrained model whose tokenizer has this `mask`, such as "<mask>".
+
+    `heldout` is that of summary.json, None if not evaluated.
+    """
     training, data = config.training, config.data
     trained: Values = {
         "steps": state.step,
@@ -85,7 +93,7 @@ def run_card(
         ("Architecture", _table(_sizes(config.model))),
         ("Training", _table(trained)),
         ("Evaluation", _table(scores) if scores else "Not evaluated.\n"),
-        ("Usage", _code(FILL.format(folder=folder))),
+        ("Usage", _code(FILL.format(folder=folder, mask=mask))),
     )
 
 
