@@ -340,6 +340,7 @@ def test_the_page_of_a_classifier_is_its_report(server, classifier, tmp_path):
 
 def test_names_of_classes_stay_text(server):
     html = request(server, "/try").text
+    assert "Text with [MASK] where" in html
     assert "Classes: bad, &lt;b&gt;good&lt;/b&gt;." in html
 
 

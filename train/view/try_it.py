@@ -12,9 +12,11 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.report.html import make_sections
 from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.view.replies import Values
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
+from clozeline.train.artifacts.run import TOKENIZER
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.inference.word_effects import word_effects
@@ -93,7 +95,9 @@ class TryPages:
     def tab(self) -> Tab:
         """The page, which needs the server."""
         metadata = self._classifier.metadata if self._classifier else {}
+        tokenizers = [load_tokenizer(model.run / TOKENIZER) for model in self._runs[:1]]
         values = {
+            "mask": tokenizers[0].mask_token if tokenizers else None,
             "runs": dict(enumerate(as_given(model.run) for model in self._runs)),
             "classes": metadata.get("names", []),
             "columns": [metadata.get("text"), metadata.get("text_pair")],
