@@ -213,6 +213,7 @@ REFUSED = {
     "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},
     "--model bpe keeps accents": {"vocab_size": 400, "model": "bpe", "strip_accents": True},
     "--vocab-size 200 has no room for the 256 bytes": {"vocab_size": 200, "model": "bpe"},
+    "--vocab-size 20 has no room for the characters": {"vocab_size": 20, "model": "unigram"},
 }
 
 

@@ -50,12 +50,20 @@ def learn_vocabulary(
     WordPiece and Unigram include the `alphabet` most frequent characters. BPE and Unigram keep case
     and accents, and are filled up to a multiple of 64 with "[unused0]" and so on. A small text
     gives fewer tokens; a `vocab_size` below the size of the alphabet gives more. Raises InputError
-    if the text has no words, or if `vocab_size` has no room for the 256 bytes of BPE.
+    if the text has no words, or if `vocab_size` has no room for the 256 bytes of BPE or the
+    characters of Unigram.
     """
     if model == "wordpiece":
         return _learn_wordpiece(texts, vocab_size, cased, strip_accents, punkt, alphabet)
     library, trainer = _byte_level_bpe(vocab_size) if model == "bpe" else _unigram(vocab_size)
-    library.train_from_iterator(texts, trainer)
+    try:
+        library.train_from_iterator(texts, trainer)
+    except Exception as error:  # the library has no class for it
+        if "not large enough" not in str(error):
+            raise
+        raise InputError(
+            f"--vocab-size {vocab_size} has no room for the characters of the text; give more."
+        ) from error
     known = library.get_vocab_size()
     if known <= len(SPECIAL_TOKENS) + (256 if model == "bpe" else 1):
         raise InputError("the training text has no words; give more text.")
