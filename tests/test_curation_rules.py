@@ -16,7 +16,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.curation import measures
 from clozeline.pipeline.curation.curate import text_hash
 from clozeline.pipeline.curation.measures import Text, without_boilerplate
-from clozeline.pipeline.curation.rules import RULES, SETS, quality_of
+from clozeline.pipeline.curation.rules import RULES, SETS, SHARES, quality_of
 from tests.support.datatrove_verdicts import VERDICTS, real_texts
 
 GOOD = "The river and the hill have names that people of the town know. " * 2
@@ -92,8 +92,8 @@ def test_a_threshold_itself_is_allowed():
 
 @pytest.mark.parametrize("name", [rule for rule in RULES if rule != "min_words"])
 def test_a_rule_with_a_threshold_that_nothing_passes_drops_a_text(name):
-    text = "- lorem ipsum { # ...\n\n" * 12
-    threshold = 1e9 if name.startswith("min_") else 0
+    text = "- lorem ipsum { # ...\n\n" * 12 + "no mark"
+    threshold = 0 if name.startswith("max_") else 1 if name in SHARES else 1e9
     assert quality_of([f"{name}={threshold}"]).check(text)[1] == name
 
 
@@ -106,6 +106,8 @@ def test_a_rule_with_a_threshold_that_nothing_passes_drops_a_text(name):
         ("min_words=x", "give a number from 0 on"),
         ("min_words=-1", "give a number from 0 on"),
         ("min_words=inf", "give a number from 0 on"),
+        ("max_top_2gram=7", "max_top_2gram=7: give a share from 0 to 1, as in max_top_2gram=0.2"),
+        ("min_terminal_lines=nan", "give a share from 0 to 1"),
     ],
 )
 def test_a_wrong_rule_is_one_line(given, message):

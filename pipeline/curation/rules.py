@@ -43,6 +43,11 @@ RULES: Final[Mapping[str, Callable[[Text], float]]] = {
     "max_short_lines": measures.short_lines,
     "max_new_lines": measures.new_lines,
 }
+#: Rules that measure a share, which is 1 at most.
+SHARES: Final = {rule for rule in RULES if rule.startswith(("max_repeated", "max_top"))} | {
+    *("max_bullet_lines", "max_ellipsis_lines", "max_short_lines"),
+    *("min_alphabetic_words", "min_terminal_lines"),
+}
 #: A rule that changes texts: 1 removes the lines that C4 removes.
 BOILERPLATE: Final = "remove_boilerplate"
 
@@ -101,7 +106,8 @@ class Quality:
 def quality_of(names: Sequence[str]) -> Quality:
     """The rules that the names of sets and `rule=threshold` give.
 
-    Raises InputError for an unknown rule and for a threshold that is not a number from 0 on.
+    Raises InputError for an unknown rule and for a threshold that is not a number from 0 on,
+    or to 1 for a share.
     """
     chosen: dict[str, float] = {}
     for name in names:
@@ -126,6 +132,8 @@ def _threshold(rule: str, value: str) -> float:
         threshold = float(value)
     except ValueError:
         threshold = math.nan
+    if rule in SHARES and not 0 <= threshold <= 1:
+        raise InputError(f"--quality {rule}={value}: give a share from 0 to 1, as in {rule}=0.2.")
     if not 0 <= threshold < math.inf:
-        raise InputError(f"--quality {rule}={value}: give a number from 0 on, as in {rule}=0.2.")
+        raise InputError(f"--quality {rule}={value}: give a number from 0 on, as in {rule}=20.")
     return threshold
