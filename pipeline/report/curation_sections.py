@@ -51,11 +51,14 @@ def samples(summary: DatasetSummary) -> Section | None:
     tables = []
     for reason, shown in sorted(reasons.items()):
         with_twin = "kept_text" in shown[0]
-        heads = (reason, "value", "text", *(["text of the document that was kept"] * with_twin))
+        heads = (
+            f"{reason.replace('_', ' ')}: value (document)",
+            "text",
+            *(["text of the document that was kept"] * with_twin),
+        )
         rows = [
             (
-                sample["document"][:8],
-                f"{sample['value']:.4g}",
+                f"{sample['value']:.4g} ({sample['document'][:8]})",
                 sample["text"],
                 *([sample["kept_text"]] if with_twin else []),
             )
