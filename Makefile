@@ -209,7 +209,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts engines fuzz stores soak clean distclean
+.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts engines engine-kills fuzz stores soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -274,6 +274,9 @@ hosts: $(READY)  ## train on two hosts (Linux namespaces) while one dies, is cut
 MAVEN ?= mvn
 engines: $(READY)  ## build shards on Flink and on Spark, each a cluster on this machine; needs Java and Maven, fetches 1 GB
 	PYTHONPATH=. $(BIN)/python -m tests.faults.engines --cache $(WORK)/engines --maven "$(MAVEN)"
+
+engine-kills: $(READY)  ## kill each process of those clusters in the middle of a job, and compare what is written
+	PYTHONPATH=. $(BIN)/python -m tests.faults.engine_kills --cache $(WORK)/engines --maven "$(MAVEN)"
 
 fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Linux, Python up to 3.13)
 	$(BIN)/$(INSTALL) atheris==3.0.0

@@ -18,7 +18,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -33,7 +33,6 @@ from tests.support.small_jobs import COMMAND, ROOT, clozeline_ok
 POM: Final = ROOT / "deploy" / "job-servers.xml"
 SECONDS: Final = 600.0  #: until a command must have ended
 BETWEEN_SAMPLES: Final = 0.5
-SOURCES: Final = ("sample:articles?size=10MB", "--block-bytes=1000000", "--num-shards=6")
 OPENED: Final = (
     *("lang", "lang.invoke", "lang.reflect", "io", "net", "nio", "text", "time", "util"),
     *("util.concurrent", "util.concurrent.atomic", "util.concurrent.locks"),
@@ -157,23 +156,35 @@ def fetch(engine: Engine, cache: Path, maven: str) -> None:
     partial.rename(jars)
 
 
-@contextmanager
-def cluster(engine: Engine, cache: Path, folder: Path) -> Iterator[None]:
-    """A cluster that is ready; its processes are gone after the block."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text(FLINK)
-    jars = cache / engine.name / "jars"
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # of the job server, too
-    env = os.environ | {"SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": "2.12"}
-    with ExitStack() as running:
-        for number, process in enumerate(engine.processes):
-            if number == 1:
-                wait_until(lambda: answers(engine.address), f"{engine.name} has started")
-            log = running.enter_context((folder / f"{number}.log").open("ab"))
-            command = [*JAVA, "-cp", f"{jars}/*", *process]
-            started = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log)
-            running.callback(stop, started.pid)
-        yield
+class Cluster:
+    """A cluster that is ready; in a `with`, its processes are gone afterwards."""
+
+    def __init__(self, engine: Engine, cache: Path, folder: Path, config: str = FLINK) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.yaml").write_text(config)
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # of the job server, too
+        self.engine, self.folder, self.jars = engine, folder, cache / engine.name / "jars"
+        self.start(0)
+        wait_until(lambda: answers(engine.address), f"{engine.name} has started")
+        for number in range(1, len(engine.processes)):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        """Start one of the processes, as a supervisor would start it again."""
+        variables = {"SPARK_HOME": str(self.jars.parent), "SPARK_SCALA_VERSION": "2.12"}
+        with (self.folder / f"{number}.log").open("ab") as log:
+            command = [*JAVA, "-cp", f"{self.jars}/*", *self.engine.processes[number]]
+            env = os.environ | variables
+            subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
+
+    def __enter__(self) -> "Cluster":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in psutil.Process().children(recursive=True):  # a job's orphans, too
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+                one.wait(SECONDS)
 
 
 def answers(address: tuple[str, int]) -> bool:
@@ -189,16 +200,6 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < until, f"not in time: {what}"
         time.sleep(0.05)
-
-
-def stop(pid: int) -> None:
-    """Kill a process and all that it has started."""
-    with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for one in [*process.children(recursive=True), process]:
-            with suppress(psutil.NoSuchProcess):
-                one.kill()
-        process.wait(SECONDS)
 
 
 @dataclass
@@ -243,14 +244,17 @@ def measured() -> Iterator[Usage]:
 class Trials:
     """The source's job, on a cluster or not, and the right bytes."""
 
-    def __init__(self, cache: Path, folder: Path) -> None:
-        self.cache, self.folder = cache, folder
-        tokenizer = folder / "tokenizer"
+    def __init__(self, cache: Path, megabytes: int) -> None:
+        self.cache, self.folder = cache, cache / "trials"
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        tokenizer = self.folder / "tokenizer"
         clozeline_ok(
             "tokenizer", "sample:articles?size=2MB", "--vocab-size=4096", "--out", tokenizer
         )
-        self.line = [*COMMAND, "shards", *SOURCES, "--tokenizer", str(tokenizer)]
-        self.worker = folder / "clozeline-worker"  # as pip would write it
+        text = [f"sample:articles?size={megabytes}MB", "--block-bytes=1000000", "--num-shards=6"]
+        self.line = [*COMMAND, "shards", *text, "--tokenizer", str(tokenizer)]
+        self.worker = self.folder / "clozeline-worker"  # as pip would write it
         code = "from clozeline.pipeline.job.beam_workers import boot; boot()"
         self.worker.write_text(
             f"#!/bin/sh\nPYTHONPATH='{ROOT}' exec '{sys.executable}' -c '{code}' \"$@\"\n"
@@ -299,33 +303,37 @@ def digests(out: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def main() -> None:
-    """Fetch, then go into the namespaces, then run."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def isolated(module: str) -> tuple[argparse.Namespace, list[Engine]]:
+    """The options and engines of a program, which then runs in namespaces and has the jars."""
+    parser = argparse.ArgumentParser(prog=module)
     parser.add_argument("--cache", type=Path, default=Path("work/engines"))
     parser.add_argument("--maven", default="mvn", help='such as "mvn -s mirror.xml"')
     parser.add_argument("--only", choices=[engine.name for engine in ENGINES])
+    parser.add_argument("--megabytes", type=int, default=20, help="size of the text (default: 20)")
     options = parser.parse_args()
-    cache = options.cache.absolute()
+    options.cache = options.cache.absolute()
     engines = [engine for engine in ENGINES if options.only in (None, engine.name)]
     try:
         if INSIDE not in os.environ:
             command = unshare_command()
             for engine in engines:
-                fetch(engine, cache, options.maven)
-            again = [sys.executable, "-m", "tests.faults.engines", *sys.argv[1:]]
+                fetch(engine, options.cache, options.maven)
+            again = [sys.executable, "-m", module, *sys.argv[1:]]
             os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
     except InputError as error:
         sys.exit(f"Error: {error}")
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    folder = cache / "trials"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    trials = Trials(cache, folder)
+    return options, engines
+
+
+def main() -> None:
+    """Print the table."""
+    options, engines = isolated("tests.faults.engines")
+    trials = Trials(options.cache, options.megabytes)
     print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)
     right = [trials.row("local", "--workers=2")]
     for engine in engines:
-        with cluster(engine, cache, folder / f"{engine.name}-cluster"):
+        with Cluster(engine, options.cache, trials.folder / f"{engine.name}-cluster"):
             right.append(trials.row(engine.name, *trials.on(engine)))
     sys.exit(not all(right))
 

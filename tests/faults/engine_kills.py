@@ -1,0 +1,104 @@
+"""`make engine-kills`: kill -9 of each process of a Flink or Spark cluster in the middle of a job.
+
+    python -m tests.faults.engine_kills --cache work/engines [--only flink]
+
+A process of the cluster is started again, as a supervisor would. A job that fails is run again.
+Shards and manifest must be those of a local job. Each row: what was killed, in which phase, the
+exit codes of the commands, and what the first failure said.
+"""
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from clozeline.pipeline.job.worker import WORKER as SDK_WORKER
+from tests.faults.engines import FLINK, SECONDS, Cluster, Engine, Trials, isolated, wait_until
+from tests.faults.engines import digests as bytes_of
+
+#: By what a row says: a part of the command line, and which process of the cluster it is, if any.
+VICTIMS: Final[dict[str, dict[str, tuple[str, int | None]]]] = {
+    "flink": {
+        "Python worker": (SDK_WORKER, None),
+        "task manager": ("TaskManagerRunner", 1),
+        "job server": ("java -jar ", None),
+        "submitter": ("", None),
+        "job manager": ("StandaloneSession", 0),
+    },
+    "spark": {
+        "Python worker": (SDK_WORKER, None),
+        "executor": ("CoarseGrainedExecutorBackend", None),
+        "job server": ("java -jar ", None),
+        "submitter": ("", None),
+        "master": ("deploy.master.Master", 0),
+    },
+}
+
+
+def trial(
+    trials: Trials, engine: Engine, victim: str, phase: str, *, restarts: bool = True
+) -> bool:
+    """Kill a process of a running job, run the command until it ends well, print a row."""
+    what = victim if restarts else f"{victim}, without restarts"
+    out = trials.folder / f"{engine.name}-{what}-{phase}".replace(" ", "-")
+    config = FLINK if restarts else FLINK.replace("fixed-delay\n", "none\n")
+    part, number = VICTIMS[engine.name][victim]
+    codes, failures = [], []
+    with Cluster(engine, trials.cache, trials.folder / f"{out.name}-cluster", config) as cluster:
+        job = trials.start(out, *trials.on(engine))
+        wait_until(lambda: has_begun(out, phase), f"{phase} before a kill of the {victim}")
+        job.kill() if not part else kill_first(part)
+        if number is not None:
+            cluster.start(number)
+        for _ in range(3):  # runs: the first one, and again until one ends well
+            _, said = job.communicate(timeout=SECONDS)
+            codes.append(job.returncode)
+            failures += [line for line in said.splitlines() if line.startswith("Error: ")]
+            if job.returncode == 0:
+                break
+            job = trials.start(out, *trials.on(engine))
+    same = bytes_of(out) == bytes_of(trials.folder / "local")
+    print(
+        f"| {engine.name} | {what} | {phase} | {', '.join(map(str, codes))} | "
+        f"{'same' if same else 'OTHER'} | {' / '.join(failures)[:200]} |",
+        flush=True,
+    )
+    return same and codes[-1] == 0
+
+
+def has_begun(out: Path, phase: str) -> bool:
+    """Whether the phase has finished some items."""
+    if phase == "tokenizing":
+        return len(list(Path(f"{out}.cache").glob("*.tokens"))) >= 3
+    return bool(list(out.glob("*.arrow")))
+
+
+def kill_first(part: str) -> None:
+    """Kill the first process of ours whose command line has this part."""
+    for one in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if part in " ".join(one.cmdline()):
+                one.kill()
+                return
+    raise AssertionError(f"no process has {part} in its command line")
+
+
+def main() -> None:
+    """Print the table."""
+    options, engines = isolated("tests.faults.engine_kills")
+    trials = Trials(options.cache, options.megabytes)
+    trials.row("local", "--workers=2")
+    right = []
+    for engine in engines:
+        for victim in VICTIMS[engine.name]:
+            for phase in ("tokenizing", "building"):
+                right.append(trial(trials, engine, victim, phase))
+        if engine.name == "flink":
+            right.append(trial(trials, engine, "task manager", "tokenizing", restarts=False))
+    sys.exit(not all(right))
+
+
+if __name__ == "__main__":
+    main()
