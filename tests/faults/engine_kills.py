@@ -23,14 +23,14 @@ VICTIMS: Final[dict[str, dict[str, tuple[str, int | None]]]] = {
     "flink": {
         "Python worker": (SDK_WORKER, None),
         "task manager": ("TaskManagerRunner", 1),
-        "job server": ("java -jar ", None),
+        "job server": (" -jar ", None),
         "submitter": ("", None),
         "job manager": ("StandaloneSession", 0),
     },
     "spark": {
         "Python worker": (SDK_WORKER, None),
         "executor": ("CoarseGrainedExecutorBackend", None),
-        "job server": ("java -jar ", None),
+        "job server": (" -jar ", None),
         "submitter": ("", None),
         "master": ("deploy.master.Master", 0),
     },
