@@ -20,6 +20,7 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.train.artifacts.onnx_folder import write_run_graphs
 from clozeline.train.cli import main
 from clozeline.train.export.int8_cost import read_test_rows
+from clozeline.train.inference.predict import predict
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_models import VOCAB, narrow, shaken
@@ -162,6 +163,25 @@ def test_int8_weights_are_smaller_and_measured(classifier: Path, tmp_path: Path)
     assert right == pytest.approx([recorded["accuracy_float32"], recorded["accuracy"]])
     same = np.mean([a == b for a, b in zip(*found, strict=True)])
     assert same == pytest.approx(recorded["agreement"])
+
+
+@pytest.mark.slow
+def test_pairs_of_empty_texts_have_the_same_probabilities(classifier: Path, tmp_path: Path) -> None:
+    rows = ["first,second,label", *(f"the {a},it {a},{a}" for a in 20 * ["cat", "dog"])]
+    (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
+    pairs, test = tmp_path / "pairs", f"{tmp_path}/rows.csv?text=first&text_pair=second"
+    output_of("finetune", classifier.parent / "run", tmp_path / "rows.csv", "--text", "first",
+              "--text-pair", "second", "--no-baseline", "--epochs", 1, "--out", pairs)  # fmt: skip
+    texts = ["\t", "the cat\t", "\tthe dog", " \t ", "the cat\tthe dog"]
+    wanted = [found.probabilities["cat"] for found in predict(pairs, texts)]
+    assert len(set(wanted)) == 4  # " " is empty, too
+    for name, difference, *options in (("float32", 1e-5), ("int8", 0.05, "--int8", "--test", test)):
+        out = tmp_path / name
+        output_of("export", pairs, "--format", "onnx", *options, "--out", out)
+        for size in (1, len(texts)):
+            found = predict(out, texts, engine="onnx", batch_size=size)
+            got = [one.probabilities["cat"] for one in found]
+            assert got == pytest.approx(wanted, abs=difference)
 
 
 def predicted(folder: Path, texts: Sequence[str], *options: object) -> list[str]:
