@@ -10,10 +10,10 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.verify import mask_checks
-from clozeline.pipeline.verify.findings import Findings
 from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from tests.support.small import small_tokenizer
 from tests.test_examples import documents_of, examples_of
+from tests.test_row_checks import shard_of
 
 TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
@@ -46,9 +46,9 @@ def remasked(examples, config=CONFIG, **changes):
 
 
 def findings_of(examples, config=CONFIG):
-    findings = Findings()
-    check_masks(examples, findings, "train", 0, config, TOKENIZER)
-    return findings.lines()
+    shard = shard_of(examples, config)
+    check_masks(shard)
+    return shard.findings.lines()
 
 
 @pytest.mark.parametrize("config", [CONFIG, WHOLE])

@@ -23,8 +23,6 @@ from clozeline.pipeline.report.dataset_card import card_text
 from clozeline.pipeline.report.inspect import inspect_dataset, show_example
 from clozeline.pipeline.report.row_statistics import count_rows
 from clozeline.pipeline.report.shown_example import shown_example
-from clozeline.pipeline.verify.findings import Findings
-from clozeline.pipeline.verify.row_checks import check_rows
 from tests.support.small import make_documents, small_tokenizer
 from tests.test_examples import TALK, documents_of, examples_of
 from tests.test_pairs import SHAPE, tokens_of_documents
@@ -254,17 +252,9 @@ def test_rows_that_are_not_packed_tightly():
 def test_shards_without_pieces_do_not_pass_for_packed_ones():
     pairs = replace(CONFIG, pairs="none")
     examples, _ = examples_of(documents_of(TALK), pairs)
-    findings = Findings()
-    check_rows(
-        examples,
-        findings,
-        split="train",
-        shard=0,
-        config=CONFIG,
-        tokenizer=TOKENIZER,
-        nothing_to_mask=0,
-    )
-    assert findings.lines() == ["packed rows do not fit --pairs packed, or lack their pieces"]
+    assert findings_of(examples, CONFIG) == [
+        "packed rows do not fit --pairs packed, or lack their pieces"
+    ]
 
 
 def test_a_page_shows_the_pieces_of_a_packed_row():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig, Masking, PairScheme
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
-from clozeline.pipeline.verify.findings import Findings, differing_rows, rows_with
+from clozeline.pipeline.verify.findings import Findings, ShardRows, differing_rows, rows_with
 from clozeline.pipeline.verify.row_checks import check_rows
 from tests.support.small import make_examples, small_tokenizer
 from tests.test_examples import DOCUMENT, TALK, documents_of, examples_of
@@ -19,18 +19,15 @@ TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
 
 
-def findings_of(examples, config=CONFIG, *, nothing_to_mask=0):
-    findings = Findings()
-    check_rows(
-        examples,
-        findings,
-        split="train",
-        shard=0,
-        config=config,
-        tokenizer=TOKENIZER,
-        nothing_to_mask=nothing_to_mask,
-    )
-    return findings.lines()
+def shard_of(examples, config, **dropped):
+    given = {"split": "train", "shard": 0, "copies": config.dupe_factor, **dropped}
+    return ShardRows(examples=examples, config=config, tokenizer=TOKENIZER, **given)
+
+
+def findings_of(examples, config=CONFIG, **dropped):
+    shard = shard_of(examples, config, **dropped)
+    check_rows(shard)
+    return shard.findings.lines()
 
 
 def remasked(examples, config=CONFIG):
@@ -126,19 +123,10 @@ def test_a_data_set_of_one_document_has_no_random_pairs_and_no_findings():
 
 
 def test_rows_without_the_shape_of_examples_are_counted_and_not_checked_further():
-    findings = Findings()
     rows = make_examples([[2, 9, 3, 9, 3], [2, 9], [2, 9, 999, 3, 9, 3]], length_a=[3, 2, 4])
-    sound = check_rows(
-        rows,
-        findings,
-        split="train",
-        shard=0,
-        config=replace(CONFIG, pairs="none"),
-        tokenizer=TOKENIZER,
-        nothing_to_mask=0,
-    )
-    assert not sound
-    assert findings.lines() == [
+    shard = shard_of(rows, replace(CONFIG, pairs="none"))
+    assert not check_rows(shard)
+    assert shard.findings.lines() == [
         "rows shorter than 3 or longer than 24 tokens: 1, the first at 1",
         "rows with an empty A, or a length_a beyond the row: 1, the first at 1",
         f"rows with ids beyond the vocabulary of {TOKENIZER.vocab_size}: 1, the first at 2",

@@ -3,13 +3,16 @@
 rows whose A has no [SEP]: 3, the first at 812
 """
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.ragged import Ragged
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import Examples
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Flags = NDArray[np.bool_]
 
@@ -36,6 +39,20 @@ class Findings:
         """One line for each kind of problem."""
         rows = [f"{what}: {n:,}, the first at {row:,}" for what, (n, row) in self._rows.items()]
         return rows + self._others
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRows:
+    """The rows of a shard, what they are checked against, and what is wrong with them."""
+
+    examples: Examples
+    config: DataConfig
+    tokenizer: Tokenizer
+    split: str
+    shard: int  #: its number in the split
+    copies: int  #: how often the bucket may occur, each time with new pairs
+    nothing_to_mask: int = 0  #: pairs dropped from the data set after balancing
+    findings: Findings = field(default_factory=Findings)
 
 
 def rows_with(flags: Flags, ragged: Ragged) -> NDArray[np.int64]:

@@ -15,7 +15,9 @@ below 4e-8, however small M is, and likewise to counts of samples without replac
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,13 @@ from numpy.typing import NDArray
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.verify.findings import Findings, Flags, differing_rows, rows_with
+from clozeline.pipeline.verify.findings import (
+    Findings,
+    Flags,
+    ShardRows,
+    differing_rows,
+    rows_with,
+)
 
 SLAB = 8192  # rows at once: the working set stays in the processor's cache
 SIGMAS = 6.0
@@ -44,73 +51,71 @@ class _Counts:
     by_part: NDArray[np.float64] = field(default_factory=lambda: np.zeros((3, PARTS)))
 
 
-def check_masks(
-    examples: Examples,
-    findings: Findings,
-    split: str,
-    shard: int,
-    config: DataConfig,
-    tokenizer: Tokenizer,
-) -> None:
+class _Slab(NamedTuple):
+    """Some rows of a shard."""
+
+    first: int  #: the number of the first row
+    examples: Examples
+    originals: Examples
+    rules: MaskRules
+    maskable: Flags  #: [T]
+    masked: Flags  #: [T]
+    candidates: NDArray[np.int64]  #: maskable tokens of each row, [R]
+    expected: NDArray[np.int64]  #: masked ones by the rules, [R]
+
+
+def check_masks(shard: ShardRows) -> None:
     """Note which rows of a shard have masks that break the rules, or are not those of the seed."""
-    rules = MaskRules.of(config, tokenizer)
-    key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
-    total = _Counts()
-    for start in range(0, len(examples), SLAB):
-        slab = examples.slice(start, min(start + SLAB, len(examples)))
-        originals = slab.unmasked()
-        maskable = ~rules.is_special[originals.input_ids.values]
-        _check_special_tokens(slab, originals, findings, tokenizer, start)
-        counts = np.add.reduceat(maskable, slab.input_ids.offsets[:-1], dtype=np.int64)
-        expected = np.minimum(count_predictions(slab.input_ids.lengths, rules), counts)
-        masked = np.zeros(len(maskable), dtype=bool)
-        masked[slab.flat_positions()] = True
-        if config.masking == "whole-words":
-            _check_whole_words(originals, findings, maskable, masked, expected, rules, start)
+    findings, masking = shard.findings, shard.config.masking
+    rules, total = MaskRules.of(shard.config, shard.tokenizer), _Counts()
+    for slab in _slabs(shard.examples, rules):
+        examples = slab.examples
+        _check_special_tokens(slab, shard)
+        if masking == "whole-words":
+            _check_whole_words(slab, findings)
         else:
-            wrong = slab.masked_lm_positions.lengths != expected
-            findings.note(wrong, WRONG_NUMBER, first=start)
-        if config.masking == "tokens":  # the one scheme in which all positions are equally likely
-            total.by_part += _count_by_part(slab, maskable, masked, counts)
-        _count_replacements(slab, total, findings, rules, start)
-        again = mask_examples(
-            originals,
-            keys=np.broadcast_to(key, len(slab)),
-            rows=start + np.arange(len(slab)),
-            rules=rules,
-        )
+            wrong = examples.masked_lm_positions.lengths != slab.expected
+            findings.note(wrong, WRONG_NUMBER, first=slab.first)
+        if masking == "tokens":  # the one scheme in which all positions are equally likely
+            total.by_part += _count_by_part(slab)
+        _count_replacements(slab, total, findings)
+        key = mask_keys(shard.config.seed, split=shard.split, shard=shard.shard, epoch=0)
+        keys, rows = np.broadcast_to(key, len(examples)), slab.first + np.arange(len(examples))
+        again = mask_examples(slab.originals, keys=keys, rows=rows, rules=rules)
         problem = "rows with masks other than those of the config and the seed"
-        findings.note(differing_rows(slab, again), problem, first=start)
-    _check_fractions(total, findings, config, len(rules.replacement_ids))
+        findings.note(differing_rows(examples, again), problem, first=slab.first)
+    _check_fractions(total, findings, shard.config, len(rules.replacement_ids))
 
 
-def _check_special_tokens(
-    slab: Examples, originals: Examples, findings: Findings, tokenizer: Tokenizer, first: int
-) -> None:
-    labels = slab.masked_lm_labels
+def _slabs(examples: Examples, rules: MaskRules) -> Iterator[_Slab]:
+    for start in range(0, len(examples), SLAB):
+        rows = examples.slice(start, min(start + SLAB, len(examples)))
+        originals = rows.unmasked()
+        maskable = ~rules.is_special[originals.input_ids.values]
+        masked = np.zeros(len(maskable), dtype=bool)
+        masked[rows.flat_positions()] = True
+        candidates = np.add.reduceat(maskable, rows.input_ids.offsets[:-1], dtype=np.int64)
+        expected = np.minimum(count_predictions(rows.input_ids.lengths, rules), candidates)
+        yield _Slab(start, rows, originals, rules, maskable, masked, candidates, expected)
+
+
+def _check_special_tokens(slab: _Slab, shard: ShardRows) -> None:
+    findings, tokenizer, labels = shard.findings, shard.tokenizer, slab.examples.masked_lm_labels
     rows = rows_with(tokenizer.is_special[labels.values], labels)
-    findings.note(rows, "rows with masked special tokens", first=first)
-    ids = originals.input_ids.values
-    is_special = tokenizer.is_special[ids] & (ids != tokenizer.unk_id)
-    counts = np.add.reduceat(is_special, originals.input_ids.offsets[:-1], dtype=np.int64)
-    expected = np.where(slab.next_sentence_label == NO_PAIR, 2, 3)  # [CLS] and [SEP]s
-    if slab.piece_lengths is not None:
-        expected = 2 * slab.piece_lengths.lengths
-    findings.note(counts != expected, "rows with special tokens inside A or B", first=first)
+    findings.note(rows, "rows with masked special tokens", first=slab.first)
+    ids = slab.originals.input_ids
+    is_special = tokenizer.is_special[ids.values] & (ids.values != tokenizer.unk_id)
+    counts = np.add.reduceat(is_special, ids.offsets[:-1], dtype=np.int64)
+    expected = np.where(slab.examples.next_sentence_label == NO_PAIR, 2, 3)  # [CLS] and [SEP]s
+    if slab.examples.piece_lengths is not None:
+        expected = 2 * slab.examples.piece_lengths.lengths
+    findings.note(counts != expected, "rows with special tokens inside A or B", first=slab.first)
 
 
-def _check_whole_words(
-    originals: Examples,
-    findings: Findings,
-    maskable: Flags,
-    masked: Flags,
-    expected: NDArray[np.int64],
-    rules: MaskRules,
-    first: int,
-) -> None:
+def _check_whole_words(slab: _Slab, findings: Findings) -> None:
     """Only whole words may be masked, and as many as fit."""
-    ids = originals.input_ids
-    continues = rules.is_continuation[ids.values]
+    ids, maskable, masked = slab.originals.input_ids, slab.maskable, slab.masked
+    continues = slab.rules.is_continuation[ids.values]
     continues[1:] &= maskable[:-1]
     is_start = maskable & ~continues
     word_of = np.cumsum(is_start)[maskable] - 1
@@ -119,37 +124,35 @@ def _check_whole_words(
     masked_pieces = np.bincount(word_of, weights=masked[maskable], minlength=len(starts))
     rows = np.searchsorted(ids.offsets, starts, side="right") - 1
     in_part = (masked_pieces > 0) & (masked_pieces < lengths)
-    findings.note(rows[in_part], "rows with partly masked words", first=first)
-    found = np.bincount(rows, weights=masked_pieces, minlength=len(expected)).astype(np.int64)
-    room = expected - found
+    findings.note(rows[in_part], "rows with partly masked words", first=slab.first)
+    found = np.bincount(rows, weights=masked_pieces, minlength=len(ids)).astype(np.int64)
+    room = slab.expected - found
     fits = (masked_pieces == 0) & (lengths <= room[rows])
     wrong = np.union1d(np.flatnonzero(room < 0), rows[fits])
-    findings.note(wrong, WRONG_NUMBER, first=first)
+    findings.note(wrong, WRONG_NUMBER, first=slab.first)
 
 
-def _count_by_part(
-    slab: Examples, maskable: Flags, masked: Flags, counts: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _count_by_part(slab: _Slab) -> NDArray[np.float64]:
     """Masks in each part of the rows: their number, its mean and variance, [3, PARTS]."""
-    ids = slab.input_ids
+    ids, number = slab.examples.input_ids, slab.examples.masked_lm_positions.lengths
     edges = ids.offsets[:-1, None] + ids.lengths[:, None] * np.arange(PARTS + 1) // PARTS
-    possible = np.diff(_counted_before(maskable)[edges], axis=1)  # [R, PARTS]
-    rate = (slab.masked_lm_positions.lengths / np.maximum(counts, 1))[:, None]
-    found = np.diff(_counted_before(masked)[edges], axis=1)
+    possible = np.diff(_counted_before(slab.maskable)[edges], axis=1)  # [R, PARTS]
+    rate = (number / np.maximum(slab.candidates, 1))[:, None]
+    found = np.diff(_counted_before(slab.masked)[edges], axis=1)
     mean = possible * rate
     return np.stack([x.sum(axis=0) for x in (found, mean, mean * (1 - rate))])
 
 
-def _count_replacements(
-    slab: Examples, total: _Counts, findings: Findings, rules: MaskRules, first: int
-) -> None:
-    shown = slab.input_ids.values[slab.flat_positions()]
-    labels = slab.masked_lm_labels.values
+def _count_replacements(slab: _Slab, total: _Counts, findings: Findings) -> None:
+    examples, rules = slab.examples, slab.rules
+    shown = examples.input_ids.values[examples.flat_positions()]
+    labels = examples.masked_lm_labels.values
     may_replace = np.zeros(len(rules.is_special), dtype=bool)
     may_replace[rules.replacement_ids] = True
     is_mask, is_kept = shown == rules.mask_id, shown == labels
-    rows = rows_with(~(is_mask | is_kept | may_replace[shown]), slab.masked_lm_positions)
-    findings.note(rows, "rows with a special or unused token as a random replacement", first=first)
+    rows = rows_with(~(is_mask | is_kept | may_replace[shown]), examples.masked_lm_positions)
+    problem = "rows with a special or unused token as a random replacement"
+    findings.note(rows, problem, first=slab.first)
     total.masked += len(labels)
     total.replaceable += int(may_replace[labels].sum())
     total.hidden += int(is_mask.sum())

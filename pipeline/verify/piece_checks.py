@@ -2,16 +2,13 @@
 
 import numpy as np
 
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.schema import Examples
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.verify.findings import Findings, rows_with
-
-SHORTEST = 3  # tokens of a piece: [CLS], one of the text, [SEP]
+from clozeline.pipeline.examples.packed_rows import SHORTEST
+from clozeline.pipeline.verify.findings import ShardRows, rows_with
 
 
-def check_pieces(examples: Examples, findings: Findings, tokenizer: Tokenizer) -> bool:
+def check_pieces(shard: ShardRows) -> bool:
     """Whether the pieces, each from [CLS] to [SEP], make up their rows; true without pieces."""
+    examples, findings, tokenizer = shard.examples, shard.findings, shard.tokenizer
     if examples.piece_lengths is None or examples.piece_documents is None:
         return True
     pieces, documents, ids = examples.piece_lengths, examples.piece_documents, examples.input_ids
@@ -31,11 +28,12 @@ def check_pieces(examples: Examples, findings: Findings, tokenizer: Tokenizer) -
     return not len(rows)
 
 
-def check_packing(examples: Examples, findings: Findings, config: DataConfig, copies: int) -> None:
+def check_packing(shard: ShardRows) -> None:
     """Note rows with pieces in disorder or cut short, and rows that would fit into one.
 
-    The bucket may occur in several `copies`, each packed separately.
+    Each copy of the bucket is packed separately.
     """
+    examples, findings, config = shard.examples, shard.findings, shard.config
     pieces, documents = examples.piece_lengths, examples.piece_documents
     assert pieces is not None
     assert documents is not None
@@ -56,10 +54,10 @@ def check_packing(examples: Examples, findings: Findings, config: DataConfig, co
         np.minimum.at(rest, document[is_short], pieces.values[is_short])
         is_cut = pieces.values != rest[document]
     else:
-        is_cut = (np.bincount(document[is_short], minlength=len(uses)) > copies)[document]
+        is_cut = (np.bincount(document[is_short], minlength=len(uses)) > shard.copies)[document]
     cut = rows_with(is_short & is_cut, pieces)
     findings.note(cut, "rows with pieces cut short inside their document")
     # Best fit opens a row only for what fits into no other.
     half_empty = np.flatnonzero(2 * examples.input_ids.lengths <= config.max_seq_length)
-    if len(half_empty) > copies:
+    if len(half_empty) > shard.copies:
         findings.note(half_empty, "rows that would fit into one")

@@ -2,17 +2,9 @@
 
 import numpy as np
 
-from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.schema import (
-    B_FOLLOWS_A,
-    B_IS_RANDOM,
-    B_IS_SWAPPED,
-    NO_PAIR,
-    Examples,
-)
+from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, B_IS_SWAPPED, NO_PAIR
 from clozeline.pipeline.examples.segment_pairs import MAX_RANDOM_PER_FOLLOWING
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.verify.findings import Findings, rows_with
+from clozeline.pipeline.verify.findings import ShardRows, rows_with
 from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from clozeline.pipeline.verify.piece_checks import check_packing, check_pieces
 
@@ -20,44 +12,26 @@ from clozeline.pipeline.verify.piece_checks import check_packing, check_pieces
 ROWS_FOR_BALANCE = 4096
 
 
-def check_rows(
-    examples: Examples,
-    findings: Findings,
-    *,
-    split: str,
-    shard: int,
-    config: DataConfig,
-    tokenizer: Tokenizer,
-    nothing_to_mask: int,
-    repeat: int = 1,
-) -> bool:
-    """Note which rows break the rules; return whether they have the shape of examples.
-
-    `nothing_to_mask` is the number of pairs that the data set dropped after balancing, by which the
-    balance of the rest may be off. `repeat` is the highest among the sources.
-    """
+def check_rows(shard: ShardRows) -> bool:
+    """Note which rows break the rules; return whether they have the shape of examples."""
+    examples, config = shard.examples, shard.config
     if not len(examples):
         return True
     if config.is_packed != (examples.piece_lengths is not None):
-        findings.add(f"packed rows do not fit --pairs {config.pairs}, or lack their pieces")
+        shard.findings.add(f"packed rows do not fit --pairs {config.pairs}, or lack their pieces")
         return False
-    _check_pairs(examples, findings, config, nothing_to_mask, repeat * config.dupe_factor)
-    if not _check_layout(examples, findings, config, tokenizer):
+    _check_pairs(shard)
+    if not (_check_layout(shard) and check_pieces(shard) and _check_positions(shard)):
         return False
-    if not check_pieces(examples, findings, tokenizer):
-        return False
-    if not _check_positions(examples, findings):
-        return False
-    check_masks(examples, findings, split, shard, config, tokenizer)
+    check_masks(shard)
     return True
 
 
-def _check_layout(
-    examples: Examples, findings: Findings, config: DataConfig, tokenizer: Tokenizer
-) -> bool:
+def _check_layout(shard: ShardRows) -> bool:
     """Whether the rows have the shape of examples; other checks need it."""
+    examples, findings, tokenizer = shard.examples, shard.findings, shard.tokenizer
     ids, lengths = examples.input_ids.values, examples.input_ids.lengths
-    longest, vocab_size = config.max_seq_length, tokenizer.vocab_size
+    longest, vocab_size = shard.config.max_seq_length, tokenizer.vocab_size
     length_a = examples.length_a.astype(np.int64)
     wrong_length = (lengths < 3) | (lengths > longest)
     findings.note(wrong_length, f"rows shorter than 3 or longer than {longest} tokens")
@@ -83,9 +57,8 @@ def _check_layout(
     return not any(rows.any() for rows in wrong.values())
 
 
-def _check_pairs(
-    examples: Examples, findings: Findings, config: DataConfig, nothing_to_mask: int, copies: int
-) -> None:
+def _check_pairs(shard: ShardRows) -> None:
+    examples, findings, config = shard.examples, shard.findings, shard.config
     label = examples.next_sentence_label
     same = examples.document_a == examples.document_b
     findings.note((label < NO_PAIR) | (label > B_IS_RANDOM), "rows with an unknown label")
@@ -100,58 +73,62 @@ def _check_pairs(
         findings.note(~random & ~same, "rows with a following B from another document")
     document = examples.document_a
     descents = np.flatnonzero(document[1:] < document[:-1]) + 1
-    if len(descents) >= copies:  # each copy of the bucket starts over
-        findings.note(descents[copies - 1 :], "rows not in the order of their documents")
+    if len(descents) >= shard.copies:  # each copy of the bucket starts over
+        findings.note(descents[shard.copies - 1 :], "rows not in the order of their documents")
     if config.pairs == "none":
-        _check_spans(examples, findings, config, copies)
+        _check_spans(shard)
     elif config.is_packed:
-        check_packing(examples, findings, config, copies)
+        check_packing(shard)
     elif config.pairs == "order":
-        _check_swapped(examples, findings)
+        _check_swapped(shard)
     else:
-        _check_balance(examples, findings, config, nothing_to_mask)
+        _check_balance(shard)
 
 
-def _check_spans(examples: Examples, findings: Findings, config: DataConfig, copies: int) -> None:
+def _check_spans(shard: ShardRows) -> None:
+    examples, config = shard.examples, shard.config
     document, lengths = examples.document_a, examples.input_ids.lengths
     has_next = document[1:] == document[:-1]
     rows = np.flatnonzero((lengths[:-1] < config.max_seq_length) & has_next)
     if config.deduplicate == "none":  # equal texts have one hash, and end in rows of one length
         ends = np.flatnonzero(np.append(~has_next, True))
         rows = rows[lengths[rows] != lengths[ends[np.searchsorted(ends, rows)]]]
-    if len(rows) >= copies:  # each further copy may start with the document that ended the last one
-        findings.note(rows[copies - 1 :], "rows cut short inside their document")
+    # Each further copy may start with the document that ended the last one.
+    if len(rows) >= shard.copies:
+        shard.findings.note(rows[shard.copies - 1 :], "rows cut short inside their document")
 
 
-def _check_swapped(examples: Examples, findings: Findings) -> None:
-    count, swapped = len(examples), int((examples.next_sentence_label == B_IS_SWAPPED).sum())
+def _check_swapped(shard: ShardRows) -> None:
+    label = shard.examples.next_sentence_label
+    count, swapped = len(label), int((label == B_IS_SWAPPED).sum())
     if not within_chance(swapped, count / 2, count / 4):
-        findings.add(f"{swapped / count:.1%} of the pairs are swapped, not 50 %")
+        shard.findings.add(f"{swapped / count:.1%} of the pairs are swapped, not 50 %")
 
 
-def _check_balance(
-    examples: Examples, findings: Findings, config: DataConfig, nothing_to_mask: int
-) -> None:
+def _check_balance(shard: ShardRows) -> None:
+    """Pairs dropped after balancing may have put the rest out of balance."""
+    examples, pairs = shard.examples, shard.config.pairs
     label = examples.next_sentence_label
     random, following = int((label == B_IS_RANDOM).sum()), int((label == B_FOLLOWS_A).sum())
     if not random and (examples.document_a == examples.document_a[0]).all():
         return  # no other document for a random B
     fraction = random / len(label)
     if len(label) >= ROWS_FOR_BALANCE and not 0.48 <= fraction <= 0.52:
-        findings.add(f"{fraction:.1%} of the pairs are random, not 48-52 %")
-    if config.pairs == "sentences":
-        too_many = abs(random - following) > nothing_to_mask
+        shard.findings.add(f"{fraction:.1%} of the pairs are random, not 48-52 %")
+    if pairs == "sentences":
+        too_many = abs(random - following) > shard.nothing_to_mask
     else:
-        too_many = random > MAX_RANDOM_PER_FOLLOWING * (following + nothing_to_mask)
+        too_many = random > MAX_RANDOM_PER_FOLLOWING * (following + shard.nothing_to_mask)
     if too_many:
-        findings.add(
+        shard.findings.add(
             f"{random:,} random and {following:,} following pairs are not balanced as --pairs "
-            f"{config.pairs} requires"
+            f"{pairs} requires"
         )
 
 
-def _check_positions(examples: Examples, findings: Findings) -> bool:
+def _check_positions(shard: ShardRows) -> bool:
     """Whether the masked positions are inside their row, have labels and are ascending."""
+    examples, findings = shard.examples, shard.findings
     positions, labels = examples.masked_lm_positions, examples.masked_lm_labels
     row_lengths = np.repeat(examples.input_ids.lengths, positions.lengths)
     unlabelled = positions.lengths != labels.lengths

@@ -34,7 +34,7 @@ from clozeline.pipeline.dataset.manifest import (
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard, rows_sha256, shard_name
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
-from clozeline.pipeline.verify.findings import Findings
+from clozeline.pipeline.verify.findings import Findings, ShardRows
 from clozeline.pipeline.verify.row_checks import check_rows
 from clozeline.pipeline.verify.source_check import Rebuild, rebuild
 
@@ -111,17 +111,18 @@ class _Verification:
         lengths = np.bincount(np.maximum(examples.input_ids.lengths - 1, 0) // LENGTH_BIN)
         if lengths.tolist() != entry.length_histogram:
             findings.add("the rows do not have the lengths of the manifest's length_histogram")
-        have_shape = check_rows(
-            examples,
-            findings,
-            split=entry.split,
-            shard=number,
+        repeat = self.manifest.counts.get("repeat", 1) if entry.split == TRAIN else 1
+        rows = ShardRows(
+            examples=examples,
             config=self.manifest.config,
             tokenizer=self.tokenizer,
+            split=entry.split,
+            shard=number,
+            copies=repeat * self.manifest.config.dupe_factor,
             nothing_to_mask=self.manifest.dropped.get("nothing_to_mask", 0),
-            repeat=self.manifest.counts.get("repeat", 1) if entry.split == TRAIN else 1,
+            findings=findings,
         )
-        return examples if have_shape else None
+        return examples if check_rows(rows) else None
 
     def _token_counts(self, counted: NDArray[np.int64]) -> Iterator[str]:
         recorded = np.array(self.manifest.token_counts, dtype=np.int64)
