@@ -14,6 +14,8 @@ its scheme, else by its file name, else by its first bytes; the first row that m
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,7 +33,7 @@ from clozeline.pipeline.sources.files import (
 )
 from clozeline.pipeline.sources.mediawiki import source as mediawiki
 from clozeline.pipeline.sources.sample import source as sample
-from clozeline.pipeline.sources.source_query import SourceOptions, split_options
+from clozeline.pipeline.sources.source_query import split_options
 
 BLOCK_BYTES = 16 << 20  #: of text, roughly
 CHUNK_BYTES = 16 << 20  #: of text per chunk, roughly
@@ -143,15 +145,21 @@ def list_blocks(
     seen: set[Block] = set()  # two globs may name the same file
     for source in sources:
         name, options = split_options(source, is_url=has_scheme(source) is not None)
-        wholes = [
-            replace(
-                _with_options(whole, name, options, text_columns),
-                max_document_bytes=max_document_bytes,
-            )
-            for whole in find_sources(name)
-        ]
+        chosen: dict[str, Any] = {
+            "text_columns": options.text_columns or text_columns,
+            "max_document_bytes": max_document_bytes,
+            "repeat": options.repeat,
+            "share": name if options.tokens else options.mix,
+            "tokens": options.tokens,
+            "query": options.query,
+        }
+        wholes = [replace(whole, **chosen) for whole in find_sources(name)]
+        for whole in wholes if options.text_columns else ():
+            if not BY_NAME[whole.format].has_columns:
+                raise InputError(f"{whole.path} has no columns; give it without text=")
         new = [whole for whole in wholes if whole not in seen]
-        found = list(_cut(new, block_bytes))
+        cut = (BY_NAME[whole.format].list_blocks(whole, block_bytes) for whole in new)
+        found = list(chain.from_iterable(cut))
         if options.limit is not None:
             found = list(first_documents(found, options.limit))
             paths = {block.path for block in found}  # other sources may name what is left out
@@ -162,26 +170,6 @@ def list_blocks(
         named = ", ".join(sources) or "no source"
         raise InputError(f"nothing to read in {named}; give a source that is not empty.")
     return [replace(block, index=index) for index, block in enumerate(blocks)]
-
-
-def _with_options(
-    whole: Block, name: str, options: SourceOptions, text_columns: tuple[str, ...]
-) -> Block:
-    if options.text_columns and not BY_NAME[whole.format].has_columns:
-        raise InputError(f"{whole.path} has no columns; give it without text=")
-    return replace(
-        whole,
-        text_columns=options.text_columns or text_columns,
-        repeat=options.repeat,
-        share=name if options.tokens else options.mix,
-        tokens=options.tokens,
-        query=options.query,
-    )
-
-
-def _cut(wholes: Iterable[Block], block_bytes: int) -> Iterator[Block]:
-    for whole in wholes:
-        yield from BY_NAME[whole.format].list_blocks(whole, block_bytes)
 
 
 def first_documents(blocks: Iterable[Block], limit: int) -> Iterator[Block]:
@@ -269,8 +257,22 @@ def has_scheme(source: str) -> Format | None:
 
 
 def whole_file(file: File) -> Block:
-    """All bytes of a file as one block. Raises InputError for an unknown format."""
-    format, compression = recognize(file)
+    """All bytes of a file as one block; its format by name, else by the first bytes.
+
+    Raises InputError for an unknown format, for text that is not UTF-8, or for text in name only.
+    """
+    name = bare_name(file.path)
+    head, compression = unpacked_head(file.path)
+    by_name = (f for f in FORMATS if f.file_name and re.search(f.file_name, name, re.IGNORECASE))
+    by_head = (f for f in FORMATS if f.matches and f.matches(name, head))
+    format = next(chain(by_name, by_head), None)
+    if format is None:
+        raise InputError(
+            f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "
+            f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(COMPRESSIONS)}"
+        )
+    if format.encodings:
+        check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
     return Block(
         path=file.path,
         format=format.name,
@@ -278,30 +280,3 @@ def whole_file(file: File) -> Block:
         stop=file.size,
         version=file.version,
     )
-
-
-def recognize(file: File) -> tuple[Format, str | None]:
-    """The format by name, else by the first bytes; the compression by these, else by name.
-
-    Raises InputError for an unknown format, for text that is not UTF-8, or for text in name only.
-    """
-    name = bare_name(file.path)
-    head, compression = unpacked_head(file.path)
-    format = _by_name(name) or _by_head(name, head)
-    if format:
-        if format.encodings:
-            check_utf8(file.path, head, or_utf16="UTF-16" in format.encodings)
-        return format, compression
-    raise InputError(
-        f"{file.path}: unknown format; give Parquet, .jsonl, .csv, .tsv, .txt, "
-        f"WikiExtractor's wiki_00 or MediaWiki's .xml, also as .{' .'.join(COMPRESSIONS)}"
-    )
-
-
-def _by_name(name: str) -> Format | None:
-    named = (row for row in FORMATS if row.file_name)
-    return next((row for row in named if re.search(row.file_name or "", name, re.IGNORECASE)), None)
-
-
-def _by_head(name: str, head: bytes) -> Format | None:
-    return next((row for row in FORMATS if row.matches and row.matches(name, head)), None)

@@ -38,7 +38,6 @@ def list_dataset(whole: Block, block_bytes: int) -> list[Block]:
 
 
 def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
-    """The rows of a block."""
     columns = list(block.text_columns)
     dataset = load_hub_dataset(block.path).select_columns(columns).with_format("arrow")
     rows = rows_per_chunk(block, block.stop - block.start, chunk_bytes)

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from clozeline.pipeline.common.errors import InputError, one_line
-from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import fix_unicode
 from clozeline.pipeline.sources.formats import BY_NAME, find_sources, has_scheme
 from clozeline.pipeline.sources.source_query import SourceOptions, split_options
@@ -32,23 +31,21 @@ def read_table(source: str, columns: Sequence[str]) -> pa.Table:
     name, options = split_options(source, is_url=is_url)
     if options.query and options != SourceOptions(limit=options.limit, query=options.query):
         raise InputError(f"{source}: a table is read with limit= only; leave out the others")
-    tables = [_checked(whole.path, _read(whole, columns)) for whole in find_sources(name)]
+    tables = []
+    for whole in find_sources(name):
+        if (reader := BY_NAME[whole.format].read_table) is None:
+            wanted = "give a .csv, .tsv, .jsonl or .parquet file"
+            raise InputError(f"{whole.path} is not a table; {wanted}")
+        tables.append(_checked(whole.path, reader(whole, columns)))
     try:
-        whole = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+        table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     except pa.ArrowException as error:
         raise InputError(
             f"{source}: files with columns of different types: {one_line(error)}"
         ) from error
-    if not len(whole):
+    if not len(table):
         raise InputError(f"{source} has no rows")
-    return whole if options.limit is None else whole.slice(0, options.limit)
-
-
-def _read(whole: Block, columns: Sequence[str]) -> pa.Table:
-    reader = BY_NAME[whole.format].read_table
-    if reader is None:
-        raise InputError(f"{whole.path} is not a table; give a .csv, .tsv, .jsonl or .parquet file")
-    return reader(whole, columns)
+    return table if options.limit is None else table.slice(0, options.limit)
 
 
 def _checked(where: str, table: pa.Table) -> pa.Table:

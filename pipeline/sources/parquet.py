@@ -3,7 +3,6 @@
 a.parquet, 10 row groups  ->  Block(start=0, stop=4), Block(start=4, stop=7), ...
 """
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
@@ -22,10 +21,10 @@ from clozeline.pipeline.sources.text_columns import (
 )
 
 FILE_NAME = r"\.parquet$"
+CHECKED = {"page_checksum_verification": True}  #: of the pages that have one
 
 
 def has_parquet_magic(name: str, head: bytes) -> bool:
-    """Whether the first bytes are those of a Parquet file."""
     return head.startswith(b"PAR1")
 
 
@@ -54,7 +53,7 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The rows of a block. Raises InputError where the file is corrupt."""
     row, columns = None, list(block.text_columns)
     try:
-        with open_ranges(block.path) as stream, _open_checked(stream) as table:
+        with open_ranges(block.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             groups = [table.metadata.row_group(i).num_rows for i in range(block.stop)]
             row = sum(groups[: block.start])
             for batch in table.iter_batches(
@@ -73,16 +72,11 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
 def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
     """The columns of all rows, unchecked. Raises InputError."""
     try:
-        with open_ranges(whole.path) as stream, _open_checked(stream) as table:
+        with open_ranges(whole.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             check_columns(whole.path, table.schema_arrow.names, columns)
             return table.read(columns=list(columns))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(whole.path, error) from error
-
-
-def _open_checked(stream: io.RawIOBase) -> pq.ParquetFile:
-    """Open a Parquet file so that pages with a checksum are compared with it."""
-    return pq.ParquetFile(stream, page_checksum_verification=True)
 
 
 def _unreadable(path: str, error: Exception) -> InputError:

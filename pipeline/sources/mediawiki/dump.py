@@ -131,14 +131,10 @@ def _utf8_chunks(stream: IO[bytes]) -> Iterator[bytes]:
     # read1 returns what a decompressor has, while read would lose it to the error that follows.
     read = getattr(stream, "read1", stream.read)
     chunk = read(CHUNK_BYTES)
-    if not chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        while chunk:
-            yield chunk
-            chunk = read(CHUNK_BYTES)
-        return
+    is_utf16 = chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     decoder = codecs.getincrementaldecoder("utf-16")(errors="replace")
     while chunk:
-        yield decoder.decode(chunk).encode("utf-8", "replace")
+        yield decoder.decode(chunk).encode("utf-8", "replace") if is_utf16 else chunk
         chunk = read(CHUNK_BYTES)
 
 

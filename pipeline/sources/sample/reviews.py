@@ -80,31 +80,26 @@ def make_reviews(
     """
     rows = np.arange(start, stop)
     rng = RowRng(seed=seed, scope="sample/review", rows=rows, skew=2)
-    labels = review_labels(seed, rows)
-    sides = half_of_sides(words)
-    fields = review_fields(rng) | whole_fields(rng, sides, labels)
+    # A coin for each pair of rows: the first row gets one side, the second the other.
+    coins = uniform_below(random_bits(stream_key(seed, "sample/review/label"), rows // 2), 2)
+    labels = (coins ^ (rows % 2)).astype(np.int8)
+    sides = [{kind: some[HALVES[words]] for kind, some in side.items()} for side in SIDES]
+    whole = opinions(rng, "whole", sides, labels, WHOLE_WORDS)
+    fields = review_fields(rng) | whole
+    fields |= {f"{name}_": capitalized(texts) for name, texts in whole.items()}
     fields |= clause_fields(rng, sides, labels, nouns=fields["noun"], my=fields["my"])
     is_turning = rng.chance("turning", turning)
-    columns = title_column(rng, is_turning), content_column(rng, sides, labels, is_turning)
-    templates = zip(*columns, strict=True)
+    # The titles of turning reviews never tell the verdict.
+    telling = rng.chance("title/telling", TELLING_TITLES) & ~is_turning
+    title_templates = rng.pick_of("title", TITLES, telling.astype(np.int64))
+    content_templates = content_column(rng, sides, labels, is_turning)
+    templates = zip(title_templates, content_templates, strict=True)
     titles, contents = [], []
     for (title, content), values in zip(templates, zip(*fields.values(), strict=True), strict=True):
         row = dict(zip(fields, values, strict=True))
         titles.append(title.format_map(row))
         contents.append(content.format_map(row))
     return Reviews(titles, contents, labels, is_turning.astype(np.int8))
-
-
-def half_of_sides(words: str) -> Sides:
-    """The words of praise and blame; of "even" and "odd", every second one of each kind."""
-    half = HALVES[words]
-    return [{kind: options[half] for kind, options in side.items()} for side in SIDES]
-
-
-def review_labels(seed: int, rows: Integers) -> NDArray[np.int8]:
-    """A coin for each pair of rows: the first row gets one side, the second the other."""
-    coins = uniform_below(random_bits(stream_key(seed, "sample/review/label"), rows // 2), 2)
-    return (coins ^ (rows % 2)).astype(np.int8)
 
 
 def review_fields(rng: RowRng) -> Columns:
@@ -169,12 +164,6 @@ def claims(rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8]) -> lis
     ]
 
 
-def whole_fields(rng: RowRng, sides: Sides, labels: NDArray[np.int8]) -> Columns:
-    """What the reviewer says of the whole product: adjective0.., and feeling0."""
-    fields = opinions(rng, "whole", sides, labels, WHOLE_WORDS)
-    return fields | {f"{name}_": capitalized(words) for name, words in fields.items()}
-
-
 def opinions(
     rng: RowRng, name: str, sides: Sides, label: NDArray[np.int8], numbers: dict[str, int]
 ) -> Columns:
@@ -202,12 +191,6 @@ def distinct(chosen: Integers, limits: Integers) -> Integers:
 def capitalized(texts: list[str]) -> list[str]:
     """'the lid' -> 'The lid'; the other letters stay."""
     return [text[0].upper() + text[1:] for text in texts]
-
-
-def title_column(rng: RowRng, turning: NDArray[np.bool_]) -> list[str]:
-    """A template for each title; those of turning reviews never tell the verdict."""
-    telling = rng.chance("title/telling", TELLING_TITLES) & ~turning
-    return rng.pick_of("title", TITLES, telling.astype(np.int64))
 
 
 def content_column(

@@ -68,17 +68,11 @@ def _parse_reviews(source: str, query: str) -> Sample:
     rows, seed, start = (
         whole_number(source, name, options[name]) for name in ("rows", "seed", "start")
     )
-    turning = fraction(source, "turning", options["turning"])
-    if options["words"] not in HALVES:
-        raise InputError(f"{source}: words is {', '.join(HALVES)}, not {options['words']!r}")
-    return Sample(
-        kind="reviews",
-        start=start,
-        stop=start + rows,
-        seed=seed,
-        turning=turning,
-        words=options["words"],
-    )
+    turning, words = fraction(source, "turning", options["turning"]), options["words"]
+    if words not in HALVES:
+        raise InputError(f"{source}: words is {', '.join(HALVES)}, not {words!r}")
+    stop = start + rows
+    return Sample(kind="reviews", start=start, stop=stop, seed=seed, turning=turning, words=words)
 
 
 def _reviews(sample: Sample, start: int, stop: int) -> "Reviews":
