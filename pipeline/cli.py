@@ -137,7 +137,8 @@ def shards(
 @click.command(cls=Command, example='clozeline verify work/shards --source "articles/*.parquet"')
 @click.argument("shards", metavar="SHARDS", type=FOLDER)
 @grouped_option(
-    *("--source", "sources"),
+    "--source",
+    "sources",
     multiple=True,
     metavar="SOURCE",
     help="Rebuild the examples from this text and compare them; give all sources of the shards.",

@@ -76,7 +76,6 @@ class Command(click.Command):
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command, or print its options."""
         if ctx.meta.get(PRINTS):
             click.echo(as_toml(str(ctx.info_name), plain_values(ctx)), nl=False)
             return None
@@ -135,7 +134,7 @@ def _config_options() -> list[click.Option]:
             is_flag=True,
             is_eager=True,  # before a store is opened
             expose_value=False,
-            callback=_note,
+            callback=lambda context, _, value: context.meta.update({PRINTS: value}),
             help="Print the options as a file for --config, and exit.",
         ),
     ]
@@ -144,7 +143,3 @@ def _config_options() -> list[click.Option]:
 def _read(context: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None and not context.resilient_parsing:
         context.default_map = read_config(value, context)
-
-
-def _note(context: click.Context, param: click.Parameter, value: bool) -> None:
-    context.meta[PRINTS] = value

@@ -102,7 +102,8 @@ def _check(value: Any, param: click.Parameter, context: click.Context, where: st
     kinds, expected = _kinds(param.type)
     if takes_many is not isinstance(value, list) or any(type(part) not in kinds for part in parts):
         wanted = f"a list, each {expected}" if takes_many else expected
-        raise InputError(f"{where} is {_shown(value)}; give {wanted}.")
+        shown = "a table" if isinstance(value, dict) else _toml(value)
+        raise InputError(f"{where} is {shown}; give {wanted}.")
     if any(isinstance(part, str) and "://" in part for part in parts):
         return  # opening a store takes time, and may be done once only
     try:
@@ -142,7 +143,3 @@ def _toml(value: Any) -> str:
 def _nearest(key: str, valid: Collection[str]) -> str:
     found = difflib.get_close_matches(key.replace("-", "_"), valid, n=1, cutoff=0.4)
     return f"; the nearest is {found[0]}" if found else ""
-
-
-def _shown(value: Any) -> str:
-    return "a table" if isinstance(value, dict) else _toml(value)

@@ -16,7 +16,6 @@ from clozeline.pipeline.common.paths import AnyPath
 
 
 def print_next(*words: object) -> None:
-    """Print the words as a command line."""
     click.echo(f"Next: {shlex.join(['clozeline', *map(str, words)])}", err=True)
 
 

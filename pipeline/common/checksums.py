@@ -21,11 +21,8 @@ def file_sha256(path: AnyPath) -> str:
     """The sha256 of a file, in hexadecimal."""
     if not is_local(path):
         return hashlib.sha256(read_file(path)).hexdigest()
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sums_of(contents: Mapping[str, bytes]) -> bytes:
@@ -49,7 +46,11 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
     """
     if not is_file(folder / SUMS):  # written by an earlier version, or not by us
         return
-    sums = _read_sums(folder)
+    text = read_file(folder / SUMS).decode("utf-8", "replace")
+    lines = [LINE.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
+    if not text or None in lines:
+        raise InputError(f"{folder / SUMS} cannot be read (it is damaged); make {folder} again.")
+    sums = {line[2]: line[1] for line in lines if line}
     for name in sums if names is None else names:
         try:
             is_same = file_sha256(folder / name) == sums.get(name)
@@ -60,11 +61,3 @@ def check_sums(folder: AnyPath, names: Collection[str] | None = None) -> None:
                 f"{folder / name} cannot be read (its content is not that of {SUMS}); restore it, "
                 f"or delete {folder / SUMS} if you changed it yourself."
             )
-
-
-def _read_sums(folder: AnyPath) -> dict[str, str]:
-    text = read_file(folder / SUMS).decode("utf-8", "replace")
-    lines = [LINE.fullmatch(line) for line in text.removesuffix("\n").split("\n")]
-    if not text or None in lines:
-        raise InputError(f"{folder / SUMS} cannot be read (it is damaged); make {folder} again.")
-    return {line[2]: line[1] for line in lines if line}

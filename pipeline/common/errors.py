@@ -83,9 +83,9 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: In the messages of RuntimeErrors from torch's CPU allocator, C++, CUDA, Python's threads, and
 #: oneDNN, which gives no better reason.
 OUT_OF_MEMORY = (
-    *("can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory"),
-    *("can't start new thread", "could not create a primitive"),
-)
+    "can't allocate memory", "not enough memory", "std::bad_alloc", "out of memory",
+    "can't start new thread", "could not create a primitive",
+)  # fmt: skip
 
 
 def advice(error: BaseException) -> str:

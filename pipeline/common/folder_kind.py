@@ -13,8 +13,6 @@ from clozeline.pipeline.common.paths import AnyPath, names_in
 
 
 class Kind(NamedTuple):
-    """A kind of folder."""
-
     marker: str  # the file that makes a folder one of this kind
     what: str
     next: tuple[str, ...] = ()  # the words of the command that usually follows

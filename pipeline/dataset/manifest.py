@@ -36,8 +36,6 @@ OPTIONAL = ("excluded", "mixture")  #: lists that are left out where they are em
 
 @dataclass(frozen=True, kw_only=True)
 class ShardEntry:
-    """One shard of the data set."""
-
     name: str
     split: str  # "train" or "validation"
     rows: int
@@ -110,7 +108,6 @@ class Manifest:
         return [shard for shard in self.shards if shard.split == split]
 
     def num_examples(self, split: str) -> int:
-        """The number of rows of a split."""
         return sum(shard.rows for shard in self.of_split(split))
 
     @cached_property

@@ -102,7 +102,12 @@ class Examples:
 
 def concatenate_examples(parts: list[Examples]) -> Examples:
     """All rows of the parts (at least one), in order."""
-    return _joined({name: [getattr(part, name) for part in parts] for name in parts[0].columns()})
+    joined: dict[str, Any] = {}
+    for name in parts[0].columns():
+        values = [getattr(part, name) for part in parts]
+        is_ragged = isinstance(values[0], Ragged)
+        joined[name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
+    return Examples(**joined)
 
 
 def take_from_each(parts: list[Examples], rows: list[NDArray[np.int64]]) -> Examples:
@@ -117,14 +122,6 @@ def take_from_each(parts: list[Examples], rows: list[NDArray[np.int64]]) -> Exam
             found = [column[here] for column, here in zip(of_parts, rows, strict=True)]
             columns[name] = np.concatenate(found)
     return Examples(**columns)
-
-
-def _joined(columns: dict[str, list[Any]]) -> Examples:
-    joined: dict[str, Any] = {}
-    for name, values in columns.items():
-        is_ragged = isinstance(values[0], Ragged)
-        joined[name] = ragged.concatenate(values) if is_ragged else np.concatenate(values)
-    return Examples(**joined)
 
 
 def id_type(vocab_size: int) -> pa.DataType:

@@ -57,7 +57,6 @@ class MaskRules:
 
     @classmethod
     def of(cls, config: DataConfig, tokenizer: Tokenizer) -> Self:
-        """The rules of a data set."""
         return cls(
             masking=config.masking,
             masked_lm_prob=config.masked_lm_prob,

@@ -37,7 +37,6 @@ class PackedRows:
         return len(self.row_offsets) - 1
 
     def take(self, rows: slice) -> Self:
-        """The given consecutive rows."""
         first, last, _ = rows.indices(len(self))
         offsets = self.row_offsets[first : last + 1]
         pieces = slice(offsets[0], offsets[-1])
@@ -47,7 +46,6 @@ class PackedRows:
 
     @classmethod
     def empty(cls) -> Self:
-        """No rows."""
         offsets = offsets_of([])
         return cls(offsets[:0], offsets[:0], offsets[:0], offsets)
 

@@ -36,7 +36,6 @@ class Pairs:
 
     @classmethod
     def empty(cls) -> Self:
-        """No rows."""
         none = offsets_of([])[:0]
         return cls(none, none, none, none, none.astype(np.int8), none, none)
 

@@ -36,7 +36,6 @@ class Findings:
         self._others.append(problem)
 
     def lines(self) -> list[str]:
-        """One line for each kind of problem."""
         rows = [f"{what}: {n:,}, the first at {row:,}" for what, (n, row) in self._rows.items()]
         return rows + self._others
 

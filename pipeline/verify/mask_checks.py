@@ -22,6 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
 from clozeline.pipeline.examples.masks import MaskRules, count_predictions, mask_examples, mask_keys
@@ -136,9 +137,9 @@ def _count_by_part(slab: _Slab) -> NDArray[np.float64]:
     """Masks in each part of the rows: their number, its mean and variance, [3, PARTS]."""
     ids, number = slab.examples.input_ids, slab.examples.masked_lm_positions.lengths
     edges = ids.offsets[:-1, None] + ids.lengths[:, None] * np.arange(PARTS + 1) // PARTS
-    possible = np.diff(_counted_before(slab.maskable)[edges], axis=1)  # [R, PARTS]
+    possible = np.diff(offsets_of(slab.maskable)[edges], axis=1)  # [R, PARTS]
     rate = (number / np.maximum(slab.candidates, 1))[:, None]
-    found = np.diff(_counted_before(slab.masked)[edges], axis=1)
+    found = np.diff(offsets_of(slab.masked)[edges], axis=1)
     mean = possible * rate
     return np.stack([x.sum(axis=0) for x in (found, mean, mean * (1 - rate))])
 
@@ -189,9 +190,3 @@ def _check_fractions(
 def within_chance(count: float, expected: float, variance: float) -> bool:
     """Whether a count is within the bounds of the module's docstring."""
     return abs(count - expected) <= SIGMAS * math.sqrt(variance) + SIGMAS**2 / 3
-
-
-def _counted_before(flags: Flags) -> NDArray[np.int32]:
-    counted = np.zeros(len(flags) + 1, dtype=np.int32)
-    np.cumsum(flags, out=counted[1:])
-    return counted
