@@ -13,10 +13,10 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_m
 from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.job.job import (
     JobOptions,
-    _error_of_a_worker,
     build_shards,
     local_runner,
 )
+from clozeline.pipeline.job.job_log import error_of_a_worker
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
@@ -178,7 +178,7 @@ def test_of_a_workers_error_its_own_message_is_shown_and_not_its_cause():
             raise InputError("a.parquet changed while it was read") from error
     except InputError as error:
         carried = RuntimeError("".join(traceback.format_exception(error)) + " [while running 'x']")
-    found = _error_of_a_worker(carried)
+    found = error_of_a_worker(carried)
     assert isinstance(found, InputError)
     assert str(found) == "a.parquet changed while it was read"
 

@@ -9,8 +9,7 @@ import time
 import click
 import pytest
 
-from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.stage_timer import StageTimer
+from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.job.memory import process_peak, tree_memory
 from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.token_cache import write_cache_file

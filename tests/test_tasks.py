@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.pipeline.common.errors import STOPPED, InputError, UnfinishedError
-from clozeline.pipeline.common.shared_lock import shared_folder
+from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.job.tasks import Task
@@ -138,8 +138,8 @@ def test_tasks_of_one_job_share_the_folder_and_another_job_is_refused(work):
     with pytest.raises(UnfinishedError):
         shards(work, options=task("0/2"))
     calls = []
-    with shared_folder(work / "out", "one", lambda: calls.append(1)):
-        with shared_folder(work / "out", "one", lambda: calls.append(2)):
+    with locked_folder(work / "out", "one", lambda: calls.append(1)):
+        with locked_folder(work / "out", "one", lambda: calls.append(2)):
             pass
         with pytest.raises(InputError, match=r"out is in use by another job: process \d+ on "):
             shards(work, options=task("1/2"))

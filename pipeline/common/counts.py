@@ -1,9 +1,14 @@
-"""Counts of a block or a shard: what was read, dropped and rejected, by reason."""
+"""Counts of a block or a shard: what was read, dropped and rejected, by reason; CPU seconds."""
 
 import json
+import time
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+Item = TypeVar("Item")
 
 SAMPLES: Final = 20  #: documents shown for a reason
 
@@ -42,18 +47,41 @@ class Counts:
         self.samples[reason] = [known[document] for document in sorted(known)[:SAMPLES]]
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Counts":
-        """The inverse of `to_json`."""
+        """What `to_json` gave. Raises LookupError and TypeError for other values."""
         values = json.loads(text)
-        return cls(
-            read=Counter(values["read"]),
-            dropped=Counter(values["dropped"]),
-            rejected=values["rejected"],
-            samples=values["samples"],
-            hits=Counter(values["hits"]),
-            seconds=Counter(values["seconds"]),
-        )
+        for name in ("read", "dropped", "hits", "seconds"):
+            values[name] = Counter(values[name])
+        return cls(**values)
+
+
+class StageTimer:
+    """CPU seconds of the calling thread, by name of the stage.
+
+    Per thread, because a Beam runner may run several stages as threads of one process.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: Counter[str] = Counter()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Add the time that the `with` block takes."""
+        start = time.thread_time()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.thread_time() - start  # type: ignore[assignment]
+
+    def each(self, name: str, items: Iterable[Item]) -> Iterator[Item]:
+        """Yield the items; add the time it takes to produce them, not to consume them."""
+        iterator, end = iter(items), object()
+        while True:
+            with self.stage(name):
+                item = next(iterator, end)
+            if item is end:
+                return
+            yield item  # type: ignore[misc]

@@ -2,51 +2,60 @@
 
     with locked_folder(Path("work/run")):  # another: "work/run is in use by process 123 on HOST"
         ...
+    with locked_folder(Path("work/shards"), "5f0c...", prepare):  # together: the tasks of one job
+        ...
 
 A local lock is the operating system's, so it ends with the process, however that ends: there are no
 stale locks. The file only says who holds it. A folder in a store has a lease (`store_lease.py`).
 """
 
+import fcntl
 import json
 import os
 import platform
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, make_folder
 from clozeline.pipeline.common.store_lease import Lease
 
 LOCK = ".lock"
-SECONDS = 0.1  #: for a holder that is just about to release it
+SECONDS = 0.1  #: for a holder that is just about to release it, or to say who it is
+
+Holder = dict[str, object]
 
 
 @contextmanager
-def locked_folder(folder: AnyPath) -> Iterator[None]:
+def locked_folder(
+    folder: AnyPath, owner: str | None = None, prepare: Callable[[], None] = lambda: None
+) -> Iterator[None]:
     """Create the folder if needed and hold its lock, or its lease.
 
-    A local folder that was created and is still empty at the end is removed again. Raises
-    InputError, naming the holder, where another process writes into the folder.
+    Alone, or together with all processes of an `owner`, which is known by its digest. `prepare` is
+    called while no other process holds it, by each that comes then; in a store, where none of them
+    knows, by each. A local folder that was created and is still empty at the end is removed again.
+    Raises InputError, naming the holder, where another process writes into the folder.
     """
+    holder: Holder = {"owner": owner or uuid.uuid4().hex, "pid": os.getpid()}
     if not is_local(folder):
-        with Lease(folder, uuid.uuid4().hex, is_kept=False):
+        with Lease(folder, str(holder["owner"]), is_kept=False):
+            prepare()
             yield
         return
+    holder |= {"host": platform.node(), "since": time.strftime("%F %T")}
     is_new, path = not folder.exists(), folder / LOCK
-    lock = _acquire(path)
-    holder = {"pid": os.getpid(), "host": platform.node(), "since": time.strftime("%F %T")}
+    lock = _acquire(path, holder, prepare, "another job: " if owner else "")
     try:
-        path.write_text(json.dumps(holder))
         yield
     finally:
-        if _read(path) == holder:  # not that of a folder that took this one's place
+        # By the last one, and not in a folder that took this one's place.
+        if _flock(lock, fcntl.LOCK_EX) and _is_same(lock, path):
             path.unlink()
-        lock.release()
+        os.close(lock)
         if is_new:
             with suppress(OSError):
                 folder.rmdir()
@@ -58,25 +67,61 @@ def keep_lock(folder: Path, replacement: Path) -> None:
         os.link(folder / LOCK, replacement / LOCK)
 
 
-def _acquire(path: Path) -> FileLock:
-    lock = FileLock(path, timeout=SECONDS, fallback_to_soft=False)
+def _acquire(path: Path, holder: Holder, prepare: Callable[[], None], other: str) -> int:
+    is_again = False
     while True:
         make_folder(path.parent)
         try:
-            lock.acquire()
+            lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
             continue  # its last holder removed the folder
-        except Timeout as error:
-            holder, by = _read(path), "another process"
-            if holder:
-                by = f"process {holder['pid']} on {holder['host']} since {holder['since']}"
-            raise InputError(f"{path.parent} is in use by {by}.") from error
         except OSError as error:
             raise InputError(f"cannot write to {path.parent}: {error.strerror}.") from error
-        return lock
+        try:
+            if _is_held(lock, path, holder, prepare):
+                return lock
+            found = _read(path)
+            if is_again and found and found.get("owner") != holder["owner"]:
+                raise InputError(
+                    f"{path.parent} is in use by {other}process {found.get('pid')} on "
+                    f"{found.get('host')} since {found.get('since')}."
+                )
+        except BaseException:
+            os.close(lock)
+            raise
+        os.close(lock)
+        is_again = True
+        time.sleep(SECONDS)
 
 
-def _read(path: Path) -> dict[str, str]:
+def _is_held(lock: int, path: Path, holder: Holder, prepare: Callable[[], None]) -> bool:
+    """Whether the lock is held. Not yet while another process prepares or ends."""
+    if _flock(lock, fcntl.LOCK_EX) and _is_same(lock, path):
+        os.truncate(lock, 0)
+        os.write(lock, json.dumps(holder).encode())
+        prepare()
+    elif _read(path).get("owner") != holder["owner"]:
+        return False
+    is_shared = _flock(lock, fcntl.LOCK_SH)  # another process may be faster
+    return is_shared and _is_same(lock, path) and _read(path).get("owner") == holder["owner"]
+
+
+def _flock(lock: int, kind: int) -> bool:
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same(lock: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _read(path: Path) -> Holder:
     """Who holds the lock, or held it last; empty where the file does not say."""
     try:
         return dict(json.loads(path.read_bytes()))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import LOCK
-from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
+from clozeline.pipeline.common.paths import AnyPath, is_local, names_in, remove_named
 
 
 def check_kind(out: AnyPath, kind: str, *, is_own: bool) -> None:
@@ -47,10 +47,9 @@ def check_replaceable(out: Path, kind: str, *, own: Iterable[str]) -> None:
 
 def remove_files(folder: AnyPath, names: Iterable[str]) -> None:
     """Remove files of a folder, and the folder itself if nothing else is in it."""
-    for name in names:
-        (folder / name).unlink(missing_ok=True)
+    remove_named(folder, names_in(folder).intersection(names))
     if folder.exists() and not names_in(folder) and not (is_local(folder) and folder.is_symlink()):
-        with suppress(OSError):
+        with suppress(OSError):  # another process wrote into it, or removed it
             folder.rmdir()
 
 

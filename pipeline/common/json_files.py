@@ -33,6 +33,12 @@ def write_json(
         file.write((json.dumps(values, indent=2, default=default) + "\n").encode())
 
 
+def add_to_json(path: AnyPath, values: Mapping[str, Any]) -> None:
+    """Add values to the object in a file of our own, which need not be there yet."""
+    known = json.loads(path.read_bytes()) if path.exists() else {}
+    write_json(path, {**known, **values})
+
+
 @contextmanager
 def json_values(path: AnyPath, advice: str, *, seal: bool = False) -> Iterator[dict[str, Any]]:
     """The object in a file, without its seal, which is checked; `seal` says that it has one.
@@ -48,6 +54,11 @@ def json_values(path: AnyPath, advice: str, *, seal: bool = False) -> Iterator[d
         missing = f"it has no {error}" if isinstance(error, KeyError) else None
         found = missing or getattr(error, "strerror", None) or error
         raise InputError(f"{path} cannot be read ({found}); {advice}.") from error
+
+
+def json_digest(values: Any) -> str:
+    """The BLAKE2b-128 of values as JSON, in hexadecimal."""
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=16).hexdigest()
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:

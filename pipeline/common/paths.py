@@ -8,7 +8,6 @@ The pipeline writes files with `whole_file` and reads them with `open_mapped`.
 
 import os
 import re
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -121,12 +120,12 @@ def open_mapped(path: AnyPath) -> pa.NativeFile:
 
 def names_in(folder: AnyPath) -> set[str]:
     """The current names of the files in a folder; empty if there is no folder."""
-    if is_local(folder):
-        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    folder.fs.invalidate_cache()  # fsspec caches listings
     try:
+        if is_local(folder):
+            return {path.name for path in folder.iterdir()}
+        folder.fs.invalidate_cache()  # fsspec caches listings
         found = folder.fs.ls(folder.path, detail=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # another process may have removed it
         return set()
     names = (name.rstrip("/") for name in found)
     # Some stores list the folder itself, too.
@@ -171,13 +170,3 @@ def _age(path: AnyPath) -> float:
     except (FileNotFoundError, NotImplementedError):
         return 0.0
     return (datetime.now(UTC) - modified).total_seconds()
-
-
-def remove_folder(path: AnyPath) -> None:
-    """Delete the folder and its content, if it exists."""
-    if not path.exists():
-        return
-    if is_local(path):
-        shutil.rmtree(path)
-    else:
-        path.rmdir(recursive=True)

@@ -8,12 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import ClozelineError, StoreError, one_line
 from clozeline.pipeline.common.paths import AnyPath, is_local
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 Found = TypeVar("Found")
 
@@ -25,7 +28,7 @@ PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 def is_file(path: AnyPath) -> bool:
     """Whether there is such a file. Raises StoreError where a store does not say."""
-    return path.is_file() if is_local(path) else patiently(lambda: _is_in_store(path), path)
+    return path.is_file() if is_local(path) else with_retries(lambda: _is_in_store(path), path)
 
 
 def _is_in_store(path: AnyPath) -> bool:
@@ -45,7 +48,7 @@ def read_from_store(path: AnyPath, *, pauses: Sequence[float] | None = None) -> 
     """The content of a file in a store. Raises StoreError after the last attempt."""
     assert not is_local(path)
     store, name = path.fs, path.path
-    content: bytes = patiently(lambda: store.cat_file(name), path, pauses)
+    content: bytes = with_retries(lambda: store.cat_file(name), path, pauses)
     return content
 
 
@@ -62,20 +65,21 @@ def read_ranges(
         some = ranges[first : first + IN_FLIGHT]
         folder = some[0][0].parent
         if is_local(folder):
-            yield from map(_mapped_range, some)
+            for path, start, length in some:
+                with pa.memory_map(str(path)) as file:
+                    file.seek(start if start >= 0 else max(0, file.size() + start))
+                    yield file.read_buffer(length)
         else:
-            names = [str(path.path) for path, _, _ in some]  # type: ignore[union-attr]
-            starts = [start for _, start, _ in some]
-            stops = [start + size if start >= 0 else None for _, start, size in some]
-            read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
-            yield from map(pa.py_buffer, patiently(read, folder, pauses))
+            read = partial(_read_together, folder, some)
+            yield from map(pa.py_buffer, with_retries(read, folder, pauses))
 
 
-def _mapped_range(part: tuple[AnyPath, int, int]) -> pa.Buffer:
-    path, start, length = part
-    with pa.memory_map(str(path)) as file:
-        file.seek(start if start >= 0 else max(0, file.size() + start))
-        return file.read_buffer(length)
+def _read_together(folder: "UPath", ranges: Sequence[tuple[AnyPath, int, int]]) -> list[bytes]:
+    names = [str(path.path) for path, _, _ in ranges]  # type: ignore[union-attr]
+    starts = [start for _, start, _ in ranges]
+    stops = [start + size if start >= 0 else None for _, start, size in ranges]
+    found: list[bytes] = folder.fs.cat_ranges(names, starts, stops, on_error="raise")
+    return found
 
 
 def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, int | None]:
@@ -92,7 +96,7 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
         found: list[dict[str, Any]] = store.ls(name, detail=True)
         return found
 
-    found = patiently(listed, folder, pauses)
+    found = with_retries(listed, folder, pauses)
     return {info["name"].rstrip("/").rpartition("/")[2]: info.get("size") for info in found}
 
 
@@ -124,24 +128,21 @@ def version_of(info: Mapping[str, Any]) -> str:
     return f"{info.get('size')}-{changing}"
 
 
-def patiently(
+def with_retries(
     ask: Callable[[], Found], path: AnyPath | str, pauses: Sequence[float] | None = None
 ) -> Found:
     """The store's answer, retried after each pause (seconds). Raises StoreError after the last."""
     pauses = PAUSES if pauses is None else pauses
-    for pause in pauses:
+    rest = iter(pauses)
+    while True:
         try:
             return ask()
         except MemoryError:
             raise
-        except Exception:  # each store's library has exceptions of its own
-            time.sleep(pause)
-    try:
-        return ask()
-    except MemoryError:
-        raise
-    except Exception as error:
-        raise StoreError(
-            f"{path} cannot be used in its store, after {len(pauses) + 1} attempts "
-            f"({reason_of(error)}); fix this and run the command again."
-        ) from error
+        except Exception as error:  # each store's library has exceptions of its own
+            if (pause := next(rest, None)) is None:
+                raise StoreError(
+                    f"{path} cannot be used in its store, after {len(pauses) + 1} attempts "
+                    f"({reason_of(error)}); fix this and run the command again."
+                ) from error
+        time.sleep(pause)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.paths import has_folders
-from clozeline.pipeline.common.store import patiently, reason_of
+from clozeline.pipeline.common.store import reason_of, with_retries
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -50,7 +50,7 @@ class Lease:
     def __enter__(self) -> Self:
         """Raises InputError where another process holds and renews it, and StoreError."""
         self._wait_for_a_killed_holder()
-        patiently(self._write, self._folder)
+        with_retries(self._write, self._folder)
         self._end.wait(START_SECONDS)
         if self._is_of_another(holder := self.holder()):
             raise self._in_use(holder)
@@ -73,7 +73,7 @@ class Lease:
 
     def holder(self) -> dict[str, Any]:
         """Who holds it, or held it last; empty without a holder. Raises StoreError."""
-        return patiently(self._read, self._folder)
+        return with_retries(self._read, self._folder)
 
     def confirm(self) -> None:
         """Raises JobFailedError where another process has taken it since, and StoreError."""

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array, stream_key
+from clozeline.pipeline.common.counts import StageTimer
 from clozeline.pipeline.common.ragged import Offsets, Ragged, offsets_of, slice_indices
-from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
 from clozeline.pipeline.examples.bucket_documents import BucketDocuments
@@ -56,7 +56,8 @@ def make_examples(
                 part = _drop_unmaskable(_assemble(slab, used, tokenizer), rules)
             dropped["nothing_to_mask"] += len(slab) - len(part)
             with timer.stage("masks"):
-                parts.append(_mask(part, key, row, rules))
+                keys, rows = np.broadcast_to(key, len(part)), row + np.arange(len(part))
+                parts.append(mask_examples(part, keys=keys, rows=rows, rules=rules))
             row += len(part)
     return concatenate_examples(parts), dropped
 
@@ -143,12 +144,6 @@ def _drop_unmaskable(examples: Examples, rules: MaskRules) -> Examples:
     maskable = ~rules.is_special[examples.input_ids.values]
     counts = np.add.reduceat(maskable, examples.input_ids.offsets[:-1], dtype=np.int64)
     return examples if counts.all() else examples.take(np.flatnonzero(counts))
-
-
-def _mask(examples: Examples, key: UInt64Array, start: int, rules: MaskRules) -> Examples:
-    """Mask examples that are rows `start`, `start` + 1, ... of the shard."""
-    keys = np.broadcast_to(key, len(examples))
-    return mask_examples(examples, keys=keys, rows=start + np.arange(len(examples)), rules=rules)
 
 
 def _no_rows(count: int, dtype: np.dtype) -> Ragged:

@@ -61,7 +61,6 @@ class DoItem(beam.DoFn):
         self.steps = Steps(self.context)
 
     def process(self, element: tuple[int, object]) -> Iterator[tuple[int, None]]:
-        """Do one item."""
         number, _ = element
         self.phase.work(self.steps, self.phase.items[number])
         for following in range(number, self.num_following, len(self.phase.items)):
@@ -78,15 +77,11 @@ def _closed_client(runner: PipelineRunner) -> Iterator[None]:
     try:
         yield
     finally:
-        if type(runner).__name__ == "DaskRunner":  # cannot be imported without clozeline[dask]
-            _close_client()
-
-
-def _close_client() -> None:
-    try:
-        sys.modules["distributed"].default_client().close(timeout=SECONDS_TO_CONNECT)
-    except Exception:  # the work is done, or its own error says more
-        logging.getLogger(__name__).warning("Dask's client was not closed", exc_info=True)
+        try:
+            if type(runner).__name__ == "DaskRunner":  # not importable without clozeline[dask]
+                sys.modules["distributed"].default_client().close(timeout=SECONDS_TO_CONNECT)
+        except Exception:  # the work is done, or its own error says more
+            logging.getLogger(__name__).warning("Dask's client was not closed", exc_info=True)
 
 
 def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:

@@ -79,7 +79,8 @@ class LocalWorker(GrpcWorkerHandler):
         code = self._process.wait()
         if self._process.stdin:
             self._process.stdin.close()
-        message = f"a worker process exited unexpectedly ({_exit_reason(code)})"
+        reason = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        message = f"a worker process exited unexpectedly ({reason})"
         while not self._is_stopping.wait(SECONDS_BETWEEN_CHECKS):
             # Again and again: the runner may ask for something more before it sees the failure.
             for request, future in list(self.control_conn._futures_by_id.items()):
@@ -136,10 +137,6 @@ def _environment(worker_id: str, *, control: str, logging: str, options: Any) ->
     }
 
 
-def _exit_reason(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-
-
 @contextmanager
 def loopback_only() -> Iterator[None]:
     """Bind the gRPC servers that Beam starts inside the block to 127.0.0.1.
@@ -148,26 +145,14 @@ def loopback_only() -> Iterator[None]:
     """
     make_server = grpc.server
 
-    def server(*args: Any, **kwargs: Any) -> _LoopbackServer:
-        return _LoopbackServer(make_server(*args, **kwargs))
+    def loopback_server(*args: Any, **kwargs: Any) -> Any:
+        server = make_server(*args, **kwargs)
+        bind = server.add_insecure_port
+        server.add_insecure_port = lambda address: bind(f"127.0.0.1:{address.rpartition(':')[2]}")
+        return server
 
-    grpc.server = server
+    grpc.server = loopback_server
     try:
         yield
     finally:
         grpc.server = make_server
-
-
-class _LoopbackServer:
-    """A gRPC server whose ports are open to this machine only."""
-
-    def __init__(self, server: Any) -> None:
-        self._server = server
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._server, name)
-
-    def add_insecure_port(self, address: str) -> int:
-        """Bind the port of `address` on the loopback interface; return the port bound."""
-        port: int = self._server.add_insecure_port(f"127.0.0.1:{address.rpartition(':')[2]}")
-        return port

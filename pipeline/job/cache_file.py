@@ -15,8 +15,7 @@ import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, BinaryIO, Final
 
 import numpy as np
@@ -24,9 +23,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.errors import CorruptDataError, InputError, StoreError, one_line
-from clozeline.pipeline.common.paths import AnyPath, is_local
-from clozeline.pipeline.common.store import read_ranges, reason_of
+from clozeline.pipeline.common.errors import CorruptDataError, InputError, one_line
+from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.store import read_ranges
 
 RUN_BYTES: Final = 256 << 20
 MAGIC: Final = b"CLZcache"
@@ -49,12 +48,12 @@ class CacheFileEnd:
 
     def to_bytes(self) -> bytes:
         """`END.size` bytes with a checksum."""
-        numbers = (self.index, self.counts, self.counts_bytes, self.counts_crc32, self.runs)
+        numbers = astuple(self)
         return END.pack(*numbers, zlib.crc32(struct.pack("<5Q", *numbers)), MAGIC)
 
     @classmethod
     def from_bytes(cls, path: AnyPath, data: pa.Buffer) -> "CacheFileEnd":
-        """The inverse of `to_bytes`. Raises CorruptDataError for other bytes."""
+        """Raises CorruptDataError for bytes that `to_bytes` does not give."""
         if len(data) == END.size:
             *numbers, _, magic = END.unpack(data)
             found = cls(*numbers)
@@ -121,8 +120,8 @@ def read_ends(paths: Sequence[AnyPath]) -> list[CacheFileEnd]:
 def read_counts(paths: Sequence[AnyPath]) -> Iterator[Counts]:
     """The counts of each file. Raises CorruptDataError for one that is missing or damaged."""
     ends = read_ends(paths)
-    places = zip(paths, ends, strict=True)
-    read = _read([(path, end.counts, end.counts_bytes) for path, end in places])
+    counted = zip(paths, ends, strict=True)
+    read = _read([(path, end.counts, end.counts_bytes) for path, end in counted])
     for (path, data), end in zip(read, ends, strict=True):
         if zlib.crc32(data) != end.counts_crc32:
             data = _counts_again(path)
@@ -150,9 +149,7 @@ def read_index(
     for path, end in zip(paths, ends, strict=True):
         row = end.runs * ENTRY.itemsize
         ranges.append((path, end.index + buckets.start * row, len(buckets) * row))
-    for ((path, data), (_, _, size)), end in zip(
-        zip(_read(ranges), ranges, strict=True), ends, strict=True
-    ):
+    for (path, data), (_, _, size), end in zip(_read(ranges), ranges, ends, strict=True):
         if len(data) != size:
             raise _damaged(path, "its index is cut off")
         found.append(np.frombuffer(data, ENTRY).reshape(len(buckets), end.runs))
@@ -193,29 +190,18 @@ def _checksum(bucket: int, data: Any) -> int:
 
 
 def _read(ranges: Sequence[tuple[AnyPath, int, int]]) -> Iterator[tuple[AnyPath, pa.Buffer]]:
+    """The bytes of each range. Errors say which file cannot be read, and what to do."""
     read = read_ranges(ranges)
     for path, _, _ in ranges:
-        with _named(path):
+        try:
             data = next(read)
+        except MemoryError:  # Arrow's, too
+            raise
+        except (pa.ArrowException, OSError) as error:
+            if getattr(error, "errno", None) not in (None, errno.ENOENT):
+                raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
+            raise _damaged(path, error) from error
         yield path, data
-
-
-@contextmanager
-def _named(path: AnyPath) -> Iterator[None]:
-    """Errors say which file cannot be read, and what to do."""
-    try:
-        yield
-    except MemoryError:  # Arrow's, too
-        raise
-    except (pa.ArrowException, OSError) as error:
-        if not isinstance(error, pa.ArrowException) and not is_local(path):
-            raise StoreError(
-                f"{path} cannot be used in its store ({reason_of(error)}); fix this and rerun the "
-                "command."
-            ) from error
-        if getattr(error, "errno", None) not in (None, errno.ENOENT):
-            raise InputError(f"{path} cannot be read ({one_line(error)}); fix this.") from error
-        raise _damaged(path, error) from error
 
 
 def _damaged(path: AnyPath, reason: object) -> CorruptDataError:

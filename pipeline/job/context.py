@@ -1,15 +1,13 @@
 """What every worker of a job knows: folders, config, and the name of every file."""
 
-import json
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
+from clozeline.pipeline.common.json_files import json_digest
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import budgets_of
@@ -26,7 +24,7 @@ from clozeline.pipeline.job.token_cache import (
     group_files,
 )
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.formats import list_blocks
+from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 # Increase it when the same documents would give other near files: words, signatures, layout.
@@ -62,6 +60,7 @@ class JobContext:
 
     def cache_path(self, block: Block) -> AnyPath:
         """The block's token cache file, once it is tokenized."""
+        thresholds = quality_of(self.config.quality).thresholds
         name = cache_file_name(
             block.identity,
             self.tokenizer_digest,
@@ -69,15 +68,10 @@ class JobContext:
             self.config.min_characters,
             self.config.max_document_bytes,
             block.text_columns,
-            *self._curation(),
+            *([f"quality {thresholds}"] if thresholds else []),
+            *([self.excluded_path.name] if self.excluded else []),
         )
         return self.cache_dir / name
-
-    def _curation(self) -> list[object]:
-        """What decides which documents of a block are tokenized; nothing by default."""
-        thresholds = quality_of(self.config.quality).thresholds
-        parts: list[object] = [f"quality {thresholds}"] if thresholds else []
-        return [*parts, self.excluded_path.name] if self.excluded else parts
 
     @property
     def excluded_path(self) -> AnyPath:
@@ -100,12 +94,10 @@ class JobContext:
 
     @property
     def drops_near(self) -> bool:
-        """Whether near-duplicates are dropped."""
         return self.config.deduplicate == "near"
 
     @property
     def bands(self) -> Bands:
-        """The bands of the search for near-duplicates."""
         return Bands.for_similarity(self.config.similarity)
 
     def near_paths(self, tokenized: str) -> tuple[AnyPath, AnyPath]:
@@ -128,14 +120,21 @@ class JobContext:
         return self.out_dir / self.buckets.shard_name(bucket, self.config.format)
 
 
-def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], ...]:
-    """The blocks of each source of --exclude. Raises InputError for one that cannot be read."""
-    listed = partial(
-        list_blocks,
+def blocks_of(
+    sources: Sequence[str], config: DataConfig, *, block_bytes: int = BLOCK_BYTES
+) -> list[Block]:
+    """The blocks of sources, to be read as the config says. Raises InputError."""
+    return list_blocks(
+        sources,
+        block_bytes=block_bytes,
         text_columns=config.text_columns,
         max_document_bytes=config.max_document_bytes,
     )
-    return tuple((name, tuple(listed([name]))) for name in config.exclude)
+
+
+def excluded_blocks(config: DataConfig) -> tuple[tuple[str, tuple[Block, ...]], ...]:
+    """The blocks of each source of --exclude. Raises InputError for one that cannot be read."""
+    return tuple((name, tuple(blocks_of([name], config))) for name in config.exclude)
 
 
 @contextmanager
@@ -163,8 +162,8 @@ def job_digest(context: JobContext) -> str:
     """A digest of all that decides the files of a job's tasks: two jobs of one digest are one."""
     config = context.config.to_dict()
     del config["max_rejected"]  # may be raised after a failed job, which then continues
-    parts = [config, context.tokenizer_digest, context.sources_digest, sorted(context.inputs)]
-    return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
+    inputs = sorted(context.inputs)
+    return json_digest([config, context.tokenizer_digest, context.sources_digest, inputs])
 
 
 def sources_digest(blocks: Sequence[Block]) -> str:
@@ -180,7 +179,7 @@ def sources_digest(blocks: Sequence[Block]) -> str:
         [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]
         for (path, format, version, query), parts in files.items()
     )
-    return blake2b(json.dumps(found).encode(), digest_size=16).hexdigest()
+    return json_digest(found)
 
 
 def _extent(blocks: Sequence[Block]) -> list[int]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath, is_local, names_in
-from clozeline.pipeline.common.units import size_in_words, time_in_words
+from clozeline.pipeline.common.units import counted, size_in_words, time_in_words
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.job.context import JobContext, scratch_context
 from clozeline.pipeline.job.phases import chosen_phases
@@ -111,8 +111,8 @@ def dry_run(
     files = len({block.path for block in blocks})
     found = estimate(blocks, context, tokenizer)
     yield (
-        f"blocks     {len(blocks):,} in {files:,} source{'s' * (files != 1)}, {done:,} already "
-        f"tokenized; about {size_in_words(text_bytes)} of text"
+        f"blocks     {len(blocks):,} in {counted(files, 'source')}, {done:,} already tokenized; "
+        f"about {size_in_words(text_bytes)} of text"
     )
     yield (
         f"shards     {context.buckets.num_train:,} for training and "
@@ -133,15 +133,16 @@ def dry_run(
             f"({share:.1%}{excess}); "
             f"the first is {first.where} ({first.reason})"
         )
-    yield f"examples   about {_rounded(found.examples):,}"
+    two_digits = float(f"{found.examples:.2g}")  # as precise as an estimate is
+    yield f"examples   about {two_digits:,.0f}"
     yield (
         f"disk       about {size_in_words(found.shard_bytes)} for the shards and "
         f"{size_in_words(found.cache_bytes)} for the token cache in {context.cache_dir}"
         f"{_free(context.out_dir)}"
     )
     yield (
-        f"time       about {time_in_words(max(found.cpu_seconds / workers, 1))} with {workers} "
-        f"worker{'s' * (workers != 1)} on this machine"
+        f"time       about {time_in_words(max(found.cpu_seconds / workers, 1))} with "
+        f"{counted(workers, 'worker')} on this machine"
     )
 
 
@@ -163,9 +164,3 @@ def _free(folder: AnyPath) -> str:
         return ""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     return f"; {size_in_words(shutil.disk_usage(existing).free)} free"
-
-
-def _rounded(count: int) -> int:
-    """To two digits, as precise as an estimate is."""
-    step = int(10 ** max(len(str(count)) - 2, 0))
-    return round(count / step) * step

@@ -37,7 +37,6 @@ def read_excluded(context: JobContext) -> Excluded:
 
 
 def write_excluded(context: JobContext) -> None:
-    """Read the sources into the file."""
     found, sources = [], []
     for number, (source, blocks) in enumerate(context.excluded):
         texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
@@ -62,7 +61,6 @@ def write_excluded(context: JobContext) -> None:
 def excluded_sources(
     context: JobContext, excluded: Excluded, counts: Counts
 ) -> list[ExcludedSource]:
-    """What the manifest says of each source."""
     searched = set(excluded.exclusion.rows.tolist())
     entries = []
     for number, (source, _) in enumerate(context.excluded):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counts import Counts
 from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
-from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common.json_files import MALFORMED, add_to_json
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.common.store import read_ranges, sizes_in
 from clozeline.pipeline.dataset.buckets import TRAIN
@@ -28,7 +28,7 @@ from clozeline.pipeline.dataset.manifest import (
 from clozeline.pipeline.dataset.schema import schema_version
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.excluded import excluded_sources
-from clozeline.pipeline.job.steps import DAMAGED, ShardRecord, Steps
+from clozeline.pipeline.job.steps import ShardRecord, Steps
 from clozeline.pipeline.sources.documents import TRUNCATED
 
 
@@ -57,7 +57,6 @@ class Totals:
         self.peak_memory = max(self.peak_memory, record.peak_memory)
 
     def manifest(self) -> Manifest:
-        """The manifest of the shards that were added."""
         context = self.context
         return Manifest(
             config=context.config,
@@ -96,7 +95,10 @@ def finish_dataset(steps: Steps) -> Manifest:
     _check_rejected(totals.counts, context)
     if not manifest.num_examples(TRAIN):
         raise InputError(_no_examples(manifest))
-    _write_job(context.out_dir / JOB, totals)
+    # What only the workers know; the process that started the job adds the rest.
+    stages = {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()}
+    peak = totals.peak_memory // 1_000_000
+    add_to_json(context.out_dir / JOB, {"stages": stages, "peak_worker_megabytes": peak})
     write_manifest(context.out_dir, manifest)
     return manifest
 
@@ -111,21 +113,11 @@ def _read_records(steps: Steps) -> Iterator[ShardRecord]:
         shard = context.shard_path(bucket)
         try:
             record = ShardRecord.from_json(next(read).to_pybytes())
-        except (OSError, *DAMAGED) as error:
+        except (OSError, *MALFORMED) as error:
             raise CorruptDataError(f"{path} is missing or damaged; rerun the command.") from error
         if built.get(shard.name) != record.entry.bytes:
             raise CorruptDataError(f"{shard} is missing or damaged; rerun the command.")
         yield record
-
-
-def _write_job(path: AnyPath, totals: Totals) -> None:
-    """Add what only the workers know; the process that started the job adds the rest."""
-    values = json.loads(path.read_bytes()) if path.exists() else {}
-    values |= {
-        "stages": {name: round(seconds, 3) for name, seconds in totals.counts.seconds.items()},
-        "peak_worker_megabytes": totals.peak_memory // 1_000_000,
-    }
-    write_json(path, values)
 
 
 def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:

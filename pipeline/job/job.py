@@ -9,7 +9,6 @@ OUT/manifest.json                    last of all
 
 import math
 import os
-import re
 import tempfile
 import time
 import traceback
@@ -20,24 +19,30 @@ from pathlib import Path
 from typing import Final
 
 from clozeline.pipeline.commandline.config_options import option
-from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.json_files import add_to_json
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, path_of
-from clozeline.pipeline.common.shared_lock import shared_folder
 from clozeline.pipeline.common.store import is_file, naming_store
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.curation.mixture import budgets_of
 from clozeline.pipeline.curation.rules import quality_of
 from clozeline.pipeline.dataset.buckets import Buckets
-from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
-from clozeline.pipeline.job.context import JobContext, excluded_blocks, job_digest, sources_digest
+from clozeline.pipeline.dataset.manifest import JOB, MANIFEST, Manifest, read_manifest
+from clozeline.pipeline.job.context import (
+    JobContext,
+    blocks_of,
+    excluded_blocks,
+    job_digest,
+    sources_digest,
+)
 from clozeline.pipeline.job.job_log import (
     LOG,
-    add_to_job,
     described,
+    error_of_a_worker,
+    last_line,
     log_file,
     logging_to,
     measured,
@@ -57,7 +62,7 @@ from clozeline.pipeline.job.progress import Progress, show_progress
 from clozeline.pipeline.job.steps import Steps, make_splitter
 from clozeline.pipeline.job.tasks import Task, run_task
 from clozeline.pipeline.sources.block import Block
-from clozeline.pipeline.sources.formats import BLOCK_BYTES, list_blocks
+from clozeline.pipeline.sources.formats import BLOCK_BYTES
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 BYTES_PER_TOKEN: Final = 5  #: of text, for the number of shards of a budget
@@ -144,54 +149,84 @@ def build_shards(
     """
     check_packages("a data set", "apache_beam", "nltk", "regex")
     started = time.time()
+    job = _plan(list(each_given(sources)), tokenizer, path_of(out), config, options)
+    if manifest := job.finished():
+        with naming_store(job.out_dir):
+            remove_leftovers(job.context, keep_cache=job.keep_cache)
+        return manifest, False
+    make_splitter(job.tokenizer)  # its Punkt parameters may be missing or invalid
+    if not job.options.task:
+        return _run_with_beam(job, beam_args, started), True
+    if beam_args:
+        raise InputError("a task runs without Beam; leave out -- and what follows it.")
+    return _run_as_task(job)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a call asks for, once its sources and tokenizer are read."""
+
+    sources: Sequence[str]
+    blocks: list[Block]
+    tokenizer: Tokenizer
+    out_dir: AnyPath
+    options: JobOptions
+    context: JobContext
+
+    @property
+    def keep_cache(self) -> bool:
+        return self.options.token_cache is not None
+
+    def finished(self) -> Manifest | None:
+        """The data set, if it is complete and not to be replaced. Raises InputError, StoreError."""
+        with naming_store(self.out_dir):
+            check_folder(self.context)
+            is_begun = self.options.task and is_of_tasks(self.context, job_digest(self.context))
+            is_kept = is_begun or not self.options.overwrite
+            return finished_dataset(self.context) if is_kept else None
+
+
+def _plan(
+    sources: Sequence[str],
+    tokenizer: GivenPath,
+    out_dir: AnyPath,
+    config: DataConfig | None,
+    options: JobOptions | None,
+) -> _Job:
     config, options = config or DataConfig(), options or JobOptions()
-    names, out_dir = list(each_given(sources)), path_of(out)
-    blocks = _list_blocks(names, config, options)
+    blocks = blocks_of(sources, config, block_bytes=options.block_bytes)
     loaded = load_tokenizer(tokenizer)
     context = job_context(blocks, loaded, out_dir, config, options)
-    keep_cache = options.token_cache is not None
-    with naming_store(out_dir):
-        check_folder(context)
-        is_begun = bool(options.task) and is_of_tasks(context, job_digest(context))
-        if (is_begun or not options.overwrite) and (manifest := finished_dataset(context)):
-            remove_leftovers(context, keep_cache=keep_cache)
-            return manifest, False
-    make_splitter(loaded)  # its Punkt parameters may be missing or invalid
-    if options.task:
-        if beam_args:
-            raise InputError("a task runs without Beam; leave out -- and what follows it.")
-        is_new = _run_as_task(names, blocks, context, loaded, options)
-        return read_manifest(out_dir), is_new
-    args = _with_runner(beam_args, options.workers)
-    _check_store(context, args)
+    return _Job(sources, blocks, loaded, out_dir, options, context)
+
+
+def _run_with_beam(job: _Job, beam_args: Sequence[str], started: float) -> Manifest:
+    """Do the whole job, in this process if one is enough."""
+    args = _with_runner(beam_args, job.options.workers)
+    _check_store(job.context, args)
     run_graph = _checked_runner(args) if args else run_here  # before anything is removed
-    with naming_store(out_dir), locked_folder(out_dir):
-        prepare_folders(context, loaded)
-        progress = Progress.of(blocks, context)
-        _run(run_graph, blocks, context, progress)
-        figures = measured(progress, args, blocks, started)
-        add_to_job(context, described(names, blocks, context) | figures)
-        remove_leftovers(context, keep_cache=keep_cache)
-        return read_manifest(out_dir), True
+    with naming_store(job.out_dir), locked_folder(job.out_dir):
+        prepare_folders(job.context, job.tokenizer)
+        progress = Progress.of(job.blocks, job.context)
+        _run(run_graph, job, progress)
+        about = described(job.sources, job.blocks, job.context)
+        add_to_json(job.out_dir / JOB, about | measured(progress, args, job.blocks, started))
+        remove_leftovers(job.context, keep_cache=job.keep_cache)
+        return read_manifest(job.out_dir)
 
 
-def _run_as_task(
-    sources: Sequence[str],
-    blocks: Sequence[Block],
-    context: JobContext,
-    tokenizer: Tokenizer,
-    options: JobOptions,
-) -> bool:
+def _run_as_task(job: _Job) -> tuple[Manifest, bool]:
     """Do a share of the job; return, when all are done, whether this task has finished it."""
-    assert options.task
-    task, digest = Task.parse(options.task), job_digest(context)
-    start = {TASKS: digest, **described(sources, blocks, context)}
-    prepare = partial(prepare_folders, context, tokenizer, tasks=start)
-    wait = seconds(options.wait, name="wait", zero=True)
-    with naming_store(context.out_dir), shared_folder(context.out_dir, digest, prepare):
-        is_last = run_task(task, phases(blocks, context), Steps(context), wait=wait)
-        remove_leftovers(context, keep_cache=options.token_cache is not None)
-    return is_last
+    assert job.options.task
+    context, digest = job.context, job_digest(job.context)
+    tasks = {TASKS: digest, **described(job.sources, job.blocks, context)}
+    prepare = partial(prepare_folders, context, job.tokenizer, tasks=tasks)
+    wait = seconds(job.options.wait, name="wait", zero=True)
+    with naming_store(context.out_dir), locked_folder(context.out_dir, digest, prepare):
+        task = Task.parse(job.options.task)
+        is_last = run_task(task, phases(job.blocks, context), Steps(context), wait=wait)
+        remove_leftovers(context, keep_cache=job.keep_cache)
+    return read_manifest(job.out_dir), is_last
 
 
 def plan_shards(
@@ -205,24 +240,13 @@ def plan_shards(
     """Lines that say what `build_shards` would do. Raises InputError where it would."""
     from clozeline.pipeline.job.dry_run import dry_run
 
-    blocks = _list_blocks(sources, config, options)
-    loaded = load_tokenizer(tokenizer)
-    context = job_context(blocks, loaded, out, config, options)
-    check_folder(context)
-    if not options.overwrite and finished_dataset(context):
+    job = _plan(sources, tokenizer, out, config, options)
+    if job.finished():
         yield f"nothing to do: {out} is already complete"
         return
-    make_splitter(loaded)
-    yield from dry_run(blocks, context, loaded, workers=options.workers or os.cpu_count() or 1)
-
-
-def _list_blocks(sources: Sequence[str], config: DataConfig, options: JobOptions) -> list[Block]:
-    return list_blocks(
-        sources,
-        block_bytes=options.block_bytes,
-        text_columns=config.text_columns,
-        max_document_bytes=config.max_document_bytes,
-    )
+    make_splitter(job.tokenizer)
+    workers = options.workers or os.cpu_count() or 1
+    yield from dry_run(job.blocks, job.context, job.tokenizer, workers=workers)
 
 
 def job_context(
@@ -266,9 +290,8 @@ def local_runner(workers: int) -> list[str]:
     """
     workers = workers or os.cpu_count() or 1
     mode = "in_memory" if workers == 1 else "multi_processing"
-    runner = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
     return [
-        f"--runner={runner}",
+        "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",
         f"--direct_running_mode={mode}",
         f"--direct_num_workers={workers}",
     ]
@@ -291,10 +314,7 @@ def _check_store(context: JobContext, beam_args: Sequence[str]) -> None:
 
 
 def _checked_runner(beam_args: Sequence[str]) -> RunGraph:
-    """What runs the job with these options.
-
-    Raises InputError for options that Beam or the runner does not accept.
-    """
+    """What runs the job. Raises InputError for options that Beam or the runner does not accept."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, LOG)
         try:
@@ -306,41 +326,25 @@ def _checked_runner(beam_args: Sequence[str]) -> RunGraph:
         except SystemExit as error:  # Beam's argument parser has printed the reason and exits
             if not error.code:  # or its help
                 raise
-            reason = _last_line(log.read_text()).rpartition("error: ")[2]
+            reason = last_line(log.read_text()).rpartition("error: ")[2]
             raise InputError(f"Beam rejects the options after --: {reason}.") from error
 
 
-def _run(run_graph: RunGraph, blocks: list[Block], context: JobContext, progress: Progress) -> None:
+def _run(run_graph: RunGraph, job: _Job, progress: Progress) -> None:
+    context = job.context
     with log_file(context.out_dir) as log:
         try:
             with logging_to(log) as terminal, show_progress(progress, terminal):
-                run_graph(phases(blocks, context), context)
+                run_graph(phases(job.blocks, context), context)
             if not is_file(context.out_dir / MANIFEST):  # on Dask, if the scheduler has died
                 raise RuntimeError("the runner stopped before the last step")
         except Exception as error:
             with log.open("a") as file:
                 traceback.print_exc(file=file)
-            if known := _error_of_a_worker(error):
+            if known := error_of_a_worker(error):
                 raise known from error
-            reason = _last_line(str(error)) or type(error).__name__
+            reason = last_line(str(error)) or type(error).__name__
             raise JobFailedError(
                 f"the job failed: {reason} (details in {context.out_dir / LOG}). Finished work is "
                 "kept; rerun the command to continue."
             ) from error
-
-
-def _error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
-    """Our own error, which a runner often passes on only as the text of a traceback."""
-    names = "|".join(("InputError", "CorruptDataError", "StoreError", "JobFailedError"))
-    text = "".join(traceback.format_exception(error))
-    found = re.findall(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
-    if not found:
-        return None
-    name, message = found[-1]  # a traceback has the causes first
-    error_class: type[errors.ClozelineError] = getattr(errors, name)
-    return error_class(message)
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
-    return lines[-1].strip() if lines else ""

@@ -3,22 +3,22 @@
 What Beam writes goes to a file, and the terminal shows the progress.
 """
 
-import json
 import logging
 import os
 import platform
+import re
 import resource
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
-from clozeline.pipeline.common.json_files import write_json
+from clozeline.pipeline.common import errors
 from clozeline.pipeline.common.paths import AnyPath, is_local
-from clozeline.pipeline.dataset.manifest import JOB
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.sources.block import Block
@@ -92,7 +92,19 @@ def described(
     }
 
 
-def add_to_job(context: JobContext, values: dict[str, Any]) -> None:
-    """Add what this process knows to what the last phase wrote."""
-    path = context.out_dir / JOB
-    write_json(path, values | json.loads(path.read_bytes()))
+def error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
+    """Our own error, which a runner often passes on only as the text of a traceback."""
+    names = "|".join(("InputError", "CorruptDataError", "StoreError", "JobFailedError"))
+    text = "".join(traceback.format_exception(error))
+    found = re.findall(rf"\b({names}): (.*?)(?: \[while running|\n|\Z)", text)
+    if not found:
+        return None
+    name, message = found[-1]  # a traceback has the causes first
+    error_class: type[errors.ClozelineError] = getattr(errors, name)
+    return error_class(message)
+
+
+def last_line(text: str) -> str:
+    """The last line with a letter in it, which says what is wrong; or nothing."""
+    lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
+    return lines[-1].strip() if lines else ""

@@ -63,14 +63,12 @@ def read_mixture(context: JobContext) -> list[MixedSource]:
 
 
 def documents_path(context: JobContext, bucket: int) -> AnyPath:
-    """The documents of a training bucket."""
     copies = context.drops_path.name if context.drops_near else context.config.deduplicate
     parts = [sorted(context.inputs), context.buckets, list(dict(context.budgets)), copies, bucket]
     return context.cache_dir / f"{digest_of(parts)}.mixed"
 
 
 def mixture_path(context: JobContext) -> AnyPath:
-    """What is chosen of all documents."""
     parts = [documents_path(context, 0).name, context.budgets]
     return context.cache_dir / f"{digest_of(parts)}.mixture"
 

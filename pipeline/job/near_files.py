@@ -1,6 +1,6 @@
 """What the search for near-duplicates keeps of a block: its band keys, its words, its beginnings.
 
-    0f3a....near    entries (key, following key, id, place) by partition of the key
+    0f3a....near    entries (key, following key, id, span) by partition of the key
     0f3a....words   documents, one after the other: header, words, the first 500 characters; each
                     has a checksum
 
@@ -31,24 +31,26 @@ from clozeline.pipeline.job.cache_file import CacheFileWriter, read_ends, read_i
 NEAR_SUFFIX: Final = ".near"
 EXCLUDED_SUFFIX: Final = ".excluded"
 WORDS_SUFFIX: Final = ".words"
-STEP_SUFFIXES: Final = (".pairs", ".edges", ".drops")
+NEAR_SUFFIXES: Final = (NEAR_SUFFIX, EXCLUDED_SUFFIX, WORDS_SUFFIX, ".pairs", ".edges", ".drops")
 BYTES_PER_PARTITION: Final = 256 << 20  #: of text, which give about 80 MB of entries
 HEAD_CHARACTERS: Final = 500  #: of a document, to show
 HEADER: Final = struct.Struct("<QQIII")  # hash, words, bytes of the beginning, crc32 of all
-PLACE: Final = np.dtype([("file", "<u4"), ("start", "<u8"), ("length", "<u4")])
+SPAN: Final = np.dtype([("file", "<u4"), ("start", "<u8"), ("length", "<u4")])
 HASH: Final = np.dtype([("high", "<u8"), ("low", "<u8")])
-ENTRY: Final = np.dtype([("key", "<u8"), ("following", "<u8"), ("id", "<u8"), ("at", PLACE)])
+ENTRY: Final = np.dtype([("key", "<u8"), ("following", "<u8"), ("id", "<u8"), ("at", SPAN)])
 
 Rows = NDArray[Any]  # of a structured dtype
 
 
 class NearDocument(NamedTuple):
-    """A document of a words file."""
-
     high: int
     low: int
     words: NDArray[np.uint32]
     head: str
+
+    @property
+    def hash(self) -> str:
+        return f"{self.high:016x}{self.low:016x}"
 
 
 class NearWriter:
@@ -76,7 +78,7 @@ class NearWriter:
     def _write_words(
         self, high: UInt64Array, low: UInt64Array, texts: Sequence[str], words: Ragged
     ) -> Rows:
-        """Write the documents; return their places, [D], in file 0."""
+        """Write the documents; return their spans, [D], in file 0."""
         view, bounds = words.values.astype("<u4"), words.offsets.tolist()
         lengths = []
         for number, document in enumerate(zip(high.tolist(), low.tolist(), texts, strict=True)):
@@ -87,10 +89,10 @@ class NearWriter:
             self.words.write(HEADER.pack(*header, _crc32(header, content)))
             self.words.write(content)
             lengths.append(HEADER.size + len(content))
-        places = np.zeros(len(lengths), PLACE)
-        places["start"], places["length"] = self._offset + offsets_of(lengths)[:-1], lengths
+        spans = np.zeros(len(lengths), SPAN)
+        spans["start"], spans["length"] = self._offset + offsets_of(lengths)[:-1], lengths
         self._offset += sum(lengths)
-        return places
+        return spans
 
 
 @contextmanager
@@ -138,9 +140,9 @@ def write_rows(
         writer.finish(counts or Counts())
 
 
-def read_documents(files: Sequence[AnyPath], places: Rows) -> list[NearDocument]:
-    """The documents at these places. Raises CorruptDataError for a damaged file."""
-    ranges = [(files[place["file"]], int(place["start"]), int(place["length"])) for place in places]
+def read_documents(files: Sequence[AnyPath], spans: Rows) -> list[NearDocument]:
+    """The documents at these spans. Raises CorruptDataError for a damaged file."""
+    ranges = [(files[span["file"]], int(span["start"]), int(span["length"])) for span in spans]
     found = zip(ranges, read_ranges(ranges), strict=True)
     return [
         _document(path, data[: HEADER.size], memoryview(data)[HEADER.size :])

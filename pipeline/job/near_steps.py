@@ -30,7 +30,7 @@ from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import (
     ENTRY,
     HASH,
-    PLACE,
+    SPAN,
     NearDocument,
     Rows,
     partitioned,
@@ -39,14 +39,13 @@ from clozeline.pipeline.job.near_files import (
     write_rows,
 )
 
-PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", PLACE), ("right_at", PLACE)])
+PAIR: Final = np.dtype([("left", "<u8"), ("right", "<u8"), ("left_at", SPAN), ("right_at", SPAN)])
 EDGE: Final = np.dtype(
     [*PAIR.descr, ("similarity", "<f8"), ("left_hash", HASH), ("right_hash", HASH)]
 )
 BATCH_BYTES: Final = 64 << 20  #: of documents compared at once
-CHECKED: Final = (
-    10_000  #: dropped documents without an edge to the kept one that are compared with it
-)
+#: Dropped documents without an edge to the kept one that are compared with it.
+CHECKED: Final = 10_000
 CHAIN: Final = 0.6  #: below this similarity to the kept document, a chain has led too far
 
 
@@ -139,20 +138,16 @@ def _check_chains(twins: Rows, context: JobContext, counts: Counts) -> None:
     counts.read["near_duplicate_compared"] += len(compared)
     counts.read["near_duplicate_below_0.6"] += int((compared < CHAIN).sum())
     for twin in twins[:SAMPLES]:
-        places = np.array([twin["left_at"], twin["right_at"]], PLACE)
-        left, right = read_documents(_words_paths(context), places)
+        spans = np.array([twin["left_at"], twin["right_at"]], SPAN)
+        left, right = read_documents(_words_paths(context), spans)
         counts.show(
             "near_duplicate",
-            document=_hex(right),
+            document=right.hash,
             text=right.head,
             value=round(float(twin["similarity"]), 4),
-            kept=_hex(left),
+            kept=left.hash,
             kept_text=left.head,
         )
-
-
-def _hex(document: NearDocument) -> str:
-    return f"{document.high:016x}{document.low:016x}"
 
 
 def _compared(pairs: Rows, context: JobContext) -> Rows:
@@ -169,9 +164,9 @@ def _compared(pairs: Rows, context: JobContext) -> Rows:
 def _similarities(pairs: Rows, context: JobContext) -> tuple[Rows, list[NearDocument], Rows]:
     """The similarity of each pair, the documents, and the numbers of the pairs' in them, [2, P]."""
     ids = np.concatenate([pairs["left"], pairs["right"]])
-    places = np.concatenate([pairs["left_at"], pairs["right_at"]])
+    spans = np.concatenate([pairs["left_at"], pairs["right_at"]])
     _, first, numbers = np.unique(ids, return_index=True, return_inverse=True)
-    documents = read_documents(_words_paths(context), places[first])
+    documents = read_documents(_words_paths(context), spans[first])
     values = np.concatenate([document.words for document in documents])
     words = Ragged(values, offsets_of([len(document.words) for document in documents]))
     sets = shingle_sets(hash_ngrams(words, SHINGLE_WORDS, pad=True))
@@ -193,10 +188,8 @@ def _words_paths(context: JobContext) -> list[AnyPath]:
 
 
 def pairs_path(context: JobContext, partition: int) -> AnyPath:
-    """The pairs of a partition of keys."""
     return context.near_step_path("pairs", partition)
 
 
 def edges_path(context: JobContext, partition: int) -> AnyPath:
-    """The edges of a partition of ids."""
     return context.near_step_path("edges", partition, context.config.similarity)

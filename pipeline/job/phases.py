@@ -70,7 +70,9 @@ def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
             label="MergeBlocks",
             done="groups of blocks merged",
             items=[names for names in groups if len(names) > 1],
-            work=_merge,
+            work=lambda steps, names: merge_cache_files(
+                steps.context.cache_dir, names, num_buckets=len(steps.context.buckets)
+            ),
             files=lambda steps, names: [steps.context.cache_dir / merged_name(names)],
         ),
         *chosen_phases(context),
@@ -136,11 +138,6 @@ def chosen_phases(context: JobContext) -> list[Phase]:
             files=lambda steps, _: [mixture_path(steps.context)],
         ),
     ]
-
-
-def _merge(steps: Steps, names: Sequence[str]) -> None:
-    context = steps.context
-    merge_cache_files(context.cache_dir, names, num_buckets=len(context.buckets))
 
 
 def run_here(phases: Sequence[Phase], context: JobContext) -> None:

@@ -9,10 +9,9 @@ Each step writes its file under its final name, so that a finished step is recog
 and not repeated by any process. `phases.py` says what waits for what.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from typing import Self
@@ -21,11 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.checksums import file_sha256
-from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.json_files import sealed, unsealed
+from clozeline.pipeline.common.json_files import MALFORMED, json_digest, sealed, unsealed
 from clozeline.pipeline.common.paths import AnyPath, whole_file
-from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.curation.curate import Excluded, curate
 from clozeline.pipeline.curation.rules import Quality, quality_of
 from clozeline.pipeline.dataset.buckets import TRAIN
@@ -64,9 +62,6 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 # another record of it.
 EXAMPLES_VERSION = 2
 
-#: What reading a damaged record raises.
-DAMAGED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
 
@@ -83,7 +78,6 @@ class ShardRecord:
     repeat: int = 1  #: the highest among its sources
 
     def to_json(self) -> str:
-        """One line."""
         values = {
             **vars(self),
             "entry": asdict(self.entry),
@@ -94,7 +88,7 @@ class ShardRecord:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The inverse of `to_json`. Raises ValueError where the text has changed."""
+        """Raises ValueError where the text has changed since `to_json` wrote it."""
         values = unsealed(json.loads(text))
         values["entry"] = ShardEntry(**values["entry"])
         values["counts"] = Counts.from_json(values["counts"])
@@ -165,7 +159,13 @@ class Steps:
 
         If near-duplicates are dropped, what their search needs is written, too.
         """
-        with near_writer(self.context, path.name) as near:
+        context = self.context
+        near_files: AbstractContextManager[NearWriter | None] = nullcontext()
+        if context.drops_near:
+            near_files = write_near_files(
+                *context.near_paths(path.name), bands=context.bands, partitions=context.partitions
+            )
+        with near_files as near:
             return write_cache_file(
                 path,
                 self._tokenized(chunks, near),
@@ -224,9 +224,7 @@ class Steps:
             # Bucket 0 also counts what was found in all others.
             parts += [drops.tolist(), bucket == 0 and context.drops_path.name]
         parts += map(asdict, self.mixture)
-        text = json.dumps(parts)
-        name = hashlib.blake2b(text.encode(), digest_size=16).hexdigest() + RECORD_SUFFIX
-        return context.cache_dir / name
+        return context.cache_dir / (json_digest(parts) + RECORD_SUFFIX)
 
     @cached_property
     def mixture(self) -> list[MixedSource]:
@@ -306,19 +304,6 @@ def near_drops(context: JobContext, bucket: int) -> Rows:
     return rows
 
 
-@contextmanager
-def near_writer(context: JobContext, tokenized: str) -> Iterator[NearWriter | None]:
-    """What writes the near files of a token cache file; None if near-duplicates stay."""
-    if not context.drops_near:
-        yield None
-        return
-    near, words = context.near_paths(tokenized)
-    with write_near_files(
-        near, words, bands=context.bands, partitions=context.partitions
-    ) as writer:
-        yield writer
-
-
 def make_splitter(tokenizer: Tokenizer) -> SentenceSplitter:
     """The tokenizer's sentence splitter. Raises InputError where its Punkt data is unusable."""
     if tokenizer.punkt is None:
@@ -345,6 +330,6 @@ def _finished(record_path: AnyPath, shard_path: AnyPath) -> ShardRecord | None:
         return None
     try:
         record = ShardRecord.from_json(record_path.read_bytes())
-    except DAMAGED:
+    except MALFORMED:
         return None  # the shard is built again
     return record if file_sha256(shard_path) == record.entry.sha256 else None

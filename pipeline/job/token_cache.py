@@ -10,8 +10,6 @@ pairs or masks, not when a source is added.
                       shard would make too many requests
 """
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -20,18 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
-from clozeline.pipeline.common.counts import Counts
-from clozeline.pipeline.common.paths import (
-    PARTIAL,
-    AnyPath,
-    is_local,
-    names_in,
-    remove_folder,
-    remove_named,
-    whole_file,
-)
+from clozeline.pipeline.common.counts import Counts, StageTimer
+from clozeline.pipeline.common.folder_owner import remove_files
+from clozeline.pipeline.common.json_files import json_digest
+from clozeline.pipeline.common.paths import PARTIAL, AnyPath, names_in, whole_file
 from clozeline.pipeline.common.ragged import offsets_of
-from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.curation.mixture import DOCUMENT, Documents, mixture_hashes, uses_of
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import MixedSource
@@ -47,13 +38,7 @@ from clozeline.pipeline.job.cache_file import (
     read_runs,
     read_slices,
 )
-from clozeline.pipeline.job.near_files import (
-    EXCLUDED_SUFFIX,
-    NEAR_SUFFIX,
-    STEP_SUFFIXES,
-    WORDS_SUFFIX,
-    Rows,
-)
+from clozeline.pipeline.job.near_files import NEAR_SUFFIXES, Rows
 from clozeline.pipeline.tokenization.document_pieces import from_pieces, pieces_of
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments
 
@@ -62,8 +47,9 @@ CACHE_VERSION = 10
 
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
-MIXTURE_SUFFIXES = (".mixed", ".mixture")
 RECORD_SUFFIX = ".shard.json"  # records of finished shards, kept in the same folder
+#: Of all files that a job keeps in the folder.
+SUFFIXES: Final = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX, ".mixed", ".mixture", *NEAR_SUFFIXES)
 MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds
 
@@ -77,8 +63,6 @@ class CacheInput(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What `TokenCache.documents` gives."""
-
     documents: BucketDocuments
     duplicates: int  #: copies that are left out
     unused: int  #: documents beyond the tokens of their source
@@ -167,14 +151,8 @@ def merge_cache_files(folder: AnyPath, names: Sequence[str], *, num_buckets: int
 
 def clear_cache(folder: AnyPath) -> None:
     """Remove the files of a token cache, and the folder if nothing else is in it."""
-    endings = (
-        *(SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX),
-        *(EXCLUDED_SUFFIX, NEAR_SUFFIX, WORDS_SUFFIX, *STEP_SUFFIXES, *MIXTURE_SUFFIXES),
-    )
-    ours = [name for name in names_in(folder) if name.endswith(endings) or PARTIAL.fullmatch(name)]
-    remove_named(folder, ours)
-    if not names_in(folder) and not (is_local(folder) and folder.is_symlink()):
-        remove_folder(folder)
+    ours = [name for name in names_in(folder) if name.endswith(SUFFIXES) or PARTIAL.fullmatch(name)]
+    remove_files(folder, ours)
 
 
 class TokenCache:
@@ -290,8 +268,7 @@ def _among(high: UInt64Array, low: UInt64Array, drops: Rows) -> NDArray[np.bool_
 
 
 def digest_of(parts: Iterable[object]) -> str:
-    text = json.dumps([CACHE_VERSION, *map(str, parts)])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return json_digest([CACHE_VERSION, *map(str, parts)])
 
 
 def _documents(rows: TokenizedDocuments) -> BucketDocuments:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.store import patiently, version_of
+from clozeline.pipeline.common.store import version_of, with_retries
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
@@ -138,11 +138,6 @@ def bare_name(path: str) -> str:
     return name[: -len(compression) - 1] if compression else name
 
 
-def compression_by_magic(head: bytes) -> str | None:
-    """The compression by the first bytes of a file, or None."""
-    return next((name for magic, name in MAGIC.items() if head.startswith(magic)), None)
-
-
 def estimate_unpacked(size: int, compression: str | None, *, text_percent: int = 100) -> int:
     """Bytes of text in a file of `size` bytes whose unpacked content is `text_percent` % text."""
     return size * UNPACKED_PERCENT[compression] * text_percent // 10_000
@@ -160,7 +155,7 @@ class _Raw(io.RawIOBase):
         try:
             store, name = _store_of(path)
             self._is_here = isinstance(store, LocalFileSystem)
-            self._file = self._patiently(lambda: store.open(name, "rb", **options))
+            self._file = self._with_retries(lambda: store.open(name, "rb", **options))
         except (OSError, ImportError) as error:
             raise InputError(f"{path} cannot be opened: {error}") from error
 
@@ -175,14 +170,14 @@ class _Raw(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         try:
-            data: bytes = self._patiently(lambda: self._file.read(len(buffer)))
+            data: bytes = self._with_retries(lambda: self._file.read(len(buffer)))
         except OSError as error:
             raise InputError(f"{self._path} cannot be read: {error}") from error
         buffer[: len(data)] = data
         return len(data)
 
-    def _patiently(self, ask: Callable[[], Any]) -> Any:
-        return ask() if self._is_here else patiently(ask, self._path)
+    def _with_retries(self, ask: Callable[[], Any]) -> Any:
+        return ask() if self._is_here else with_retries(ask, self._path)
 
     def close(self) -> None:
         if not self.closed and hasattr(self, "_file"):
@@ -203,19 +198,15 @@ def open_ranges(path: str) -> io.RawIOBase:
     return _Raw(path, reads_ahead=False)
 
 
-def read_head(path: str, size: int) -> bytes:
-    """The first bytes of a file, at most `size`. Raises InputError where they cannot be read."""
-    with open_ranges(path) as file:
-        return file.read(size) or b""
-
-
 def unpacked_head(path: str) -> tuple[bytes, str | None]:
     """The first unpacked bytes, and the compression: by the file's first bytes, else by its name.
 
     Raises InputError where they cannot be read.
     """
-    head = read_head(path, HEAD_BYTES)
-    compression = compression_by_magic(head) or compression_by_name(path)
+    with open_ranges(path) as file:
+        head = file.read(HEAD_BYTES) or b""
+    magic = (name for magic, name in MAGIC.items() if head.startswith(magic))
+    compression = next(magic, None) or compression_by_name(path)
     if compression:
         with open_unpacked(path, compression) as stream:
             head = stream.read(HEAD_BYTES)

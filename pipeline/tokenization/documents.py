@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array
-from clozeline.pipeline.common.counts import Counts
+from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.common.stage_timer import StageTimer
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from clozeline.pipeline.tokenization.sentence_marks import is_other_script

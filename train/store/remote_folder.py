@@ -37,7 +37,7 @@ from filelock import FileLock, Timeout
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.folder_owner import first_names
 from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whole_file
-from clozeline.pipeline.common.store import patiently, reason_of
+from clozeline.pipeline.common.store import reason_of, with_retries
 from clozeline.pipeline.common.store_lease import Lease
 from clozeline.train.store.folder_files import (
     STATE,
@@ -266,7 +266,7 @@ class RemoteFolder:
     def _upload_all(self, lease: Lease) -> None:
         try:
             lease.confirm()
-            patiently(self.upload, self.remote)
+            with_retries(self.upload, self.remote)
         except StoreError as error:
             raise JobFailedError(
                 f"{error} What is missing there is in {self.local}; rerun the command with "
@@ -297,7 +297,7 @@ class RemoteFolder:
             with whole_file(target) as file, (self.remote / name).open("rb") as source:
                 shutil.copyfileobj(source, file)
 
-        patiently(download, self.remote / name)
+        with_retries(download, self.remote / name)
         self._known[name][1] = stamp_of(target)
 
     def _move_beside(self, names: Collection[str]) -> None:
@@ -315,7 +315,7 @@ class RemoteFolder:
         )
 
     def _remote_files(self) -> dict[str, str]:
-        return patiently(lambda: remote_files(self.remote), self.remote)
+        return with_retries(lambda: remote_files(self.remote), self.remote)
 
     def _read_memory(self) -> tuple[str, dict[str, Any]]:
         """The name of this copy, and `_known` as of its last command."""
