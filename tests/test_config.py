@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
 
 import pytest
 from hypothesis import given
@@ -80,11 +79,6 @@ def test_unknown_fields_are_refused_by_name():
         BertConfig.from_dict({"width": 1, "hidden_size": 128, "depth": 2})
     with pytest.raises(ValueError, match="unknown model setting: hiden_size"):
         preset("nano", hiden_size=128)
-
-
-def test_a_config_does_not_change():
-    with pytest.raises(FrozenInstanceError):
-        BertConfig().vocab_size = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

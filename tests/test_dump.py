@@ -4,11 +4,8 @@ import bz2
 import gzip
 import io
 import lzma
-import os
 import random
 import tracemalloc
-from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,10 +20,6 @@ from clozeline.pipeline.sources.mediawiki.dump import (
     read_pages,
     read_range,
 )
-
-DATA = os.environ.get("CLOZELINE_DATA")
-needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set: no real dumps")
-DUMPS = Path(DATA or "") / "dumps"
 
 SITEINFO = (
     '<mediawiki xml:lang="de"><siteinfo><namespaces><namespace key="0" case="first-letter" />'
@@ -278,42 +271,3 @@ def test_an_index_that_does_not_fit_its_dump_is_refused():
     ):
         read_index(cut, io.BytesIO(dump))
     assert read_index(io.BytesIO(b""), io.BytesIO(dump)) == [(0, len(dump))]
-
-
-@needs_data
-@pytest.mark.parametrize(
-    ("name", "pages", "redirects", "articles"),
-    [
-        ("enwiki-slice-pages-articles.xml.bz2", 206, 100, 205),
-        ("smallwiki-latest-pages-articles.xml.bz2", 2004, 195, 1050),
-        ("enwiki-table-markup.xml.bz2", 5, 0, 5),
-        ("bgwiki-latest-pages-articles-shortened.xml.bz2", 3, 0, 1),
-    ],
-)
-def test_real_dumps_have_their_pages(name, pages, redirects, articles):
-    with bz2.open(DUMPS / name) as stream:
-        read = list(read_pages(stream))
-    assert len(read) == pages
-    assert sum(p.redirect for p in read) == redirects
-    assert Counter(p.namespace for p in read)[0] == articles
-    assert not any("\ufffd" in p.text or not p.title or not p.page_id for p in read)
-
-
-@needs_data
-def test_a_real_truncated_dump_keeps_its_whole_pages():
-    with lzma.open(DUMPS / "elwiki-truncated-100k.xml.xz") as stream:
-        pages, cut = until_cut(read_pages(stream))
-    assert len(pages) == cut.pages == 933
-
-
-@needs_data
-def test_a_real_multistream_dump_by_ranges_equals_the_plain_one():
-    name = "enwiki-slice-pages-articles-multistream.xml.bz2"
-    index = index_name(str(DUMPS / name))
-    assert index is not None
-    with bz2.open(index) as lines, (DUMPS / name).open("rb") as dump:
-        ranges = read_index(lines, dump)
-        by_ranges = [page for span in ranges for page in read_range(dump, *span)]
-    with bz2.open(DUMPS / name.replace("-multistream", "")) as stream:
-        assert by_ranges == list(read_pages(stream))
-    assert len(ranges) == 3

@@ -4,7 +4,6 @@ import io
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,24 +12,10 @@ from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, articles
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
-#: Without the demo, which `make demo` runs.
-EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {ROOT / "examples" / "demo.py"})
-
 
 def main_of(name):
     """The function that the script calls."""
     return runpy.run_path(str(ROOT / "examples" / name))["main"]
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_is_short(path):
-    assert len(path.read_text().splitlines()) <= 60
-
-
-def test_every_example_is_tested_here():
-    text = Path(__file__).read_text()
-    assert len(EXAMPLES) >= 3
-    assert all(f'main_of("{path.name}")' in text for path in EXAMPLES)
 
 
 def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):

@@ -133,12 +133,6 @@ def test_a_start_from_nothing_clears_the_file(tmp_path):
     assert steps(tmp_path) == [1]
 
 
-def test_each_line_is_on_disk_at_once(tmp_path):
-    with MetricsLog(tmp_path, start_step=0, max_steps=2, writes=True) as log:
-        log.write(1, {"mlm_loss": 1.0})
-        assert steps(tmp_path) == [1]
-
-
 def test_the_progress_line_counts_from_the_start(tmp_path, capsys):
     write(tmp_path, [20], after=19, nsp_accuracy=0.25)
     progress = capsys.readouterr().err

@@ -39,11 +39,10 @@ from clozeline.pipeline.verify.verify import verify
 from tests.support.small_jobs import (
     articles,
     clozeline,
-    clozeline_ok,
     shard_digests,
     write_tokenizer,
 )
-from tests.test_curation_job import DASK, NEAR, make, planted
+from tests.test_curation_job import NEAR, make, planted
 
 CONFIG = replace(NEAR, pairs="none", mix="wiki=0.6,news=0.4", tokens="60k")
 #: The same on the command line.
@@ -220,20 +219,6 @@ def test_a_store_holds_the_same_bytes(mixed: Path, tmp_path: Path):
         shard_digests(mixed)
     )
     store.rmdir(recursive=True)
-
-
-@pytest.mark.slow
-def test_dask_writes_the_same_bytes(mixed: Path, tmp_path: Path):
-    distributed = pytest.importorskip("distributed", reason="needs clozeline[dask]")
-    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(100))
-    folders = ("--tokenizer", tokenizer, "--out", tmp_path / "out", "--block-bytes=50000")
-    two = {"n_workers": 2, "threads_per_worker": 1, "processes": True}
-    with distributed.LocalCluster(**two, dashboard_address=None, silence_logs=False) as cluster:
-        address = f"--dask_client_address={cluster.scheduler_address}"
-        runner = (DASK, address, "--dask_partition_size=1")
-        given = sources(tmp_path / "sources")
-        clozeline_ok("shards", *given, *folders, *OPTIONS, "--", *runner)
-    assert shard_digests(tmp_path / "out") == shard_digests(mixed)
 
 
 def test_the_command_prints_what_was_done_and_verify_proves_it(mixed: Path, tmp_path: Path):

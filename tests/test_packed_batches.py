@@ -18,7 +18,6 @@ from clozeline.train.data.batch import Batch, digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.loader_check import check_loader
 from clozeline.train.evaluation.evaluate import evaluate_run
-from clozeline.train.evaluation.guesses import held_out_rows
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.more_positions import with_positions
 from tests.support.batches import concatenate_unpadded
@@ -221,15 +220,6 @@ def test_training_is_the_same_padded_and_unpadded(folder, tmp_path, preset_name)
         assert again.mlm_loss == pytest.approx(outcome.heldout.mlm_loss, rel=1e-5)
         assert again.examples == 9
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
-
-
-def test_the_recorded_rows_of_a_run_are_whole(folder):
-    batch = loaded(folder, batch_size=8)[0].batch
-    for row, ids, mask in zip(
-        held_out_rows([batch]), batch.input_ids, batch.attention_mask, strict=True
-    ):
-        assert row.input_ids == ids[mask > 0].tolist()
-        assert row.length_a == len(row.input_ids)
 
 
 def test_a_packed_run_goes_on_with_rows_four_times_as_long(folder, tmp_path, capsys):

@@ -22,7 +22,6 @@ from clozeline.pipeline.examples.packed_rows import best_fit, pack_documents
 from clozeline.pipeline.report.dataset_card import card_text
 from clozeline.pipeline.report.inspect import inspect_dataset, show_example
 from clozeline.pipeline.report.row_statistics import count_rows
-from clozeline.pipeline.report.shown_example import shown_example
 from tests.support.small import make_documents, small_tokenizer
 from tests.test_examples import TALK, documents_of, examples_of
 from tests.test_pairs import SHAPE, tokens_of_documents
@@ -255,16 +254,3 @@ def test_shards_without_pieces_do_not_pass_for_packed_ones():
     assert findings_of(examples, CONFIG) == [
         "packed rows do not fit --pairs packed, or lack their pieces"
     ]
-
-
-def test_a_page_shows_the_pieces_of_a_packed_row():
-    examples, _ = examples_of(documents_of([[[8]], [[9]], [[5]]]), replace(CONFIG, seed=3))
-    shown = shown_example(examples, 0, TOKENIZER, title="a row")
-    pieces = examples.piece_lengths.values[: examples.piece_lengths.lengths[0]].tolist()
-    assert len(pieces) == 2
-    assert [(name, len(tokens)) for name, tokens in shown.spans] == [
-        ("piece 1", pieces[0]),
-        ("piece 2", pieces[1]),
-    ]
-    assert shown.notes == [f"{sum(pieces)} tokens", "2 pieces"]
-    assert len(shown.documents) == 2

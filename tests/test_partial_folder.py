@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
+from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
 from tests.support.small_jobs import ROOT
 
 #: Replaces a folder again and again. The N-th process is killed at its N-th event: whatever opens
@@ -67,17 +67,6 @@ def test_killed_at_any_instant_the_old_or_the_new_folder_is_there(tmp_path):
     assert {*killed} == {old, new}
     assert killed == sorted(killed, reverse=True), "once it is new, it stays new"
     assert killed.count(old) > 8
-
-
-def test_a_process_killed_between_the_two_renames_loses_nothing(tmp_path):
-    out = tmp_path / "out"
-    (tmp_path / ".out.replaced").mkdir()
-    (tmp_path / ".out.replaced" / "a").write_text("old")
-    restore_folder(out)
-    assert (out / "a").read_text() == "old"
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    restore_folder(out)
-    restore_folder(tmp_path / "nothing" / "there")
 
 
 def test_what_is_not_put_in_place_is_removed(tmp_path):

@@ -43,12 +43,6 @@ def test_type_checkers_and_python_read_the_same_names():
     assert typed == {name: f"clozeline.{m}" for name, m in clozeline._MODULES.items()}
 
 
-@pytest.mark.parametrize("name", clozeline._MODULES)
-def test_each_name_is_documented(name):
-    assert getattr(clozeline, name).__doc__
-    assert name in dir(clozeline)
-
-
 def test_the_examples_of_the_reference_run_one_after_the_other(tmp_path, monkeypatch, capfd):
     """From generated text to answers, with str and without any Path; and without a word."""
     monkeypatch.chdir(tmp_path)
@@ -74,11 +68,3 @@ def test_data_names_import_no_torch(tmp_path):
         "print(json.dumps([name for name in ('torch', 'apache_beam') if name in sys.modules]))"
     )
     assert json.loads(python("-c", code, cwd=tmp_path).stdout) == []
-
-
-@pytest.mark.parametrize("name", ["train", "model", "pipeline"])
-def test_a_file_of_that_name_in_the_working_directory_is_not_taken(name, tmp_path):
-    (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong file')")
-    done = python("-m", "clozeline", "pretrain", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Usage: clozeline pretrain")

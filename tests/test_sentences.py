@@ -216,12 +216,6 @@ def test_spans_are_nltks_on_real_articles(splitter, reference):
 
 
 @pytest.mark.slow
-def test_spans_are_nltks_on_a_whole_file(splitter, reference):
-    for text in paragraphs_of(real_data() / "wikipedia/train-00001-of-00006.parquet", 1 << 30):
-        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["english", "learned"], indirect=True)
 def test_spans_are_nltks_on_every_article_of_a_file_line_ends_and_all(
     parameters, splitter, reference
@@ -287,14 +281,6 @@ def test_a_long_line_is_split_in_linear_time(trained):
     splitter = SentenceSplitter(trained)
     assert len(splitter.spans("It is so. " * 100_000)) == 100_000
     assert splitter.spans('a!"' * 60_000) == [(0, 180_000)]
-
-
-def test_split_counts_the_sentences_of_each_paragraph(trained):
-    texts, counts = SentenceSplitter(trained).split(["It is. So there!", "", " \x85", "Yes"])
-    assert texts == ["It is.", "So there!", "Yes"]
-    assert counts.tolist() == [2, 0, 0, 1]
-    assert counts.dtype == "int64"
-    assert SentenceSplitter(trained).split([])[1].shape == (0,)
 
 
 # ---- The parameters ----------------------------------------------------------------------------

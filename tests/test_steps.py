@@ -251,15 +251,6 @@ def cut_sources(folder, number):
     return list_blocks([str(folder / "*.jsonl.gz")]), context
 
 
-def test_truncated_sources_that_are_allowed_are_not_rejected_documents(tmp_path):
-    blocks, context = cut_sources(tmp_path, 3)
-    manifest = build(blocks, replace(context, allow_truncated=True))
-    assert manifest.counts["documents"] == 60
-    assert manifest.counts["truncated"] == manifest.counts["rejected"] == 3
-    lines = (context.out_dir / REJECTED).read_text().splitlines()
-    assert [json.loads(line)["kind"] for line in lines] == ["truncated"] * 3
-
-
 def test_a_truncated_source_with_a_name_that_is_not_utf8_is_named(tmp_path):
     [block], context = cut_sources(tmp_path, 1)
     with pytest.raises(JobFailedError, match=r"0-caf\ufffd\.jsonl\.gz is not whole: truncated or"):

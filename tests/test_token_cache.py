@@ -259,14 +259,6 @@ def test_a_failed_block_leaves_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_equal_documents_are_equal_bytes(tmp_path):
-    corpus = [[[[i, 2], [3]]] for i in range(20)]
-    write(tmp_path / "a", corpus)
-    write(tmp_path / "b", corpus)
-    one, other = (list(read_runs(tmp_path / name, 4)) for name in "ab")
-    assert one == other
-
-
 def test_documents_are_duplicates_only_if_all_of_the_hash_is_equal(tmp_path):
     documents = replace(
         tokenized([[[[3]]], [[[1]]], [[[2]]], [[[2]]]]),

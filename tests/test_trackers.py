@@ -3,7 +3,8 @@
 import importlib.util
 import json
 import sys
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,44 @@ def resumed(tmp_path, track):
         train(shards, run, resume=run.exists(), max_steps=steps, schedule="constant", track=track)
         ids.append(json.loads((run / TRACKERS).read_bytes())[track])
     return run, ids
+
+
+class Wandb(ModuleType):
+    """What of W&B is called, where it is not installed: each call of `init`, each line of a log."""
+
+    def __init__(self):
+        super().__init__("wandb")
+        self.__spec__ = ModuleSpec("wandb", None)
+        self.begun, self.lines, self.ended = [], [], 0
+
+    def init(self, **options):
+        self.begun.append(options)
+        self.id = options["id"] or "first"
+        return self
+
+    def log(self, scalars, step):
+        self.lines.append((step, scalars))
+
+    def finish(self):
+        self.ended += 1
+
+
+def test_a_resumed_run_asks_wandb_for_the_same_run(tmp_path, monkeypatch):
+    """As test-all does with the package itself, below."""
+    wandb = Wandb()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    run, ids = resumed(tmp_path, "wandb")
+    assert ids == ["first", "first"]
+    assert [(call["id"], call["resume"]) for call in wandb.begun] == [
+        (None, "allow"),
+        ("first", "allow"),
+    ]
+    assert {call["dir"] for call in wandb.begun} == {str(run)}
+    assert wandb.begun[0]["config"]["schedule"] == "constant"
+    trained = [step for step, line in wandb.lines if "train/loss" in line]
+    assert trained == [*range(1, 9), *range(5, 13)]
+    assert any("heldout/loss" in line for _, line in wandb.lines)
+    assert wandb.ended == 2
 
 
 @needs["mlflow"]

@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
@@ -298,12 +297,6 @@ def test_the_most_wrong_rows_are_those_of_the_newest_checkpoint(small_folder):
     assert pages.data({"only": "wrong"})["rows"][0]["row"] == 0 != first
 
 
-def test_every_format_can_be_browsed(tmp_path):
-    for name, changes in {"tar": {"format": "webdataset"}, "zstd": {"compression": "zstd"}}.items():
-        folder = write_data_set(tmp_path / name, train=(12,), config=replace(SMALL, **changes))
-        assert len(ExamplePages(folder).data({"row": "3"})["rows"]) == 9
-
-
 def test_packed_rows_are_shown_piece_by_piece_and_found_by_the_document_of_any(tmp_path):
     config = DataConfig(max_seq_length=32, num_shards=1, pairs="packed")
     folder = write_data_set(tmp_path, train=(30,), config=config, make=packed_examples)
@@ -336,8 +329,3 @@ def test_rows_with_a_sequence_do_not_run_into_each_other():
     assert has_sequence(column, (1, 2)).tolist() == [False, False, False, True]
     assert has_sequence(column, (3,)).tolist() == [False, True, False, False]
     assert not has_sequence(column, (1, 2, 3, 1, 2, 3)).any()
-
-
-def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
-    with pytest.raises(InputError, match="is an empty folder; give a data set"):
-        ExamplePages(tmp_path)
