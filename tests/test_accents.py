@@ -2,9 +2,9 @@
 
 import json
 import unicodedata
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from tokenizers import normalizers
 
 from clozeline.pipeline.common.errors import InputError
@@ -19,8 +19,9 @@ from clozeline.pipeline.tokenization.accents import (
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
-from clozeline.train.cli import main
+from tests.support.command import output_of
 from tests.support.languages import articles_in
+from tests.support.small_sources import write
 from tests.test_train_tokenizer import make
 
 KEPT, STRIPPED = (
@@ -30,14 +31,8 @@ KEPT, STRIPPED = (
 ENGLISH = "The café in Köln was old. " * 40
 
 
-def write(folder, name, text):
-    path = folder / name
-    path.write_text(text)
-    return path
-
-
 def corpus(folder, code):
-    return write(folder, f"{code}.txt", "\n\n".join(articles_in(code, 40)))
+    return write(folder / f"{code}.txt", "\n\n".join(articles_in(code, 40)))
 
 
 def test_a_letter_is_lost_if_the_librarys_normalizer_changes_it():
@@ -104,7 +99,7 @@ def test_a_few_foreign_names_do_not_change_the_default(tmp_path):
     names = ENGLISH * 10 + "Толстой"
     lost, letters = count_letters(count_characters([names]))
     assert 0 < lost < MAX_LOST * letters
-    made = make(tmp_path / "out", write(tmp_path, "a.txt", names), vocab_size=200)
+    made = make(tmp_path / "out", write(tmp_path / "a.txt", names), vocab_size=200)
     assert made.tokenizer.normalization.strip_accents
     assert "cafe" in made.tokenizer.tokens
 
@@ -112,7 +107,7 @@ def test_a_few_foreign_names_do_not_change_the_default(tmp_path):
 @pytest.mark.parametrize("cased", [False, True])
 @pytest.mark.parametrize("strip", [False, True])
 def test_the_option_decides(cased, strip, tmp_path):
-    source = write(tmp_path, "a.txt", ENGLISH)
+    source = write(tmp_path / "a.txt", ENGLISH)
     made = make(tmp_path / "out", source, vocab_size=200, cased=cased, strip_accents=strip)
     flags = made.tokenizer.normalization
     assert (flags.lowercase, flags.strip_accents) == (not cased, strip)
@@ -130,7 +125,7 @@ def test_the_option_decides(cased, strip, tmp_path):
 
 def vocabulary(folder):
     letters = [*"abcdeéкиान", "नमक", "काम", "мир", "的", "है"]
-    return write(folder, "vocab.txt", "\n".join([*SPECIAL_TOKENS, *dict.fromkeys(letters)]) + "\n")
+    return write(folder / "vocab.txt", "\n".join([*SPECIAL_TOKENS, *dict.fromkeys(letters)]) + "\n")
 
 
 def test_an_adopted_vocabulary_keeps_what_its_file_says(tmp_path):
@@ -151,32 +146,35 @@ def test_a_vocabulary_that_loses_letters_gives_one_warning_that_counts_them(tmp_
     hindi = corpus(tmp_path, "hi")
     made = make(tmp_path / "out", hindi, vocab=vocabulary(tmp_path))
     assert made.tokenizer.normalization.strip_accents
-    lost, letters = count_letters(count_characters([hindi.read_text()]))
+    lost, letters = count_letters(count_characters([Path(hindi).read_text()]))
     assert made.warning is not None
     assert f"it loses {lost:,} of {letters:,} letters of the sources" in made.warning
-    english = write(tmp_path, "en.txt", ENGLISH)
+    english = write(tmp_path / "en.txt", ENGLISH)
     assert make(tmp_path / "en", english, vocab=vocabulary(tmp_path)).warning is None
 
 
 def test_the_command_prints_whether_accents_are_kept(tmp_path):
-    def run(*arguments):
-        done = CliRunner().invoke(main, ["tokenizer", *map(str, arguments)])
-        assert done.exit_code == 0, done.output
-        return done.output
-
     hindi = corpus(tmp_path, "hi")
-    learned = run(hindi, "--vocab-size=300", "--out", tmp_path / "learned")
+    learned = output_of("tokenizer", hindi, "--vocab-size=300", "--out", tmp_path / "learned")
     assert " tokens, accents kept (stripping them would lose 2" in learned
-    adopted = run(hindi, "--vocab", vocabulary(tmp_path), "--out", tmp_path / "adopted")
+    adopted = output_of(
+        "tokenizer", hindi, "--vocab", vocabulary(tmp_path), "--out", tmp_path / "adopted"
+    )
     assert "warning: the vocabulary strips accents, and with them it loses " in adopted
     assert " tokens, accents stripped, Punkt parameters " in adopted
-    other = run(
-        hindi, "--vocab", vocabulary(tmp_path), "--no-strip-accents", "--out", tmp_path / "o"
+    other = output_of(
+        "tokenizer",
+        hindi,
+        "--vocab",
+        vocabulary(tmp_path),
+        "--no-strip-accents",
+        "--out",
+        tmp_path / "o",
     )
     assert "warning" not in other
 
 
 def test_every_common_character_of_a_large_script_is_in_the_vocabulary(tmp_path):
     characters = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
-    made = make(tmp_path / "out", write(tmp_path, "zh.txt", characters * 3), vocab_size=5000)
+    made = make(tmp_path / "out", write(tmp_path / "zh.txt", characters * 3), vocab_size=5000)
     assert len(set(characters) - set(made.tokenizer.tokens)) <= 2

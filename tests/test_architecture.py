@@ -1,12 +1,12 @@
 """The shape of the code, read off its syntax trees: who imports whom, and what is banned."""
 
 import ast
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support.small_jobs import python
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("clozeline", "pipeline", "model", "train")
@@ -199,7 +199,7 @@ import clozeline.train.evaluation.evaluate, clozeline.train.finetuning.finetune
 import clozeline.train.export.export, clozeline.train.inference.predict
 import clozeline.train.inference.fill
 """
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    python("-c", code)
 
 
 def test_no_class_is_loaded_twice():
@@ -212,23 +212,4 @@ for found in pkgutil.walk_packages(clozeline.__path__, "clozeline."):
         importlib.import_module(found.name)
 print(sorted({"model", "pipeline", "train"} & set(sys.modules)))
 """
-    run = subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.stdout == "[]\n"
-
-
-def test_help_needs_neither_torch_nor_beam():
-    code = """
-import sys, contextlib, io
-from clozeline.train.cli import main
-for words in ([], *([name] for name in main.commands)):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        main([*words, "--help"], standalone_mode=False)
-    assert "Usage:" in out.getvalue()
-print(sorted({"torch", "apache_beam", "pyarrow"} & set(sys.modules)))
-"""
-    run = subprocess.run(
-        [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
-    )
-    assert run.stdout.strip() in ("[]", "['pyarrow']")
+    assert python("-c", code) == "[]\n"

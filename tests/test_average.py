@@ -9,9 +9,10 @@ import torch
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
+from tests.support.command import output_of, refused
+from tests.support.files import times
 from tests.support.small_data import write_data_set
 from tests.support.small_training import go_back, train
-from tests.test_export import output_of, refused
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +96,9 @@ def test_a_kept_average_can_still_be_evaluated(run, averaged, shards):
 
 
 def test_the_same_average_is_kept_and_other_folders_are_refused(run, averaged, shards):
-    before = {path: path.stat().st_mtime_ns for path in averaged.rglob("*") if path.is_file()}
+    before = times(averaged)
     assert output_of("average", run, "--last", 2, "--out", averaged).startswith("already complete")
-    assert before == {
-        path: path.stat().st_mtime_ns for path in averaged.rglob("*") if path.is_file()
-    }
+    assert times(averaged) == before
     assert "holds another run" in refused("average", run, "--last", 3, "--out", averaged)
     assert "holds another run" in refused("average", run, "--last", 2, "--out", run)
     assert "not empty and not a run" in refused("average", run, "--last", 2, "--out", shards)

@@ -7,18 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from click.testing import CliRunner
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
 from clozeline.train.benchmark.tasks import read_tasks
-from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.rows import read_labelled
+from tests.support.command import invoke
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
 WORDS = [f"w{i}" for i in range(30)]
@@ -26,15 +24,6 @@ LEVELS = ["none", "few", "some", "many"]
 TOKENIZER = tokenizer_of(*WORDS, *LEVELS)
 MODEL = one_layer(TOKENIZER, positions=24)
 CONFIG = FinetuneConfig(learning_rate=3e-3, epochs=8, batch_size=16, dropout=0.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """The models are too small to gain from more."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +139,7 @@ def test_the_command_takes_tables_of_ones_own(run, glue, tmp_path):
     )
     words = ("benchmark", run, tmp_path / "tasks.toml", "--out", tmp_path / "out")
     options = ("--no-baseline", "--epochs=2", "--learning-rate=1e-3", "--max-examples=40")
-    done = CliRunner().invoke(main, [*map(str, words), *options])
+    done = invoke(*words, *options)
     assert done.exit_code == 0, done.output
     *_, hotels, mean, checked, last = done.stdout.splitlines()
     assert hotels.split()[:3] == ["hotels", "40", "spearman"]

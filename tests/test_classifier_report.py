@@ -5,9 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from clozeline.train.cli import main
 from clozeline.train.finetuning.hyperparameters import HeldOut, Selection
 from clozeline.train.finetuning.label_efficiency import label_efficiency_table
 from clozeline.train.finetuning.report import FinetuneReport, Mistake
@@ -17,6 +15,7 @@ from clozeline.train.labelled.calibration import Calibration
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.view.view import make_site
+from tests.support.command import invoke
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
@@ -170,5 +169,5 @@ def test_a_single_size_has_no_curve(tmp_path):
 
 def test_the_command_reports_on_a_classifier(tmp_path):
     folder = write_folder(tmp_path / "c", report())
-    done = CliRunner().invoke(main, ["report", str(folder)])
+    done = invoke("report", folder)
     assert (done.exit_code, done.stdout) == (0, f"{folder / 'report.html'}\n")

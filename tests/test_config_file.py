@@ -16,6 +16,7 @@ from clozeline.pipeline.commandline.config_options import NumberOrWord
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import InOrder, main
+from tests.support.command import output_of
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.small_training import assert_same_run, command_line
@@ -210,24 +211,20 @@ def test_what_a_command_prints_for_an_option_is_read_back(name, tmp_path):
     assert len(differing) > len(options) / 2  # values were given, not refused
 
 
-def call(*args):
-    result = CliRunner().invoke(main, [str(arg) for arg in args])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def test_the_file_of_a_run_starts_the_same_run(tmp_path):
     shards = write_data_set(tmp_path / "shards", train=(32,), validation=(8,))
-    call(*command_line(shards, tmp_path / "run", max_steps=3, seed=5), "--dropout=0.3", "--remask")
+    output_of(
+        *command_line(shards, tmp_path / "run", max_steps=3, seed=5), "--dropout=0.3", "--remask"
+    )
     recorded = json.loads((tmp_path / "run/run.json").read_bytes())["options"]["pretrain"]
     assert recorded["learning_rate"] == read_run(tmp_path / "run").training.learning_rate
     assert recorded["shards"] == str(shards)
     assert not {"out", "resume", "overwrite", "profile"} & set(recorded)
     again = ("pretrain", "--config", tmp_path / "run/run.json", "--out")
-    call(*again, tmp_path / "again")
+    output_of(*again, tmp_path / "again")
     assert_same_run(tmp_path / "again", tmp_path / "run")
     assert read_run(tmp_path / "again") == read_run(tmp_path / "run")
-    call(*again, tmp_path / "other", "--seed=6")
+    output_of(*again, tmp_path / "other", "--seed=6")
     assert read_run(tmp_path / "other").training.seed == 6
 
 
@@ -237,7 +234,7 @@ def test_the_file_of_a_classifier_starts_the_same_fine_tuning(tmp_path):
     run = write_small_run(tmp_path / "run", model, tokenizer, max_seq_length=16)
     first, again = tmp_path / "first", tmp_path / "again"
     options = ("--text=content", "--epochs=1", "--learning-rate=1e-3", "--no-baseline", "--seed=3")
-    call("finetune", run, "sample:reviews?rows=40", "--out", first, *options)
-    call("finetune", "--config", first / "classifier.json", "--out", again)
+    output_of("finetune", run, "sample:reviews?rows=40", "--out", first, *options)
+    output_of("finetune", "--config", first / "classifier.json", "--out", again)
     for name in ("classifier.json", "report.json", "model.safetensors"):
         assert (first / name).read_bytes() == (again / name).read_bytes()

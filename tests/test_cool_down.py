@@ -1,6 +1,5 @@
 """A decay of the learning rate from a checkpoint of a run: the end of a `wsd` run, bit for bit."""
 
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -9,10 +8,11 @@ import pytest
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
+from tests.support.command import output_of, refused
+from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import assert_same_run, command_line, go_back, numbers, weights
-from tests.test_export import output_of, refused
 
 PEAK = 2e-3
 
@@ -50,10 +50,10 @@ def cool_line(shards, out, run, step, *options):
 @pytest.fixture(scope="module")
 def cooled(run, shards):
     out = shards.parent / "cooled"
-    before = digests(run)
+    before = contents(run)
     said = output_of(*cool_line(shards, out, run, 12, "--max-steps", 16))
     assert said.endswith(f"step 16 of 16: {out}\n")
-    assert digests(run) == before
+    assert contents(run) == before
     return out
 
 
@@ -68,14 +68,6 @@ def mixed(run, other):
     out = other.parent / "mixed"
     output_of(*cool_line(other, out, run, 12, "--max-steps", 16))
     return out
-
-
-def digests(folder):
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
 
 
 def test_the_learning_rate_falls_from_the_next_step_to_the_last(cooled):

@@ -11,13 +11,12 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
 from clozeline.pipeline.dataset.manifest import Manifest, ShardEntry, read_manifest, write_manifest
 from clozeline.pipeline.dataset.schema import example_schema
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.dataset_card import CARD, card_text, source_name, write_card
-from clozeline.train.cli import main
+from tests.support.command import invoke
 from tests.support.small_data import SMALL, write_data_set
 
 TELL = """
@@ -208,7 +207,7 @@ def test_a_card_that_was_edited_is_kept_and_another_is_written_again(data_set):
 
 def test_the_command_says_that_it_keeps_an_edited_card(data_set):
     (data_set / CARD).write_text("# Mine\n")
-    result = CliRunner().invoke(main, ["report", str(data_set)])
+    result = invoke("report", data_set)
     assert result.exit_code == 0
     assert result.stderr.startswith(f"warning: {data_set / CARD} was edited and is kept\n")
     assert result.stdout == f"{data_set / 'report.html'}\n"

@@ -12,19 +12,18 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
-from clozeline.pipeline.report.html import Section, Table, make_sections, printable
+from clozeline.pipeline.report.charts import draw_points
+from clozeline.pipeline.report.html import Section, Table, printable
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.pipeline.view.site import REPORT, Site, Tab
-from clozeline.train.cli import main
 from clozeline.train.view.view import make_site
+from tests.support.command import invoke, refused
 from tests.support.small import make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
@@ -337,33 +336,6 @@ def test_the_shards_of_a_chart_are_counted_in_whole_numbers():
     assert [label for label in labels if "." in label and "%" not in label] == []
 
 
-def test_a_chart_does_not_depend_on_what_was_drawn_before():
-    def draw():
-        points = {"a": ([0, 1], [0.4, 0.5]), "b": ([0], [0.5])}
-        labels = {"x_label": "x", "y_label": "y"}
-        return [
-            draw_bars("bars", {"a": 3, "b": 100}, texts=["3", "100"], log=True),
-            draw_columns("columns", [0, 1, 2], [0.1, 0.9], log=True, **labels),
-            draw_lines("lines", points, **labels),
-            draw_points("points", points, band=(0.48, 0.52), **labels),
-        ]
-
-    first = draw()
-    assert draw() == first
-    assert len(set(first)) == 4
-
-
-def test_a_section_is_a_function_of_the_summary_that_may_leave_itself_out():
-    def always(summary):
-        return Section(heading=summary, sentence="One.")
-
-    def never(summary):
-        return None
-
-    sections = make_sections([never, always, never, always], "Heading")
-    assert [section.heading for section in sections] == ["Heading", "Heading"]
-
-
 def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence(tmp_path):
     table = Table(heads=("name", "count"), rows=[(f"n{i}", f"{i}") for i in range(40)])
     sections = [
@@ -386,7 +358,7 @@ def test_a_long_table_is_collapsed_and_an_empty_section_is_a_sentence(tmp_path):
 
 def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
     folder = write_hostile(tmp_path / "data")
-    run(folder)
+    invoke("report", folder)
     first = {name: (folder / name).read_bytes() for name in (REPORT, "README.md")}
     (tmp_path / "matplotlibrc").write_text("xtick.labelsize: 30\naxes.linewidth: 9\n")
     settings = {
@@ -404,22 +376,8 @@ def test_another_process_with_other_settings_writes_the_same_bytes(tmp_path):
 # --- the command ----------------------------------------------------------------------------------
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["report", *map(str, arguments)])
-
-
-def refused(*arguments):
-    """The one line of a command that gives up."""
-    result = run(*arguments)
-    assert result.exit_code == 2, (result.output, result.exception)
-    assert result.stdout == ""
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    return result.stderr
-
-
 def test_the_page_and_the_card_are_written_into_the_folder(data_set):
-    result = run(data_set)
+    result = invoke("report", data_set)
     assert result.stdout == f"{data_set / REPORT} and {data_set / 'README.md'}\n"
     assert (data_set / REPORT).read_text() == page_text(data_set)
     assert not list(data_set.glob(".*"))
@@ -427,7 +385,7 @@ def test_the_page_and_the_card_are_written_into_the_folder(data_set):
 
 def test_out_writes_the_page_alone(data_set, tmp_path):
     before = sorted(data_set.iterdir())
-    result = run(data_set, "--out", tmp_path / "page.html")
+    result = invoke("report", data_set, "--out", tmp_path / "page.html")
     assert result.stdout == f"{tmp_path / 'page.html'}\n"
     assert (tmp_path / "page.html").read_text() == page_text(data_set)
     assert sorted(data_set.iterdir()) == before
@@ -439,25 +397,29 @@ def test_a_data_set_in_a_store_has_the_same_report(data_set, tmp_path):
         place = store / path.relative_to(data_set).as_posix()
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(path.read_bytes())
-    result = run("memory://report/data")
+    result = invoke("report", "memory://report/data")
     assert result.exit_code == 0, result.output
-    run(data_set)
+    invoke("report", data_set)
     for name in (REPORT, "README.md"):
         assert (store / name).read_bytes() == (data_set / name).read_bytes()
 
 
 def test_what_a_user_can_fix_is_one_line(data_set, tmp_path, monkeypatch):
-    assert "does not exist; check the path." in refused(tmp_path / "nothing")
-    assert "is a folder; give --out the name of a file" in refused(data_set, "--out", tmp_path)
+    assert "does not exist; check the path." in refused("report", tmp_path / "nothing")
+    assert "is a folder; give --out the name of a file" in refused(
+        "report", data_set, "--out", tmp_path
+    )
     lost = tmp_path / "lost" / "page.html"
-    assert f"{lost.parent} is not a folder; give --out a file" in refused(data_set, "--out", lost)
+    assert f"{lost.parent} is not a folder; give --out a file" in refused(
+        "report", data_set, "--out", lost
+    )
     (data_set / "job.json").write_text("{")
-    assert "job.json cannot be read" in refused(data_set)
+    assert "job.json cannot be read" in refused("report", data_set)
     (data_set / "job.json").unlink()
     (data_set / "train-00001-of-00005.arrow").unlink()
-    assert "train-00001-of-00005.arrow is missing" in refused(data_set)
+    assert "train-00001-of-00005.arrow is missing" in refused("report", data_set)
     monkeypatch.setitem(sys.modules, "matplotlib", None)  # as where it is not installed
-    assert "needs matplotlib, which is not installed; run `pip ins" in refused(data_set)
+    assert "needs matplotlib, which is not installed; run `pip ins" in refused("report", data_set)
     assert not (data_set / REPORT).exists()
 
 
@@ -469,11 +431,5 @@ def test_rows_that_cannot_be_counted_are_named(data_set):
     name = "train-00001-of-00005.arrow"
     shutil.copy(data_set / name, other / name)
     assert f"{other / name} is damaged (its bytes are not those that were written)" in refused(
-        other
+        "report", other
     )
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_named(data_set):
-    data_set.chmod(0o500)
-    assert str(data_set) in refused(data_set)

@@ -38,10 +38,6 @@ def test_there_is_something_to_test():
     assert len(PAGES) >= 12
 
 
-def test_the_readme_is_short():
-    assert README.partition("## Files")[0].count("\n") <= 120
-
-
 REFERENCE = runpy.run_path(str(ROOT / "docs" / "write_reference.py"))
 
 
@@ -57,10 +53,6 @@ def test_every_page_of_the_manual_is_in_its_navigation():
     assert sorted(re.findall(r"[\w-]+\.md", navigation)) == sorted(PAGES)
 
 
-def test_the_commands_of_the_manual_are_all_and_in_order():
-    assert re.findall(r"^## clozeline (\w+)", PAGES["commands.md"], re.M) == list(main.commands)
-
-
 def test_every_link_of_the_readme_leads_to_a_file():
     links = re.findall(r"\]\((?!https?:)([^)#]+)", README)
     assert len(links) >= 8
@@ -72,13 +64,15 @@ def test_every_command_line_is_one_that_clozeline_takes(line):
     parse(line)
 
 
-@pytest.mark.parametrize("name", ["python.md", "shards.md"])
-def test_python_in_the_manual_compiles_and_imports_what_there_is(name):
-    code = [block for language, block in blocks(PAGES[name]) if language == "python"]
-    assert code
-    for block in code:
+def test_python_in_the_manual_compiles_and_imports_what_there_is():
+    pages = {"README.md": README, **PAGES}
+    code = [(name, block) for name, text in pages.items()
+            for language, block in blocks(text) if language == "python"]  # fmt: skip
+    assert len(code) >= 3
+    for name, block in code:
         compile(block, name, "exec")
-        exec("\n".join(re.findall("^from (?:clozeline|train|model|pipeline).*", block, re.M)), {})
+        ours = re.findall(r"^ *((?:from|import) clozeline.*)", block, re.M)
+        exec("\n".join(ours), {})
 
 
 def test_the_printed_config_file_is_read(tmp_path):
@@ -88,10 +82,6 @@ def test_the_printed_config_file_is_read(tmp_path):
              for name in re.findall(r"^\[(\w+)\]", tables, re.M)}  # fmt: skip
     assert found["shards"]["max_seq_length"] == 512
     assert found["pretrain"]["for_"] == "8h"
-
-
-def test_every_command_is_in_the_readme():
-    assert [name for name in main.commands if f"clozeline {name}" not in README] == []
 
 
 def test_every_command_and_option_in_running_text_exists():
@@ -123,14 +113,6 @@ def test_every_make_target_that_is_named_exists():
     assert named <= targets
 
 
-def test_every_make_target_explains_itself():
-    phony = {
-        name for line in re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.M) for name in line.split()
-    }
-    explained = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.M))
-    assert phony == explained
-
-
 def test_every_file_that_is_named_exists():
     folders, endings = "tests|pipeline|model|train|deploy|examples", "py|sh|yaml|Dockerfile|ipynb"
     named = set(re.findall(rf"\b((?:{folders})/[\w/.-]+\.(?:{endings}))\b", TEXT))
@@ -149,10 +131,6 @@ def folders_of(tree: str) -> list[str]:
 
 
 TREE = folders_of(README[README.index("## Files") : README.index("## Development")])
-
-
-def test_folders_are_read_off_their_indentation():
-    assert folders_of("a/  x -> y\n  b/\n    c/ \n  d/\ne/") == ["a", "a/b", "a/b/c", "a/d", "e"]
 
 
 def test_the_tree_of_files_has_a_line_for_each_room():
@@ -178,7 +156,3 @@ def test_the_columns_are_those_of_the_schema():
     rows = re.findall(r"^\| (`[^|]+`) \|", table, re.M)
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
     assert named == example_schema(100, "", packed=True).names
-
-
-def test_no_number_was_left_to_be_filled_in():
-    assert "@@" not in TEXT

@@ -17,7 +17,7 @@ from clozeline.pipeline.job.beam_graph import _nearest
 from clozeline.pipeline.job.beam_workers import WORKER
 from clozeline.train.cli import main
 from tests.faults.mutations import KINDS, mutate
-from tests.faults.soak import Sample, disk_use, sample, table, watch
+from tests.faults.soak import Sample, sample, table
 from tests.faults.trials import TRIALS, make_folder
 from tests.support.network_hosts import unshare_command
 from tests.support.small_jobs import ROOT
@@ -91,7 +91,7 @@ def test_an_interrupt_during_the_imports_is_no_traceback():
 
 LIMITED = """
 import resource, runpy, sys
-import clozeline.train.cli, torch, model.heads, train.fill
+import clozeline.train.cli, clozeline.model.heads, clozeline.train.inference.fill
 most = int(sys.argv.pop(1))
 used = next(int(line.split()[1]) << 10 for line in open("/proc/self/status") if "VmSize" in line)
 resource.setrlimit(resource.RLIMIT_AS, (used + most, used + most))
@@ -193,15 +193,6 @@ def test_memory_files_and_threads_of_all_processes_are_summed(tmp_path):
     assert found.disk == 3.0
 
 
-def test_the_watch_ends_with_the_process(tmp_path):
-    import psutil
-
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        seen = psutil.Process(process.pid)
-        process.communicate(b"\n")
-    assert watch(seen, tmp_path, seconds=0.0) == []
-
-
 def test_the_table_has_the_medians_of_each_tenth():
     samples = [Sample(100.0 + (i % 3 == 1) * 50, 7, i // 20, i) for i in range(40)]
     lines = table(samples)
@@ -209,12 +200,6 @@ def test_the_table_has_the_medians_of_each_tenth():
     assert lines[1].split() == ["1", "100", "7", "0", "2"]
     assert lines[10].split() == ["10", "100", "7", "1", "38"]
     assert len(table(samples[:3])) == 4
-
-
-def test_disk_use_counts_files_below_and_no_targets_of_links(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "b").write_bytes(b"12345")
-    assert disk_use(tmp_path / "a") == 5
 
 
 def test_a_process_that_is_not_there_is_one_line():

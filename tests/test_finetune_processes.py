@@ -13,11 +13,11 @@ from clozeline.train.cli import main
 from clozeline.train.engine.distributed import World
 from clozeline.train.finetuning.compared_models import share_of
 from clozeline.train.finetuning.results import ModelKey
+from tests.support.files import contents
 from tests.support.small_runs import write_small_run
 from tests.support.two_processes import ROOT, TORCHRUN
-from tests.test_finetune import MODEL, TOKENIZER, contents, one_thread, write_rows
+from tests.test_finetune import MODEL, TOKENIZER, write_rows
 
-__all__ = ["one_thread"]  # a fixture
 #: The first seed searches the learning rate for both.
 OPTIONS = (
     *("--label-efficiency", "8,16", "--max-examples", "16", "--seeds", "2"),

@@ -1,10 +1,9 @@
 """A wrong path is one line: what it is and what is wanted."""
 
 import pytest
-from click.testing import CliRunner
 
 from clozeline.pipeline.common.folder_kind import what_is, wrong_folder
-from clozeline.train.cli import main
+from tests.support.command import invoke
 
 
 @pytest.mark.parametrize(
@@ -39,7 +38,7 @@ def test_a_folder_is_named_after_what_is_in_it(tmp_path, names, kind):
 )  # fmt: skip
 def test_every_command_has_the_same_line(tmp_path, line):
     def said(folder):
-        result = CliRunner().invoke(main, [word.format(folder) for word in line])
+        result = invoke(*(word.format(folder) for word in line))
         assert result.exit_code == 2, result.output
         return result.output
 

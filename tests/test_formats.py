@@ -5,7 +5,6 @@ import gzip
 import pickle
 import shutil
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,14 +12,10 @@ import pytest
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.sample.articles import count_articles
+from tests.support.small_sources import write
 
 WIKI = '<doc id="1" url="" title="A">\nA\n\nText.\n</doc>\n'
 XML = '<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/">\n</mediawiki>\n'
-
-
-def write(path, data):
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return str(path)
 
 
 def write_parquet(path, texts, **options):
@@ -144,14 +139,6 @@ def test_an_index_cuts_the_dump_beside_it_and_is_not_a_source_itself(tmp_path):
     assert (uncut.start, uncut.stop) == (0, whole.stop)
     with pytest.raises(InputError, match="nothing to read"):
         list_blocks([index])
-
-
-def test_remote_files_are_sources():
-    for name in ("a", "b"):
-        with fsspec.open(f"memory://sources/{name}.jsonl", "wb") as file:
-            file.write(b'{"text": "a"}')
-    blocks = list_blocks(["memory://sources/*.jsonl"])
-    assert [block.path for block in blocks] == [f"memory:///sources/{name}.jsonl" for name in "ab"]
 
 
 @pytest.mark.parametrize("files", [{}, {"a.txt": ""}, {"a.jsonl": "", "b": "", "c.xml": ""}])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.sample.reviews import make_reviews
+from tests.support.small_sources import write
 
 DATA = os.environ.get("CLOZELINE_DATA")
 ROWS: list[dict[str, Any]] = [
@@ -22,11 +23,6 @@ ROWS: list[dict[str, Any]] = [
     {"label": 0, "text": "Ça ne va\tpas.", "id": 1},
     {"label": 1, "text": "", "id": 2},
 ]
-
-
-def write(path, data):
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return str(path)
 
 
 def delimited(rows, delimiter):

@@ -1,11 +1,9 @@
 """Freed memory stays in the process: page faults, counted in separate processes."""
 
-import subprocess
-import sys
-
 import pytest
 
 from clozeline.train.engine.malloc import disable_malloc_trim
+from tests.support.small_jobs import python
 
 FAULTS = """
 import resource, sys, torch
@@ -23,11 +21,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(what):
-    command = [sys.executable, "-c", FAULTS, what]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-
 @pytest.mark.skipif(not disable_malloc_trim(), reason="needs glibc")
 def test_freed_memory_is_used_again_without_page_faults():
-    assert faults("keep") < faults("return") / 10
+    keep, give_back = (int(python("-c", FAULTS, what)) for what in ("keep", "return"))
+    assert keep < give_back / 10

@@ -8,10 +8,10 @@ import pytest
 
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.verify import mask_checks
 from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from tests.support.small import small_tokenizer
+from tests.support.small_data import masked
 from tests.test_examples import documents_of, examples_of
 from tests.test_row_checks import shard_of
 
@@ -35,14 +35,8 @@ def many_rows(config=CONFIG):
 
 def remasked(examples, config=CONFIG, **changes):
     """The same originals, masked by other rules."""
-    return mask_examples(
-        examples.unmasked(),
-        keys=np.broadcast_to(
-            mask_keys(config.seed, split="train", shard=0, epoch=0), len(examples)
-        ),
-        rows=np.arange(len(examples)),
-        rules=replace(MaskRules.of(config, TOKENIZER), **changes),
-    )
+    config = replace(config, **changes)
+    return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
 
 
 def findings_of(examples, config=CONFIG):

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.mediawiki.dump import hidden_names
 from clozeline.pipeline.sources.mediawiki.markup import strip_markup
 from clozeline.pipeline.sources.mediawiki.namespaces import (
@@ -16,6 +15,7 @@ from clozeline.pipeline.sources.mediawiki.namespaces import (
     link_patterns,
 )
 from tests.support.languages import joined, paragraphs_in
+from tests.support.small_sources import read
 from tests.test_markup import LITERALS
 
 
@@ -98,16 +98,6 @@ def texts(code):
 
 def expected(wiki, code):
     return [f"{first}\n{second}{wiki.category}:shown" for first, second in texts(code)]
-
-
-def read(path, *, block_bytes=1 << 20):
-    whole = Documents()
-    for block in list_blocks([str(path)], block_bytes=block_bytes, text_columns=("text",)):
-        for chunk in read_block(block, chunk_bytes=1 << 20):
-            whole.texts += chunk.texts
-            whole.rejected += chunk.rejected
-            whole.counts += chunk.counts
-    return whole
 
 
 CASES = [*WIKIS.items(), ("invented", INVENTED)]

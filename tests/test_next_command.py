@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.commandline.next_command import beside, print_next, print_next_for
 from clozeline.pipeline.common.paths import path_of
-from clozeline.train.cli import main
+from tests.support.command import invoke
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -18,7 +17,7 @@ from tests.test_docs import parse
 
 def next_of(*args):
     """The command that the last line of standard error names, which `parse` accepts."""
-    result = CliRunner().invoke(main, [str(arg) for arg in args])
+    result = invoke(*args)
     assert result.exit_code == 0, result.output
     last = result.stderr.splitlines()[-1]
     assert last.startswith("Next: clozeline ")
@@ -56,7 +55,7 @@ def test_a_classifier_is_followed_by_its_use(work, tmp_path):
 
 def test_a_run_begins_with_what_it_does_and_ends_with_what_follows(work, tmp_path):
     line = command_line(work / "shards", tmp_path / "run", max_steps=1)
-    result = CliRunner().invoke(main, line)
+    result = invoke(*line)
     rows = result.stderr.splitlines()
     after = f"finetune {tmp_path}/run TRAIN.csv --out {tmp_path}/classifier"
     assert rows[-1] == f"Next: clozeline {after}"

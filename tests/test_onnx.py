@@ -11,16 +11,15 @@ import onnx
 import onnxruntime
 import pytest
 import torch
-from click.testing import CliRunner
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.artifacts.onnx_folder import write_run_graphs
-from clozeline.train.cli import main
 from clozeline.train.export.int8_cost import read_test_rows
 from clozeline.train.inference.predict import predict
+from tests.support.command import output_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_models import VOCAB, narrow, shaken
@@ -30,14 +29,6 @@ TOKENIZER = small_tokenizer()
 #: Every way in which presets differ that is in a graph: positions, windows, segments, heads.
 KINDS = ("bert-tiny", "nano", "bert-pytorch-base", "d2l", "modern-mini")
 TEXTS = ("the cat sat", "dog", "it ran to the river")
-
-
-def output_of(*words: object, code: int = 0) -> str:
-    """All output of a command."""
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    lines = done.output.splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("Next: "))
 
 
 def assert_equal_in_onnxruntime(model: BertForPretraining, folder: Path) -> None:

@@ -13,6 +13,7 @@ from clozeline.pipeline.job.job import plan_shards
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import verify
+from tests.support.files import contents
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_jobs import shard_digests
 from tests.test_job import OPTIONS, shards
@@ -35,10 +36,6 @@ def copy(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "job")
 
 
-def contents(folder):
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 # ---- complete means present and of the right size ----------------------------------------------
 
 
@@ -54,16 +51,19 @@ DAMAGES = {
 }
 
 
+def without_job(out):
+    """What follows from text and config."""
+    return {name: data for name, data in contents(out).items() if not name.startswith("job.")}
+
+
 @pytest.mark.parametrize("name", DAMAGES)
 def test_the_same_command_repairs_what_is_missing_or_cut(name, copy):
-    before = {path: data for path, data in contents(copy / "out").items() if path.stem != "job"}
+    before = without_job(copy / "out")
     DAMAGES[name](copy / "out")
     manifest, is_new = shards(copy)
     assert is_new
     assert manifest == read_manifest(copy / "out")
-    assert {path: data for path, data in contents(copy / "out").items() if path.stem != "job"} == (
-        before
-    )
+    assert without_job(copy / "out") == before
     _, is_new = shards(copy)
     assert not is_new
 
@@ -96,8 +96,6 @@ def test_only_old_unfinished_files_of_a_kept_token_cache_go(tmp_path):
 # ---- only what is empty or its own -------------------------------------------------------------
 
 OTHERS = {
-    "a run": {"run.json": "{}", "metrics.jsonl": ""},
-    "a classifier": {"classifier.json": "{}", "model.safetensors": ""},
     "tar shards of somebody else": {
         "train-00000-of-00009.tar": "theirs",
         "job.json": '{"queue": "gpu"}',
@@ -105,7 +103,6 @@ OTHERS = {
     },
     "a web app": {"manifest.json": '{"name": "app"}'},
     "broken JSON": {"manifest.json": "[" * 200_000, "job.json": "{"},
-    "a thesis": {"thesis.tex": "x"},
 }
 
 
@@ -121,7 +118,7 @@ def test_a_folder_of_another_kind_is_refused_and_stays_as_it_is(name, options, t
         with pytest.raises(InputError, match=r"is not empty and not a data set \(\w.*; give --out"):
             call(tmp_path, options=options)
     assert contents(out) == before
-    assert sorted(out.iterdir()) == sorted(before)
+    assert sorted(path.name for path in out.iterdir()) == sorted(before)
 
 
 def planned(folder, options):
@@ -148,17 +145,6 @@ def test_a_folder_with_hidden_files_only_is_empty(tmp_path):
     assert (tmp_path / "out" / ".gitkeep").exists()
 
 
-def test_overwrite_removes_what_the_manifest_lists_and_nothing_else(copy):
-    out = copy / "out"
-    mine = {"train-00007-of-00009.arrow": "mine", "thesis.tex": "x", "validation-1.arrow": ""}
-    for name, text in mine.items():
-        (out / name).write_text(text)
-    shards(copy, TWO, OVERWRITE)
-    assert {name: (out / name).read_text() for name in mine} == mine
-    assert len(shard_digests(out)) == 3  # two, and mine
-    assert not (out / "train-00000-of-00003.arrow").exists()
-
-
 def tokenizer_without_punkt(folder):
     small_tokenizer().save(folder / "plain")
     return {"tokenizer": folder / "plain"}
@@ -169,23 +155,23 @@ def tokenizer_with_bad_punkt(folder):
     return {"tokenizer": folder / "bad"}
 
 
-REFUSED = {
-    "an unknown Beam option": lambda folder: {"beam_args": ["--bogus=1"]},
-    "a wrong value": lambda folder: {"beam_args": ["--direct_num_workers=many"]},
-    "an unknown runner": lambda folder: {"beam_args": ["--runner=NoSuchRunner"]},
-    "Beam's help": lambda folder: {"beam_args": ["--help"]},
-    "no punkt.json": tokenizer_without_punkt,
-    "invalid Punkt parameters": tokenizer_with_bad_punkt,
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_overwrite_removes_nothing_before_the_command_is_valid(name, copy):
-    more = REFUSED[name](copy)
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"beam_args": ["--bogus=1"]}, "--bogus"),
+        ({"beam_args": ["--direct_num_workers=many"]}, "Beam rejects the options after --"),
+        ({"beam_args": ["--runner=NoSuchRunner"]}, "Unexpected pipeline runner: NoSuchRunner"),
+        ({"beam_args": ["--help"]}, "^0$"),  # printed, and a good end
+        (tokenizer_without_punkt, "has no Punkt parameters"),
+        (tokenizer_with_bad_punkt, "the Punkt parameters are invalid"),
+    ],
+)
+def test_overwrite_removes_nothing_before_the_command_is_valid(more, message, copy):
+    more = more if isinstance(more, dict) else more(copy)
     before = contents(copy / "out")
-    with pytest.raises(SystemExit if name == "Beam's help" else InputError) as refused:
+    with pytest.raises(SystemExit if message == "^0$" else InputError, match=message) as refused:
         shards(copy, TWO, OVERWRITE, **more)
-    assert getattr(refused.value, "code", None) in (None, 0)
+    assert "\n" not in str(refused.value)
     assert contents(copy / "out") == before
 
 
@@ -239,14 +225,6 @@ def test_an_unfinished_job_of_another_config_is_replaced(tmp_path):
         "train-00001-of-00002.arrow",
     ]
     assert list(verify(out)) == []
-
-
-def test_a_linked_folder_is_followed(tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "out").symlink_to(tmp_path / "disk")
-    shards(tmp_path)
-    assert (tmp_path / "out").is_symlink()
-    assert list(verify(tmp_path / "disk")) == []
 
 
 def test_a_linked_token_cache_is_emptied_and_stays(tmp_path):

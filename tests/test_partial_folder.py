@@ -1,13 +1,10 @@
 """A folder that is replaced is the old one or the new one, at whatever instant the writer dies."""
 
-import subprocess
-import sys
-
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder
-from tests.support.small_jobs import ROOT
+from tests.support.small_jobs import python
 
 #: Replaces a folder again and again. The N-th process is killed at its N-th event: whatever opens
 #: (to write or to sync), renames or removes a file. Prints what a reader finds after each.
@@ -58,10 +55,7 @@ for number in count(1):
 
 
 def test_killed_at_any_instant_the_old_or_the_new_folder_is_there(tmp_path):
-    line = [sys.executable, "-c", KILLS, str(tmp_path / "out")]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    *killed, finished = done.stdout.splitlines()
+    *killed, finished = python("-c", KILLS, tmp_path / "out").splitlines()
     old, new = "9 a deep deep/b old old", "9 a deep deep/b new new"
     assert finished == "0 a deep deep/b new new"
     assert {*killed} == {old, new}
@@ -147,7 +141,4 @@ for write, read in ((write_classifier, read_classifier), (write_export, read_exp
 
 
 def test_a_classifier_and_an_export_survive_a_kill_at_each_rename(tmp_path):
-    line = [sys.executable, "-c", USERS, str(tmp_path)]
-    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["9", "1.0", "9", "1.0", "3.0"] * 2
+    assert python("-c", USERS, tmp_path).split() == ["9", "1.0", "9", "1.0", "3.0"] * 2

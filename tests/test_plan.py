@@ -6,18 +6,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import read_run
-from clozeline.train.cli import main
 from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import find_start
+from tests.support.command import invoke
 from tests.support.small_training import preset_of, train
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -109,13 +108,9 @@ def test_no_data_set_and_no_preset_of_that_name_are_refused(small_folder, tmp_pa
 # --- the command
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(main, ["pretrain", *map(str, arguments)])
-
-
 def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):
     line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-mini", "--seed", 3)
-    result = invoke(*line, "--beta1", 0.5, "--print-recipe")
+    result = invoke("pretrain", *line, "--beta1", 0.5, "--print-recipe")
     assert (result.exit_code, result.stderr) == (0, "")
     rows = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
     assert ["--beta1", "0.5", "given"] in rows
@@ -125,7 +120,7 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     assert not (tmp_path / "run").exists()
 
     pasted = [word for row in rows[:-2] for word in row[:2]]  # the last two are for the shards
-    result = invoke(*line, *pasted, "--print-recipe")
+    result = invoke("pretrain", *line, *pasted, "--print-recipe")
     again = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
     assert [row[:2] for row in again] == [row[:2] for row in rows]
     assert {row[2] for row in again[:-3]} == {"given"}
@@ -133,7 +128,7 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
 
 def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_folder, tmp_path):
     line = (small_folder, "--preset", "bert-tiny", "--batch-size", 1000)
-    result = invoke(*line, "--out", tmp_path / "run")
+    result = invoke("pretrain", *line, "--out", tmp_path / "run")
     assert "step 2 of 2" in result.stdout
     [note] = re.findall("^note: .*", result.stderr, re.M)
     assert re.fullmatch(
@@ -142,24 +137,32 @@ def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_f
 
 
 def test_the_help_says_that_a_recipe_chooses(small_folder):
-    text = " ".join(invoke("--help").stdout.split())
+    text = " ".join(invoke("pretrain", "--help").stdout.split())
     assert text.count("[default: (the preset's recipe)]") == len(RECIPE_FIELDS)
 
 
 def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_folder, tmp_path):
     out = tmp_path / "run"
     line = (small_folder, "--out", out, "--preset", "bert-tiny", "--batch-size", 8)
-    result = invoke(*line, "--max-steps", 2, "--learning-rate", 3e-3)
+    result = invoke("pretrain", *line, "--max-steps", 2, "--learning-rate", 3e-3)
     assert result.exit_code == 0, result.stderr
     stored = json.loads((out / "run.json").read_bytes())["training"]
     assert stored["precision"] == NATIVE
     assert (stored["learning_rate"], stored["beta2"]) == (3e-3, 0.999)
 
     # The recipe and the options of then are not needed, and a longer run is one option.
-    result = invoke(small_folder, "--out", out, "--preset", "bert-tiny")
+    result = invoke("pretrain", small_folder, "--out", out, "--preset", "bert-tiny")
     assert result.stdout == f"already complete: step 2 of 2: {out}\n"
     result = invoke(
-        small_folder, "--out", out, "--preset", "bert-tiny", "--max-steps", 4, "--resume"
+        "pretrain",
+        small_folder,
+        "--out",
+        out,
+        "--preset",
+        "bert-tiny",
+        "--max-steps",
+        4,
+        "--resume",
     )
     assert "step 4 of 4" in result.stdout
     assert json.loads((out / "run.json").read_bytes())["training"] == stored | {"max_steps": 4}

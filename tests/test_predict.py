@@ -6,17 +6,16 @@ import sys
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.pretrained import load_pretrained
-from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
 from clozeline.train.inference.predict import Prediction
+from tests.support.command import output_of
 from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 
@@ -26,12 +25,6 @@ TOKENIZER = tokenizer_of("a", "b")
 @pytest.fixture
 def classifier(tmp_path):
     return write_small_classifier(tmp_path / "classifier")
-
-
-def output_of(*words, code=0):
-    done = CliRunner().invoke(main, [*map(str, words)])
-    assert done.exit_code == code, done.output
-    return done.stdout if code == 0 else done.stderr
 
 
 def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):

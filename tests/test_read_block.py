@@ -6,8 +6,6 @@ import json
 import lzma
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +19,12 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.sources import text_files as lines
-from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.sources.sample.reviews import make_reviews
 from clozeline.pipeline.sources.text_columns import CHOOSE
+from tests.support.small_jobs import python
+from tests.support.small_sources import read, write
 
 DATA = os.environ.get("CLOZELINE_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")
@@ -39,23 +38,6 @@ WIKI_LINES = st.sampled_from(
     [b'<doc id="1" title="A &amp; B">', b"A &amp; B", b"Text.", b"</doc>", b"</doc>", b"", b"\xff"]
 )
 LINES = {"jsonl": JSON_LINES, "txt": TEXT_LINES, "wiki": WIKI_LINES}
-
-
-def read(sources, *, columns=("text",), block_bytes=1 << 20, chunk_bytes=1 << 20):
-    """All documents of the sources as one chunk."""
-    sources = [sources] if isinstance(sources, str) else sources
-    whole = Documents()
-    for block in list_blocks(sources, block_bytes=block_bytes, text_columns=columns):
-        for chunk in read_block(block, chunk_bytes=chunk_bytes):
-            whole.texts += chunk.texts
-            whole.rejected += chunk.rejected
-            whole.counts += chunk.counts
-    return whole
-
-
-def write(path, data):
-    path.write_bytes(data.encode() if isinstance(data, str) else data)
-    return str(path)
 
 
 def reasons(documents):
@@ -156,7 +138,7 @@ def test_lines_far_into_a_file_are_named_from_the_block_on(tmp_path, monkeypatch
 def test_several_columns_are_joined_by_line_ends(tmp_path):
     rows = [{"title": "A", "text": "b"}, {"text": "no title"}]
     source = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    found = read(source, columns=("title", "text"))
+    found = read(source, text_columns=("title", "text"))
     assert found.texts == ["A\nb"]
     assert reasons(found) == [("a.jsonl:2", "no 'title' in the JSON object")]
 
@@ -308,7 +290,7 @@ def test_parquet_reads_columns_by_name_and_rejects_nulls(tmp_path):
         found = read(source, block_bytes=block_bytes, chunk_bytes=chunk_bytes)
         assert found.texts == texts[:41] + texts[42:]
         assert reasons(found) == [("a.parquet: row 42", "null text")]
-    assert read(source, columns=("t", "text")).texts[:2] == ["T\nRow 0.", "T\nRow 1."]
+    assert read(source, text_columns=("t", "text")).texts[:2] == ["T\nRow 0.", "T\nRow 1."]
 
 
 @pytest.mark.parametrize(
@@ -407,15 +389,9 @@ def test_hub_datasets_are_read_in_ranges_of_rows(tmp_path):
         {"text": f"Row {i} of a data set." if i != 7 else None, "label": i % 2} for i in range(50)
     ]
     write(folder / "train.jsonl", "\n".join(map(json.dumps, rows)))
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
-    done = subprocess.run(
-        [sys.executable, "-c", HUB_SCRIPT, str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    blocks, texts, rejected, labels, sums, missing, offline, column = json.loads(done.stdout)
+    home = {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "home")}
+    said = json.loads(python("-c", HUB_SCRIPT, folder, **home))
+    blocks, texts, rejected, labels, sums, missing, offline, column = said
     kept = [row["text"] for row in rows if row["text"]]
     assert texts == kept
     assert rejected == [f"hf://{folder}?split=train: row 8"]

@@ -3,10 +3,9 @@
 import shutil
 
 import pytest
-from click.testing import CliRunner
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.train.cli import main
+from tests.support.command import invoke
 from tests.support.small import small_tokenizer
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
@@ -37,7 +36,7 @@ def test_other_json_is_refused_in_one_line(kind, name, command, content, folders
     (folder / name).write_text(content)
     verb, *rest = command
     out = ("--out", tmp_path / "out") if verb == "export" else ()
-    result = CliRunner().invoke(main, [verb, *map(str, (folder, *rest, *out))])
+    result = invoke(verb, folder, *rest, *out)
     assert result.exit_code == 2, result.exception
     assert isinstance(result.exception, SystemExit)
     [line] = result.stderr.splitlines()
@@ -47,6 +46,6 @@ def test_other_json_is_refused_in_one_line(kind, name, command, content, folders
 def test_a_job_file_that_is_nested_too_deep_is_refused_in_one_line(folders, tmp_path):
     folder = shutil.copytree(folders / "data", tmp_path / "data")
     (folder / "job.json").write_text("[" * 200_000)
-    result = CliRunner().invoke(main, ["report", str(folder)])
+    result = invoke("report", folder)
     assert result.exit_code == 2
     assert f"{folder / 'job.json'} cannot be read (" in result.stderr

@@ -13,7 +13,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from click.testing import CliRunner
 from filelock import FileLock
 
 from clozeline.pipeline.common import store as store_module
@@ -22,8 +21,9 @@ from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreEr
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.common.store_lease import LEASE
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.cli import main
 from clozeline.train.store.remote_folder import copy_path, fetched, publish, remote_folder
+from tests.support import files
+from tests.support.command import invoke
 from tests.support.small_data import write_data_set
 from tests.support.small_jobs import ROOT, clozeline
 
@@ -67,8 +67,7 @@ def url_of(folder):
 
 
 def contents(folder):
-    files = (path for path in folder.rglob("*") if path.is_file() and path.name != LEASE)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+    return {name: data for name, data in files.contents(folder).items() if LEASE not in name}
 
 
 def write(folder, files):
@@ -93,7 +92,7 @@ def test_errors_name_the_url_and_not_the_copy(store, tmp_path):
     url = url_of(store)
     with pytest.raises(InputError, match=f"^{url}/run.json cannot be read"):
         load_run(f"{url}/")
-    done = CliRunner().invoke(main, ["fill", url, "The [MASK]."])
+    done = invoke("fill", url, "The [MASK].")
     assert (done.exit_code, str(tmp_path / "cache") in done.output) == (2, False)
     assert f"Error: {url}/run.json cannot be read" in done.output
 
@@ -404,9 +403,7 @@ def shards(tmp_path_factory):
 
 def test_commands_write_and_read_runs_in_a_store(shards, tmp_path):
     run = url_of(tmp_path / "store" / "run")
-    done = CliRunner().invoke(
-        main, ["pretrain", str(shards), "--out", run, *TRAIN, "--max-steps=2"]
-    )
+    done = invoke("pretrain", shards, "--out", run, *TRAIN, "--max-steps=2")
     assert done.exit_code == 0, done.stderr
     assert (tmp_path / "store" / "run" / "summary.json").exists()
     with remote_folder(run, writes=True):  # it is in use; a report only reads it

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.config import DataConfig, Masking, PairScheme
-from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.verify.findings import Findings, ShardRows, differing_rows, rows_with
 from clozeline.pipeline.verify.row_checks import check_rows
 from tests.support.small import make_examples, small_tokenizer
+from tests.support.small_data import masked
 from tests.test_examples import DOCUMENT, TALK, documents_of, examples_of
 
 TOKENIZER = small_tokenizer()
@@ -32,14 +32,7 @@ def findings_of(examples, config=CONFIG, **dropped):
 
 def remasked(examples, config=CONFIG):
     """The same originals with the masks that belong to their present row numbers."""
-    return mask_examples(
-        examples.unmasked(),
-        keys=np.broadcast_to(
-            mask_keys(config.seed, split="train", shard=0, epoch=0), len(examples)
-        ),
-        rows=np.arange(len(examples)),
-        rules=MaskRules.of(config, TOKENIZER),
-    )
+    return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
 
 
 @settings(max_examples=60)

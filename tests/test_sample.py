@@ -2,10 +2,7 @@
 
 import hashlib
 import re
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +19,7 @@ from clozeline.pipeline.sources.sample.articles import (
 from clozeline.pipeline.sources.sample.opinions import PLANS, PRODUCTS, SIDES, VOICES
 from clozeline.pipeline.sources.sample.prose import THEMES
 from clozeline.pipeline.sources.sample.reviews import make_reviews
+from tests.support.small_jobs import python
 
 ARTICLES_DIGEST = "e6a606b20e7cc498b7e9a89d6181c41e"
 REVIEWS_DIGEST = "3effeed6d5858a9d71871e4ad1491190"
@@ -71,10 +69,7 @@ def test_the_bytes_are_those_that_were_always_made():
 
 
 def test_another_process_makes_the_same_bytes():
-    command = [sys.executable, "-c", PRINT_DIGESTS]
-    root = Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
+    assert python("-c", PRINT_DIGESTS).split() == [ARTICLES_DIGEST, REVIEWS_DIGEST]
 
 
 def test_another_seed_makes_other_texts():

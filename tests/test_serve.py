@@ -12,7 +12,6 @@ from http.client import HTTPException
 import numpy as np
 import pytest
 
-from clozeline.pipeline.common.errors import InputError
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
@@ -179,11 +178,6 @@ def test_a_pair_is_a_list_of_two_texts(text):
         400,
         '{"texts": [["...", "..."], ...]}'[-27:],
     )
-
-
-def test_a_port_that_is_taken_is_one_line(server):
-    with pytest.raises(InputError, match=r"127.0.0.1:\d+ cannot be used \(Address already in use"):
-        classifier_server(Slow(), host="127.0.0.1", port=server.port, limits=LIMITS)
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """Shards: equal rows give equal bytes, formats hold the same rows, damage is reported."""
 
 import io
-import subprocess
-import sys
 import tarfile
 
 import numpy as np
@@ -30,6 +28,7 @@ from clozeline.pipeline.dataset.shards import (
 )
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from tests.support.small import make_examples, small_tokenizer
+from tests.support.small_jobs import python
 
 TOKENIZER = small_tokenizer()
 SCHEMA = example_schema(TOKENIZER.vocab_size, TOKENIZER.digest)
@@ -197,10 +196,5 @@ def test_another_process_writes_the_same_bytes(tmp_path):
         "import sys; from pathlib import Path; from tests.test_shards import *;"
         "print(write(Path(sys.argv[1]), masked([[7, 8, 9, 10]] * 3)).sha256)"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "b.arrow")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stdout.strip() == write(tmp_path / "a.arrow", masked([[7, 8, 9, 10]] * 3)).sha256
+    here = write(tmp_path / "a.arrow", masked([[7, 8, 9, 10]] * 3)).sha256
+    assert python("-c", code, tmp_path / "b.arrow").strip() == here

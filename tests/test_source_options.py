@@ -16,30 +16,15 @@ from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.sources.documents import Documents
-from clozeline.pipeline.sources.formats import list_blocks, read_block
+from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.sources.labelled_table import read_table
 from clozeline.pipeline.sources.source_query import SourceOptions, split_options
 from clozeline.pipeline.verify.verify import verify
+from tests.support.small_sources import read, write
 from tests.test_steps import CONFIG, TEXT, build, cache_files, work
 
 SPANS = replace(CONFIG, pairs="none")
 PARAGRAPHS = TEXT.split("\n\n")
-
-
-def read(*sources: str, block_bytes: int = 1 << 20, chunk_bytes: int = 1 << 20) -> Documents:
-    """All documents of the sources in one chunk."""
-    whole = Documents()
-    for block in list_blocks(sources, block_bytes=block_bytes):
-        for chunk in read_block(block, chunk_bytes=chunk_bytes):
-            whole.texts += chunk.texts
-            whole.rejected += chunk.rejected
-            whole.counts += chunk.counts
-    return whole
-
-
-def write(path: Path, text: str) -> str:
-    path.write_text(text)
-    return str(path)
 
 
 def json_lines(path: Path, *rows: dict[str, object]) -> str:

@@ -16,11 +16,11 @@ from clozeline.pipeline.dataset.manifest import (
 )
 from clozeline.pipeline.dataset.schema import Examples, concatenate_examples, example_schema
 from clozeline.pipeline.dataset.shards import read_shard, shard_name, write_shard
-from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 from clozeline.pipeline.verify.verify import summary, verify
 from tests.support.small import PUNKT, small_tokenizer
+from tests.support.small_data import masked
 from tests.test_steps import CONFIG, build, work
 
 TOKENIZER_FACTS = small_tokenizer(PUNKT)
@@ -85,13 +85,11 @@ def change(column, row, value, *, at=0):
     return spoil
 
 
-def remask(examples, *, seed=0, shard=0, split="train", config=CONFIG):
+def remask(examples, *, seed=0, shard=0, config=CONFIG):
     """The same originals under masks of another seed or shard."""
-    return mask_examples(
-        examples.unmasked(),
-        keys=np.broadcast_to(mask_keys(seed, split=split, shard=shard, epoch=0), len(examples)),
-        rows=np.arange(len(examples)),
-        rules=MaskRules.of(config, TOKENIZER_FACTS),
+    config = replace(config, seed=seed)
+    return masked(
+        examples.unmasked(), split="train", shard=shard, config=config, of=TOKENIZER_FACTS
     )
 
 

@@ -11,20 +11,17 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
-from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from clozeline.pipeline.commandline.given_paths import note_given
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.train.artifacts.run import LEARNING
-from clozeline.train.cli import main
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.evaluation.evaluate import evaluate_run
 from clozeline.train.finetuning.classifier import load_classifier
@@ -36,6 +33,7 @@ from clozeline.train.monitoring.metrics import METRICS, read_metrics
 from clozeline.train.monitoring.run_history import RunHistory
 from clozeline.train.view.run_model import RunModel
 from clozeline.train.view.view import make_site
+from tests.support.command import invoke, refused
 from tests.support.local_page import post, request, running
 from tests.support.small import small_tokenizer
 from tests.support.small_classifier import write_small_classifier
@@ -330,32 +328,14 @@ def test_pairs_have_two_texts(tmp_path):
         assert post(server, "/classify", {"text": "the cat"}).status == 400
 
 
-def test_the_page_of_a_classifier_is_its_report(server, classifier, tmp_path):
-    html = request(server, "/classifier").text
-    for heading in ("Confusion matrix", "Calibration", "Thresholds"):
-        assert f"<h2>{heading}</h2>" in html
-    assert "&lt;script&gt;" in html
-    assert "<td><script>" not in html
-
-
-def test_names_of_classes_stay_text(server):
-    html = request(server, "/try").text
-    assert "Text with [MASK] where" in html
-    assert "Classes: bad, &lt;b&gt;good&lt;/b&gt;." in html
-
-
 # --- the command
-
-
-def view(*arguments):
-    return CliRunner().invoke(main, ["view", *map(str, arguments)])
 
 
 def test_the_exported_page_is_one_file_that_runs_only_its_own_script(
     shards, run, classifier, tmp_path
 ):
     out = tmp_path / "page.html"
-    assert view(shards, run, classifier, "--export", out).stdout == f"{out}\n"
+    assert invoke("view", shards, run, classifier, "--export", out).stdout == f"{out}\n"
     html = out.read_text()
     loaded = re.findall(r'(?:src|href)="([^"#][^"]*)"', html)
     assert set(loaded) == {"data:,"}
@@ -369,28 +349,22 @@ def test_the_exported_page_is_one_file_that_runs_only_its_own_script(
 
 
 def test_what_a_user_can_fix_is_one_line(shards, run, classifier, tmp_path):
-    def refused(*arguments):
-        result = view(*arguments)
-        assert result.exit_code == 2, (result.output, result.exception)
-        assert result.stderr.count("\n") == 1, result.stderr
-        return result.stderr
-
-    assert "does not exist" in refused(tmp_path / "nothing")
-    assert "is an empty folder; give a data set, a run or a cl" in refused(tmp_path)
-    assert "is a file and not a folder" in refused(__file__)
-    assert "2 folders are a data set; a page shows at most 1" in refused(shards, shards)
-    assert "5 folders are a run; a page shows at most 4" in refused(*[run] * 5)
-    assert "2 folders are a classifier" in refused(classifier, run, classifier)
-    assert "is a folder; give" in refused(shards, "--export", tmp_path)
+    assert "does not exist" in refused("view", tmp_path / "nothing")
+    assert "is an empty folder; give a data set, a run or a cl" in refused("view", tmp_path)
+    assert "is a file and not a folder" in refused("view", __file__)
+    assert "2 folders are a data set; a page shows at most 1" in refused("view", shards, shards)
+    assert "5 folders are a run; a page shows at most 4" in refused("view", *[run] * 5)
+    assert "2 folders are a classifier" in refused("view", classifier, run, classifier)
+    assert "is a folder; give" in refused("view", shards, "--export", tmp_path)
     short = write_data_set(tmp_path / "long", train=(3,), config=_longer())
-    assert "reads 16 at most; give shorter ones" in refused(short, run)
+    assert "reads 16 at most; give shorter ones" in refused("view", short, run)
     copy = shutil.copytree(run, tmp_path / "run")
     config = json.loads((copy / "run.json").read_text())
     other = sealed(config | {"tokenizer_digest": "0" * 64})
     (copy / "run.json").write_text(json.dumps(other))
-    assert "was made with another tokenizer" in refused(shards, copy)
+    assert "was made with another tokenizer" in refused("view", shards, copy)
     (copy / "run.json").write_text("{")
-    assert "run.json cannot be read" in refused(copy)
+    assert "run.json cannot be read" in refused("view", copy)
 
 
 def _longer():
@@ -416,7 +390,7 @@ def test_a_run_in_a_store_is_shown_from_a_copy(run, tmp_path, monkeypatch):
     monkeypatch.setenv("CLOZELINE_CACHE", str(tmp_path / "cache"))
     pages = {}
     for given in (f"file://{run}", str(run)):
-        assert view(given, "--export", tmp_path / "page.html").exit_code == 0
+        assert invoke("view", given, "--export", tmp_path / "page.html").exit_code == 0
         pages[given] = (tmp_path / "page.html").read_text().replace(given, "GIVEN")
     assert len(set(pages.values())) == 1
 
@@ -426,8 +400,6 @@ def test_ctrl_c_ends_the_command_without_an_error(shards):
     command = [sys.executable, "-m", "clozeline", "view", str(shards)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    # These tests may run where the signal is ignored (`make test &`), which a process inherits.
-    pipes["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, text=True, cwd=ROOT, env=environment, **pipes) as process:
         url = process.stdout.readline().split()[0]
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
@@ -469,11 +441,3 @@ def test_text_can_be_read_in_light_and_dark_mode(server):
             assert contrast(colours[f"series-{number}"], colours["paper"]) >= 3
         for one, other in combinations(("masked", "random", "kept"), 2):
             assert colours[one] != colours[other]
-
-
-def test_assets_are_next_to_the_code():
-    for package, names in {
-        "pipeline/view": {"page.css", "page.html.jinja", "examples.html.jinja"},
-        "train/view": {"page.js", "learning.js", "curves.js", "try.js"},
-    }.items():
-        assert names <= {path.name for path in Path(ROOT, package).iterdir()}

@@ -6,7 +6,6 @@ runs in it, so that its paths are short.
 
 import json
 import os
-import pickle
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -88,19 +87,6 @@ def _folder(folder: Path, files: dict[str, str]) -> None:
     folder.mkdir()
     for name, text in files.items():
         (folder / name).write_text(text)
-
-
-class Surprise:
-    """A pickle of more than weights."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return print, ("code was executed",)
-
-
-def refused_pickle(folder: Path) -> None:
-    hugging_face()(folder)
-    shutil.copy(folder / "tokenizer/vocab.txt", folder / "hf")
-    (folder / "hf/pytorch_model.bin").write_bytes(pickle.dumps({"a": Surprise()}))
 
 
 def pipe_of_weights(folder: Path) -> None:
@@ -186,8 +172,6 @@ TRIALS = (
     Trial("a line end in a name", nothing, shards("no{nl}file.txt"), "no\\nfile.txt: no such file"),
     Trial("weights that are a pipe", pipe_of_weights, "fill hf [MASK]",
           "model.safetensors is not a regular file"),
-    Trial("a pickle of more than weights", refused_pickle, "fill hf [MASK]",
-          "a pickle of more than weights, which is never opened here"),
     Trial("a tokenizer folder for shards", nothing, "pretrain tokenizer --out x",
           "tokenizer is a tokenizer folder; give a data set of `clozeline shards"),
     # --- cut ---

@@ -38,6 +38,15 @@ def clozeline_ok(*arguments: object) -> str:
     return done.stdout
 
 
+def python(*words: object, stdin: str | None = None, **variables: str) -> str:
+    """The output of a Python process that must end well; it sees this checkout alone."""
+    line = [sys.executable, *map(str, words)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run(line, cwd=ROOT, env=env, input=stdin, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @contextmanager
 def no_survivors(group: int) -> Iterator[None]:
     """Whatever happens in the block, the process group is gone after it."""

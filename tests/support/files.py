@@ -1,0 +1,14 @@
+"""What a folder holds, before and after."""
+
+from pathlib import Path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of each file, by its path in the folder."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def times(folder: Path) -> dict[str, int]:
+    """When each file was written."""
+    return {str(path): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
