@@ -299,20 +299,9 @@ def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder
     ("command", "option", "message"),
     [
         ("shards", "--workers=-1", "--workers is -1; give 0 (all cores) or more."),
-        ("shards", "--dupe-factor=x", "'--dupe-factor': 'x' is not a valid integer."),
         ("shards", "--validation=nan", "--validation is nan; it must be 0.0 to 0.5."),
-        ("shards", f"--seed={1 << 63}", "--seed is 9223372036854775808; it must be 0 to "),
-        ("shards", "--random-token-prob=0.3", "sum to more than 1; lower one of them."),
-        ("shards", "--masking=spans", "'spans' is not one of 'tokens', 'whole-words'."),
-        (
-            "pretrain",
-            "--learning-rate=nan",
-            "--learning-rate is nan; it must be more than 0 and fin",
-        ),
         ("pretrain", f"--seed={10**30}", "it must be 0 to 9223372036854775807."),
-        ("pretrain", f"--batch-size={10**30}", "it must be 1 to 1048576."),
         ("pretrain", "--clip=inf", "--clip is inf; it must be 0 or more and finite."),
-        ("finetune", "--learning-rate=nan", "--learning-rate is nan; it must be "),
         ("finetune", "--weight-decay=-1", "--weight-decay is -1.0; it must be 0 or more."),
     ],
 )

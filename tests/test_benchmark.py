@@ -14,7 +14,6 @@ from clozeline.train.benchmark.benchmark import Result, as_table, benchmark
 from clozeline.train.benchmark.tasks import read_tasks
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.labelled.baseline import fit_bag_of_words
 from clozeline.train.labelled.rows import read_labelled
 from tests.support.command import invoke
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
@@ -182,9 +181,3 @@ def test_targets_must_be_finite_numbers(tmp_path):
         (tmp_path / "rows.csv").write_text(f"text,label\na,1\nb,{value}\n")
         with pytest.raises(InputError, match=message):
             read_scores(tmp_path / "rows.csv")
-
-
-def test_texts_without_words_are_one_line(tmp_path):
-    pytest.importorskip("sklearn")
-    with pytest.raises(InputError, match=r"rows\.csv: no row has a word of two letters or more"):
-        fit_bag_of_words(["a", "!"], np.array([1.0, 2.0]), source="rows.csv")

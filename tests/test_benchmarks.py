@@ -1,4 +1,4 @@
-"""Benchmarks are not run by the tests, but they import names that exist."""
+"""Benchmarks import names that exist, and those that take a size run on little."""
 
 import ast
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.gpu_report import rows_of
+from tests.support.small_jobs import python
 
 BENCHMARKS = sorted((Path(__file__).parent / "benchmarks").glob("*.py"))
 
@@ -29,6 +30,24 @@ def test_a_benchmark_imports_what_exists(path):
     names = ours(path)
     assert names, "a benchmark that measures nothing of ours"
     assert [f"{m}.{name}" for m, name in names if not hasattr(import_module(m), name)] == []
+
+
+#: Arguments with which a benchmark takes the least time; the others take minutes even so.
+SMALL = {
+    "cpu_kernels_speed": ("--rounds", 1),
+    "estimate_memory": ("bert-tiny",),
+    "sample_speed": (0.2,),
+    "serve_speed": (20,),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_ends_in_a_table(name):
+    lines = python(f"tests/benchmarks/{name}.py", *SMALL[name]).splitlines()
+    assert len(lines) >= 2
+    assert all(line.isprintable() for line in lines)
+    assert any(character.isdecimal() for character in lines[-1])
 
 
 def test_a_row_has_a_tests_outcome_and_the_first_line_of_its_reason(tmp_path):

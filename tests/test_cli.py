@@ -3,8 +3,6 @@
 import importlib.metadata
 import json
 import re
-import subprocess
-import sys
 
 import click
 import pytest
@@ -13,7 +11,7 @@ from click.testing import CliRunner
 from clozeline.pipeline.commandline.command import Command, group_of
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
-from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from tests.support.small_jobs import articles, clozeline, python, write_parquet, write_tokenizer
 from tests.test_docs import parse
 
 COMMANDS = list(main.commands)
@@ -86,10 +84,7 @@ def test_every_option_has_a_help_text():
 
 
 def test_help_imports_nothing_heavy():
-    done = subprocess.run(
-        [sys.executable, "-c", ASK_ALL_FOR_HELP], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.stdout == "[]\n", done.stderr
+    assert python("-c", ASK_ALL_FOR_HELP) == "[]\n"
 
 
 def test_the_version_is_the_packages():

@@ -520,11 +520,3 @@ def test_a_tokenizer_other_than_berts_is_refused(exported, tmp_path, values, mes
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_bytes()) | values))
     assert message in refused("fill", folder, "[MASK]")
-
-
-def test_a_tokenizer_that_keeps_control_characters_is_exported_and_read_back(tmp_path):
-    flags = Normalization(lowercase=True, strip_accents=True, clean_text=False)
-    tokenizer = Tokenizer(TOKENIZER.tokens, flags)
-    run = write_small_run(tmp_path / "run", BertForPretraining(TINY), tokenizer, max_seq_length=12)
-    output_of("export", run, "--out", tmp_path / "out")
-    assert read_tokenizer(tmp_path / "out").digest == tokenizer.digest

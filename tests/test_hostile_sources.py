@@ -307,16 +307,6 @@ def test_memory_does_not_follow_a_document_without_end(name, tmp_path):
     assert peak < 20_000_000
 
 
-def test_the_limit_is_part_of_the_config():
-    values = DataConfig().to_dict()
-    assert DataConfig.from_dict(values) == DataConfig()
-    assert values.pop("max_document_bytes") == 64_000_000
-    with pytest.raises(ValueError, match="another version of Clozeline: missing max_document"):
-        DataConfig.from_dict(values)
-    with pytest.raises(ValueError, match="max_document_bytes is 0; it must be 1 to"):
-        DataConfig(max_document_bytes=0)
-
-
 # --- what is left out -----------------------------------------------------------------------------
 
 

@@ -144,18 +144,13 @@ def test_the_unigram_adds_one_to_each_count():
 
 
 def test_a_folder_that_is_not_a_data_set_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere does not exist; check the path\.$"):
-        read_manifest(tmp_path / "nowhere")
     (tmp_path / "train-00000-of-00002.arrow").touch()
     with pytest.raises(InputError, match=rf"{tmp_path} has no manifest\.json.*again to continue"):
         read_manifest(tmp_path)
     (tmp_path / "train-00000-of-00002.arrow").rename(tmp_path / "train-00000-of-100000.arrow")
     with pytest.raises(InputError, match=r"its shards are not finished"):
         read_manifest(tmp_path)
-    (tmp_path / "train-00000-of-100000.arrow").rename(tmp_path / "train-00000-of-00002.parquet")
-    with pytest.raises(InputError, match=rf"{tmp_path} is a folder of Parquet files; give a data"):
-        read_manifest(tmp_path)
-    (tmp_path / "run.json").touch()
+    (tmp_path / "train-00000-of-100000.arrow").rename(tmp_path / "run.json")
     with pytest.raises(InputError, match="is a run of `clozeline pretrain`; give a data set"):
         read_manifest(tmp_path)
 

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.train.monitoring.health import Health
 from clozeline.train.monitoring.metrics import MetricsLog, read_metrics
+from tests.support.small_jobs import python
 from tests.test_checkpoint import no_file_longer_than
 
 
@@ -82,7 +83,7 @@ def test_tensorboard_forgets_the_killed_process_too(tmp_path):
     # TensorBoard sorts as text.
     code = "import sys; from pathlib import Path; from tests.test_metrics import write;"
     code += "write(Path(sys.argv[1]), [6], after=5)"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    python("-c", code, tmp_path)
     assert [step for step, _ in scalars(tmp_path, "mlm_loss")] == [1, 2, 3, 4, 5, 6]
 
 

@@ -28,8 +28,6 @@ from clozeline.pipeline.curation.mixture import (
 from clozeline.pipeline.dataset.manifest import MANIFEST, Manifest, read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.job import JobOptions, build_shards
-from clozeline.pipeline.job.phases import phases
-from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.report.dataset_summary import summarize_dataset
 from clozeline.pipeline.report.dropped import mixture_lines
 from clozeline.pipeline.report.html import make_sections
@@ -43,6 +41,7 @@ from tests.support.small_jobs import (
     write_tokenizer,
 )
 from tests.test_curation_job import NEAR, make, planted
+from tests.test_curation_job import build as build_all
 
 CONFIG = replace(NEAR, pairs="none", mix="wiki=0.6,news=0.4", tokens="60k")
 #: The same on the command line.
@@ -98,17 +97,9 @@ def sources(folder: Path, first: str = "?mix=wiki", second: str = "?mix=news") -
 def build(
     folder: Path, given: list[str], config: DataConfig = CONFIG, *, block_bytes: int = 1 << 20
 ) -> Manifest:
-    """All phases, one item after the other."""
-    context = make(folder, config, []) if not (folder / "out").exists() else None
-    context = context or make(folder / "again", config, [])
-    blocks = list_blocks(given, block_bytes=block_bytes)
-    context = context.reading(blocks)
-    steps = Steps(context)
-    for phase in phases(blocks, context):
-        for item in phase.items:
-            phase.work(steps, item)
-            assert all(file.exists() for file in phase.files(steps, item))
-    return read_manifest(context.out_dir)
+    """The data set of these sources."""
+    context = make(folder, config, [])
+    return build_all(context, *given, block_bytes=block_bytes)
 
 
 @pytest.fixture(scope="module")
@@ -178,18 +169,9 @@ def test_whatever_files_are_lost_are_made_again(mixed: Path, tmp_path: Path, see
     for file in random.Random(seed).sample(files, len(files) // 2):
         file.unlink()
     (out / MANIFEST).unlink()
-    blocks = list_blocks(given, block_bytes=50_000)
-    steps = Steps(make_again(tmp_path / "work").reading(blocks))
-    for phase in phases(blocks, steps.context):
-        for item in phase.items:
-            phase.work(steps, item)
+    fresh = make(tmp_path / "fresh", CONFIG, [])
+    build_all(replace(fresh, out_dir=out, cache_dir=cache), *given, block_bytes=50_000)
     assert shard_digests(out) == shard_digests(mixed)
-
-
-def make_again(folder: Path):
-    """The context of `build`, whose folders are there."""
-    fresh = make(folder / "fresh", CONFIG, [])
-    return replace(fresh, out_dir=folder / "out", cache_dir=folder / "cache")
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])

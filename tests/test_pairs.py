@@ -1,7 +1,5 @@
 """Pairs: A and B are what their labels say, the labels are balanced, and no token is lost."""
 
-import subprocess
-import sys
 from collections import Counter
 from itertools import count, pairwise
 from typing import get_args
@@ -22,6 +20,7 @@ from clozeline.pipeline.examples import segment_pairs as counters
 from clozeline.pipeline.examples.pair_columns import Pairs
 from clozeline.pipeline.examples.pairs import SCHEMES, make_pairs
 from tests.support.small import make_documents
+from tests.support.small_jobs import python
 
 TOKENS = st.one_of(st.integers(1, 9), st.integers(1, 90))
 PARAGRAPH = st.lists(TOKENS, min_size=1, max_size=4)
@@ -480,8 +479,7 @@ def test_golden_pairs():
 @pytest.mark.parametrize("kind", ["segments", "order", "sentences"])
 def test_another_process_makes_the_same_pairs(kind):
     code = f"from tests.test_pairs import *; print(rows_of(pairs_of(GOLDEN_SHAPE, {kind!r})[0]))"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == str(rows_of(pairs_of(GOLDEN_SHAPE, kind)[0]))
+    assert python("-c", code).strip() == str(rows_of(pairs_of(GOLDEN_SHAPE, kind)[0]))
 
 
 def test_another_seed_makes_other_pairs():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.config import RECIPE_FIELDS
@@ -96,13 +95,6 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
     found = plan(small_folder, tmp_path / "new", start_from=run)
     assert found.model == read_run(run).model
     assert found.values == plan(small_folder, run).values | {"precision": NATIVE}
-
-
-def test_no_data_set_and_no_preset_of_that_name_are_refused(small_folder, tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
-        plan(tmp_path / "nothing", tmp_path / "run")
-    with pytest.raises(InputError, match="unknown preset 'bert-hugh'"):
-        plan(small_folder, tmp_path / "run", preset="bert-hugh")
 
 
 # --- the command

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from clozeline.pipeline.dataset.manifest import REJECTED, read_manifest
 from clozeline.pipeline.sources.mediawiki.dump import read_pages
 from clozeline.pipeline.sources.mediawiki.markup import MAX_BYTES, MAX_DEPTH, MAX_OPEN, strip_markup
 from clozeline.pipeline.sources.sample.articles import make_articles
-from clozeline.train.cli import main
+from tests.support.command import output_of
 from tests.support.reference_text import comparisons, difference
 from tests.support.small_jobs import write_tokenizer
 
@@ -33,10 +32,8 @@ def tokenizer(tmp_path_factory):
 
 def build(source, out, tokenizer, *options):
     """The manifest of the dump's shards, and the warnings."""
-    line = ["shards", source, "--tokenizer", tokenizer, "--out", out, *options]
-    done = CliRunner().invoke(main, [str(word) for word in line])
-    assert done.exit_code == 0, done.stderr
-    warnings = [line for line in done.stderr.split("\n") if line.startswith("warning")]
+    said = output_of("shards", source, "--tokenizer", tokenizer, "--out", out, *options)
+    warnings = [line for line in said.split("\n") if line.startswith("warning")]
     return read_manifest(out), "\n".join(warnings)
 
 

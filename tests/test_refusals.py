@@ -20,7 +20,9 @@ def folders(small_folder, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("content", ["[" * 200_000, "[]", "null", "7", "{}", "{", "\xff", ""])
+@pytest.mark.parametrize(
+    "content", ["[" * 200_000, "[]", "null", "7", '{"model": {"wheels": 4}}', "{}", "{", "\xff", ""]
+)
 @pytest.mark.parametrize(
     ("kind", "name", "command"),
     [

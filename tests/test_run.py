@@ -18,7 +18,6 @@ from clozeline.train.artifacts.run import (
     RunConfig,
     load_run,
     model_config,
-    read_run,
     write_run,
     write_summary,
 )
@@ -40,10 +39,6 @@ def test_a_config_takes_its_data_from_the_manifest():
     assert CONFIG.data == MANIFEST.config
     assert CONFIG.dataset_digest == MANIFEST.dataset_digest
     assert CONFIG.tokenizer_digest == MANIFEST.tokenizer_digest
-
-
-def test_a_config_comes_back_from_json():
-    assert RunConfig.from_dict(json.loads(json.dumps(CONFIG.to_dict()))) == CONFIG
 
 
 def test_differences_are_told_by_name_with_both_values():
@@ -114,18 +109,6 @@ def test_a_run_that_goes_on_is_not_complete_any_more(tmp_path):
     assert summary != facts
     write_run(tmp_path, CONFIG, small_tokenizer())
     assert not (tmp_path / "summary.json").exists()
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    with pytest.raises(InputError, match=f"{tmp_path} is .*; give a run of"):
-        read_run(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", "{}", '{"model": {"wheels": 4}}', "[]"])
-def test_a_damaged_run_file_is_named(text, tmp_path):
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(InputError, match=f"{tmp_path / 'run.json'} cannot be read"):
-        read_run(tmp_path)
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path):

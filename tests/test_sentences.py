@@ -4,8 +4,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
-import sys
 from itertools import product, repeat
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from clozeline.pipeline.tokenization.sentences import (
     SentenceSplitter,
 )
 from tests.support.reference_chain import nltk_splitter
+from tests.support.small_jobs import python
 
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
 LESSON = [
@@ -322,7 +321,8 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
         "print(json.dumps([data.to_json(), splitter.split(texts)[0]]))"
     )
     here = [trained.to_json(), SentenceSplitter(trained).split(LESSON)[0]]
-    assert run_python(code, json.dumps(LESSON), hash_seed="1") == json.dumps(here) + "\n"
+    found = python("-c", code, stdin=json.dumps(LESSON), PYTHONHASHSEED="1")
+    assert json.loads(found) == here
 
 
 def test_splitting_does_not_import_nltk(trained):
@@ -332,18 +332,8 @@ def test_splitting_does_not_import_nltk(trained):
         "data = PunktData.from_json(json.load(sys.stdin));"
         "print(SentenceSplitter(data).spans('Dr. Smith left. The end.'), 'nltk' in sys.modules)"
     )
-    assert (
-        run_python(code, json.dumps(trained.to_json()), hash_seed="0")
-        == "[(0, 15), (16, 24)] False\n"
-    )
-
-
-def run_python(code, stdin, hash_seed):
-    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(
-        command, input=stdin, env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    found = python("-c", code, stdin=json.dumps(trained.to_json()))
+    assert found == "[(0, 15), (16, 24)] False\n"
 
 
 # ---- punkt_tab where NLTK finds it -------------------------------------------------------------

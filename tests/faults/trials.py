@@ -144,8 +144,6 @@ TRIALS = (
               f / "tokenizer/vocab.txt").read_text().replace("cat", "cot"))(f),
           shards("text.txt"), "tokenizer/vocab.txt cannot be read (its content is not that of SHA"),
     # --- numbers, labels, rows ---
-    Trial("no number", nothing, finetune("rows.csv").replace("1e-3", "nan"),
-          "--learning-rate is nan; it must be"),
     Trial("no examples", nothing, finetune("rows.csv") + " --max-examples=0",
           "--max-examples is 0; it must be 2 to"),
     Trial("a huge vocabulary", nothing,
@@ -154,9 +152,6 @@ TRIALS = (
           "column 'label' is not text"),
     Trial("one row of each class", one_row_each, finetune("two.csv"),
           "has too few rows to hold some out"),
-    Trial("a table in UTF-16", lambda f: write("rows.csv", (
-              f / "rows.csv").read_text().encode("utf-16"))(f),
-          finetune("rows.csv"), "rows.csv is UTF-16; convert it: iconv -f UTF-16 -t UTF-8"),
     Trial("a header that is not UTF-8", write("rows.csv", b"te\xffxt,label\na,b\n"),
           finetune("rows.csv"), "the names of its columns are not UTF-8"),
     # --- names ---
