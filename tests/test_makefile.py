@@ -109,19 +109,23 @@ def test_a_command_says_what_differs_and_leaves_the_folder(project):
     assert planned(project, "finetune", "export") == [], "the old values are still those of the run"
 
 
-def test_overwrite_replaces_what_differs_and_what_depends_on_it(project):
-    make(project, "shards", "VOCAB=500", "OVERWRITE=1")
-    vocabulary = (project / "work" / "shards" / "tokenizer" / "vocab.txt").read_text()
-    assert len(vocabulary.splitlines()) == 500
-    assert planned(project, "shards", "VOCAB=500") == []
-    assert planned(project, "pretrain", "VOCAB=500") == ["pretrain"]
-
-
-def test_more_steps_continue_the_run(project):
-    said = make(project, "pretrain", "STEPS=3")
-    assert "step 3 of 3" in said
-    steps = (project / "work" / "run" / "metrics.jsonl").read_text()
-    assert '"step": 1,' in steps, "the run was not started again"
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (("shards", "VOCAB=500", "OVERWRITE=1"), dict.fromkeys(STAGES[:2], "--overwrite")),
+        (("shards", "LENGTH=64", "OVERWRITE=1"), {"shards": "--overwrite"}),
+        (("pretrain", "STEPS=3"), {"pretrain": "--resume --preset bert-tiny --max-steps 3"}),
+        (("pretrain", "HOURS=2"), {"pretrain": "--resume --preset bert-tiny --for 2h"}),
+    ],
+)  # fmt: skip
+def test_overwrite_replaces_a_folder_and_more_steps_continue_a_run(project, words, taken):
+    """Each option reaches the commands that it is for; they are tested elsewhere."""
+    plan = " ".join(make(project, "-n", *words).replace("\\\n", " ").split())
+    lines = dict(re.findall(r"\.venv/bin/clozeline (\w+) ((?:(?! \.venv| printf| echo).)*)", plan))
+    assert list(lines) == list(taken)
+    for name, options in taken.items():
+        assert options in lines[name]
+        assert ("--overwrite" in lines[name]) == ("OVERWRITE=1" in words)
 
 
 def test_clean_and_distclean_leave_the_work(project):
