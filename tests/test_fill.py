@@ -1,7 +1,6 @@
 """`clozeline fill` predicts a token for each [MASK] of the user's text."""
 
 import math
-import shutil
 
 import pytest
 import torch
@@ -106,12 +105,3 @@ def test_tokens_are_filled_into_the_text():
 def test_bad_input_is_one_clear_error(run, text, top, message):
     with pytest.raises(InputError, match=message):
         fill(run, [text], top=top)
-
-
-def test_a_folder_without_a_model_is_an_error(run, tmp_path):
-    with pytest.raises(InputError, match="give a run"):
-        fill(tmp_path, ["[MASK]"])
-    shutil.copytree(run, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    with pytest.raises(InputError, match="no checkpoint"):
-        fill(tmp_path / "run", ["[MASK]"])

@@ -20,7 +20,7 @@ from clozeline.model.huggingface.config import (
     huggingface_config,
     model_type_of,
 )
-from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
+from clozeline.model.huggingface.convert import load_huggingface
 from clozeline.model.huggingface.names import FAMILIES
 from tests.support.small_huggingface import SMALL, quiet_transformers, save_folder, shaken
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of
@@ -199,22 +199,6 @@ def test_transformers_loads_a_folder_without_a_warning(architecture, tmp_path, c
         architecture,
     )
     assert [record.message for record in caplog.records if record.levelname != "INFO"] == []
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in PRESETS
-        if name.removeprefix("bert-") not in SIZES and not name.startswith("modern")
-    ],
-)
-def test_configs_that_transformers_cannot_express_are_refused(name, tmp_path):
-    with pytest.raises(ValueError, match="the BERT of transformers has no ") as raised:
-        save_huggingface(tmp_path, preset(name), {})
-    assert not list(tmp_path.iterdir())
-    if name == "nano":
-        assert "has no norm_position 'pre' (one of 6 differences); to export," in str(raised.value)
 
 
 def test_every_field_is_converted_or_refused_by_name():

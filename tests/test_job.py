@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from clozeline.pipeline.common.errors import CorruptDataError, InputError, JobFailedError
+from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
 from clozeline.pipeline.job.context import sources_digest
 from clozeline.pipeline.job.job import (
@@ -247,17 +247,6 @@ def test_a_failed_job_is_one_line_and_goes_on_from_where_it_stopped(tmp_path):
     assert manifest.counts["rejected"] == 1
     assert {path: path.stat().st_ino for path in out.glob("*.arrow")} == before
     assert not (out / ".cache").exists()
-
-
-def test_a_damaged_file_in_a_kept_token_cache_is_named(tmp_path):
-    blocks, context = work(tmp_path, block_bytes=8000)  # writes the same corpus.txt
-    small_tokenizer(PUNKT).save(tmp_path / "tokenizer")
-    path = context.cache_path(blocks[1])
-    path.write_bytes(b"ARROW1")
-    message = rf"^{path} is damaged .*; delete it and rerun the command\.$"
-    options = replace(OPTIONS, token_cache=context.cache_dir)
-    with pytest.raises(CorruptDataError, match=message):
-        shards(tmp_path, options=options, out=tmp_path / "data")
 
 
 def test_what_fails_before_the_work_leaves_no_folder(tmp_path):
