@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import count_parameters
+from clozeline.model.heads import BertForPretraining, count_parameters
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
@@ -92,13 +92,15 @@ class Estimate:
 
     @property
     def sent(self) -> float:
-        """Bytes that a rank sends in a step: a ring's sums, or FSDP's gathers and sums."""
+        """Bytes that a rank sends in a step: a ring's sums, or FSDP2's gathers and sums."""
         ring = (self.gpus - 1) / self.gpus
-        weights = count_parameters(self.model)
+        layers, others = _weights(self.model)
         if self.training.parallel == "fsdp":
             number = 2 if self.training.precision == "bf16" else 4
-            return ring * weights * (2 * number * self.passes + 4)
-        return ring * weights * 8
+            # A layer is gathered again for its backward pass; the embeddings and heads stay.
+            gathered = (2 * layers + others) * number * self.passes
+            return ring * (gathered + (layers + others) * 4)
+        return ring * (layers + others) * 8
 
     @property
     def at_best(self) -> float:
@@ -145,8 +147,16 @@ FORM = ("optimizer", "precision", "unpadded", "activation_checkpointing", "bf16_
 _MEASURED: dict[tuple[object, ...], StepCost] = {}
 
 
+def _weights(config: BertConfig) -> tuple[int, int]:
+    """Numbers in the layers and elsewhere, with the vocabulary's padding, which is sent, too."""
+    with torch.device("meta"):
+        model = BertForPretraining(config)
+    layers = sum(weight.numel() for weight in model.encoder.layers.parameters())
+    return layers, sum(weight.numel() for weight in model.parameters()) - layers
+
+
 def _sharded(cost: StepCost, ranks: int) -> StepCost:
-    """By arithmetic, since FSDP2 needs a device; the layer that is gathered is not counted."""
+    """By arithmetic, as autograd calls FSDP2's hooks; what is gathered is not counted."""
     kept = {name: cost.parts[name] // ranks for name in PARTS[:3]}
     return replace(cost, parts=cost.parts | kept)
 
