@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
 from tqdm import tqdm
 
@@ -23,6 +25,7 @@ from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
+from clozeline.train.labelled.encoding import training_batches
 from clozeline.train.pretraining.fake_step import WithoutDevice
 from clozeline.train.pretraining.step import forward_losses, is_full, split_batch, train_step
 from tests.support.small_data import SMALL, write_data_set
@@ -92,6 +95,13 @@ def counting(compiled):
     return backend
 
 
+def ten_batches(folder, pairs, options):
+    """From a real loader."""
+    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5, pairs=pairs)
+    shards = write_data_set(folder, train=(100,), config=config)
+    return list(islice(Loader(shards, batch_size=8, seed=0, **options), 10))
+
+
 # --- traced
 
 
@@ -124,10 +134,7 @@ def test_the_backward_pass_of_a_form_is_traced_with_it(name):
 
 @pytest.mark.parametrize(("pairs", "options", "graphs"), LAYOUTS)
 def test_ten_steps_of_a_real_loader_are_one_or_two_graphs(pairs, options, graphs, tmp_path):
-    config = replace(SMALL, max_seq_length=32, max_predictions_per_seq=5, pairs=pairs)
-    shards = write_data_set(tmp_path, train=(100,), config=config)
-    batches = list(islice(Loader(shards, batch_size=8, seed=0, **options), 10))
-    compiled = []
+    batches, compiled = ten_batches(tmp_path, pairs, options), []
     with without_memory():
         model = on_gpu(BertForPretraining, replace(NANO, max_position_embeddings=32))
         called = torch.compile(model, fullgraph=True, backend=counting(compiled))
@@ -137,6 +144,42 @@ def test_ten_steps_of_a_real_loader_are_one_or_two_graphs(pairs, options, graphs
             with autocast("bf16", CUDA):
                 forward_losses(called, batch, is_full=is_full(loaded), count_hits=True)
     assert len(compiled) == graphs
+
+
+@pytest.mark.parametrize(("pairs", "options", "graphs"), LAYOUTS)
+def test_ten_steps_with_their_backward_passes_are_as_many_graphs(pairs, options, graphs, tmp_path):
+    """On the CPU; a backward pass belongs to the graph of its forward pass."""
+    batches = ten_batches(tmp_path, pairs, options)
+    backend = CompileCounterWithBackend("aot_eager")
+    model = BertForPretraining(replace(NANO, max_position_embeddings=32))
+    called = torch.compile(model, fullgraph=True, backend=backend)
+    for loaded in batches:
+        with autocast("bf16", CPU):
+            losses, _ = forward_losses(
+                called, loaded.batch, is_full=is_full(loaded), count_hits=True
+            )
+        losses.sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+        model.zero_grad()
+    assert backend.frame_count == graphs
+
+
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("cls", marks=pytest.mark.slow)])
+def test_ten_steps_of_fine_tuning_are_two_graphs(pooling):
+    """With the second length of its batches, the length becomes a symbol."""
+    rows, labels = some_rows(80)
+    batches = list(training_batches(rows.input_ids.lengths, batch_size=8, seed=0, epoch=0))
+    shapes = {rows.inputs(batch)[0].shape for batch in batches}
+    backend = CompileCounterWithBackend("aot_eager")
+    model = BertForClassification(small_model().config, 2, pooling=pooling)
+    called = torch.compile(model, fullgraph=True, backend=backend)
+    for batch in batches:
+        with autocast("bf16", CPU):
+            logits = called(*rows.inputs(batch))
+        cross_entropy(logits.float(), torch.from_numpy(labels[batch])).backward()
+        assert all(p.grad is not None for p in model.parameters())
+        model.zero_grad()
+    assert (len(batches), len(shapes) > 1, backend.frame_count) == (10, True, 2)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
