@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tqdm import tqdm
@@ -18,6 +19,8 @@ from clozeline.model.heads import BertForClassification, BertForPretraining
 from clozeline.train.artifacts.checkpoint import list_checkpoints
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.muon import orthogonalized
+from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Plan, predict_logits, train_classifier
 from clozeline.train.inference.fill import masked_probabilities
@@ -25,7 +28,9 @@ from clozeline.train.monitoring.metrics import METRICS
 from clozeline.train.pretraining.step import train_step
 from tests.support.small_training import command_line, numbers, preset_of, train, weights
 from tests.support.step_forms import FORMS
+from tests.support.training_configs import training_config
 from tests.test_finetune_loop import small_model, some_rows
+from tests.test_step import make_batch
 
 pytestmark = pytest.mark.gpu
 ROOT = Path(__file__).parent.parent
@@ -34,7 +39,6 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
 DRY_RUN = "CLOZELINE_DRY_RUN" in os.environ
 ALONE = World(0, 1, torch.device("cpu"))
 #: Relative errors of a bfloat16 (8 bits) and a TF32 (11 bits) step.
-COMPILED = ("padded", "unpadded", "packed", "checkpointed", "bf16 residual", "modern")
 ERRORS = {"bf16": 5e-2, "fp32": 5e-3}
 
 
@@ -82,13 +86,34 @@ def test_a_step_of_every_form_is_that_of_the_cpu(name, gpu):
     assert error(found, wanted) < ERRORS[form.precision]
 
 
-@pytest.mark.parametrize("name", COMPILED)
-def test_a_compiled_step_is_that_of_the_cpu(name, gpu):
+@pytest.mark.parametrize("name", FORMS)
+def test_a_compiled_step_of_every_form_is_that_of_the_cpu(name, gpu):
+    torch._dynamo.reset()
     form = FORMS[name]
     wanted_sums, wanted = step_of(form, ALONE, precision="fp32")
-    sums, found = step_of(form, gpu, precision="bf16", compile=True)
-    torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS["bf16"], atol=0)
-    assert error(found, wanted) < ERRORS["bf16"]
+    sums, found = step_of(form, gpu, precision=form.precision, compile=True)
+    torch.testing.assert_close(sums[:2], wanted_sums[:2], rtol=ERRORS[form.precision], atol=0)
+    assert error(found, wanted) < ERRORS[form.precision]
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw not fused", "muon"])
+def test_three_updates_of_an_optimizer_are_those_of_the_cpu(name, gpu):
+    def updated(device):
+        model = BertForPretraining(FORMS["modern"].config).to(device)
+        if name == "adamw not fused":
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=False)
+        else:
+            optimizer = build_optimizer(model, training_config(optimizer=name))
+        before = {n: p.detach().clone() for n, p in model.named_parameters()}
+        draw = torch.Generator().manual_seed(0)
+        for _ in range(3):
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=draw).to(device)
+            optimizer.step()
+        return {n: (p.detach() - before[n]).cpu() for n, p in model.named_parameters()}
+
+    precision = "bf16" if name == "muon" else "fp32"  # Muon's matrices are in bfloat16
+    assert error(updated(gpu.device), updated(ALONE.device)) < ERRORS[precision]
 
 
 def test_updates_of_muon_are_those_of_the_cpu(gpu):
@@ -97,10 +122,12 @@ def test_updates_of_muon_are_those_of_the_cpu(gpu):
     assert error({"": found.float()}, {"": wanted.float()}) < ERRORS["bf16"]
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, gpu):
+@pytest.mark.parametrize(
+    ("pooling", "optimizer"), [("mean", "adamw"), ("cls", "adamw"), ("mean", "muon")]
+)
+def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, optimizer, gpu):
     rows, labels = some_rows(64)
-    config = FinetuneConfig(precision="fp32")
+    config = FinetuneConfig(precision="fp32", optimizer=optimizer)
     found = []
     for device in (gpu.device, ALONE.device):
         model = BertForClassification(small_model().config, 2, pooling=pooling).to(device)
@@ -108,7 +135,21 @@ def test_a_classifier_trains_and_predicts_as_on_the_cpu(pooling, gpu):
             plan = Plan(learning_rate=1e-3, epochs=1)
             train_classifier(model, rows, labels, config, plan, seed=0, progress=progress)
         found.append(torch.from_numpy(predict_logits(model, rows)))
-    assert error({"": found[0]}, {"": found[1]}) < ERRORS["fp32"]
+    precision = "bf16" if optimizer == "muon" else "fp32"
+    assert error({"": found[0]}, {"": found[1]}) < ERRORS[precision]
+
+
+def test_held_out_losses_are_those_of_the_cpu(gpu):
+    form, found = FORMS["nano"], []
+    unigram = np.full(form.config.vocab_size, -1.0)
+    for world in (gpu, ALONE):
+        model = BertForPretraining(form.config).to(world.device)
+        found.append(
+            evaluate(model, [make_batch()], log_unigram=unigram, world=world, precision="fp32")
+        )
+    [losses, wanted] = found
+    assert losses.mlm_loss == pytest.approx(wanted.mlm_loss, rel=ERRORS["fp32"])
+    assert losses.examples == wanted.examples > 0
 
 
 def test_masks_are_filled_as_on_the_cpu(gpu):
