@@ -29,7 +29,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from clozeline.model.bert import Layer
 from clozeline.model.config import preset
+from clozeline.model.positions import Rotation
 from clozeline.train.engine.distributed import World, parallelize
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.step import train_step
@@ -92,15 +94,14 @@ def last_step(form: StepForm, parallel: str, size: int, rank: int) -> dict[str, 
     computed: dict[str, str] = {}
     found: dict[str, Any] = {"computed": computed}
     with fake_world(size, rank) as world, Collectives() as collectives, NoValues():
+        # FSDP2 reads the ranks of its mesh, so here new tensors are real.
         called = parallelize(
             model, world, parallel=parallel, precision=form.precision, compile=False
-        )  # FSDP2 reads the ranks of its mesh, so they are no fake tensors
+        )
         if isinstance(called, DistributedDataParallel):
             called.register_comm_hook(None, _summed)
-        model.encoder.layers[0].feed_forward.register_forward_hook(
-            lambda layer, inputs, _: computed.update(
-                weight=dtype_name(layer.up.weight), input=dtype_name(inputs[0])
-            )
+        model.encoder.layers[0].register_forward_pre_hook(  # after FSDP2's, which gathers
+            lambda layer, inputs: computed.update(dtypes_of(layer, *inputs))
         )
         optimizer = build_optimizer(called, training)
         optimizer.register_step_pre_hook(
@@ -125,6 +126,12 @@ def last_step(form: StepForm, parallel: str, size: int, rank: int) -> dict[str, 
         "moments": described({n: s["exp_avg"] for n, s in states.items()}),
         "squares": described({n: s["exp_avg_sq"] for n, s in states.items()}),
     }
+
+
+def dtypes_of(layer: Layer, _: Tensor, rows: Any, rotation: Rotation | None) -> dict[str, str]:
+    """In which precision a layer computes, and what it is told about positions."""
+    dtypes = {"weight": dtype_name(layer.attention.qkv.weight)}
+    return dtypes if rotation is None else {**dtypes, "rotation": dtype_name(rotation[0])}
 
 
 def named(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
