@@ -120,6 +120,13 @@ def test_every_file_that_is_named_exists():
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_every_test_that_is_named_exists():
+    named = set(re.findall(r"`(test_\w+)`", TEXT))
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    assert len(named) >= 12
+    assert named <= set(re.findall(r"^def (test_\w+)", tests, re.M))
+
+
 def folders_of(tree: str) -> list[str]:
     """An indented list of names to paths: a line below another, two spaces deeper, is inside it."""
     above: list[str] = []
