@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.tokenization.fast_wordpiece import (
-    SLAB_CHARACTERS,
     ColumnTokenizer,
     Memo,
     split_words,
 )
+from clozeline.pipeline.tokenization.sentence_spans import SLAB_BYTES, Sentences, without_gaps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 
@@ -179,7 +179,7 @@ def test_calls_of_any_size_give_the_same_ids():
     texts = ["the é, aaa", "", "the", "x" * 3000] * 1000  # cut in three, on the inside
     ids, lengths = ColumnTokenizer(UNCASED).encode(texts)
     some, some_lengths = ColumnTokenizer(UNCASED).encode(texts[:4])
-    assert len("".join(texts)) > 2 * SLAB_CHARACTERS
+    assert len("".join(texts)) > 2 * SLAB_BYTES
     assert ids.tolist() == some.tolist() * 1000
     assert lengths.tolist() == some_lengths.tolist() * 1000
     assert as_lists(ColumnTokenizer(UNCASED), [""] * 3) == [[]] * 3
@@ -190,8 +190,28 @@ def test_a_lone_surrogate_is_an_error():
         ColumnTokenizer(UNCASED).encode(["the \ud83d"])
 
 
+gaps = st.sampled_from(["", "", " ", "\t", "\xa0\n", "\0", " \u2003 "])
+
+
+@settings(deadline=None)
+@given(texts=sentences, between=st.lists(gaps, min_size=7, max_size=7))
+@pytest.mark.parametrize("tokenizer", [UNCASED, CASED], ids=["uncased", "cased"])
+def test_sentences_of_one_text_have_the_ids_of_each_alone(tokenizer, texts, between):
+    """Whatever is between them there, or nothing."""
+    pieces = [between[0], *itertools.chain.from_iterable(zip(texts, between[1:], strict=False))]
+    edges = np.cumsum([len(piece.encode()) for piece in pieces])
+    text = "".join(pieces).encode()
+    found = without_gaps(text, edges[:-1:2], edges[1::2])
+    assert found.to_list() == texts
+    ids, lengths = ColumnTokenizer(tokenizer).encode(found)
+    assert [part.tolist() for part in np.split(ids, np.cumsum(lengths))[:-1]] == (
+        tokenizer.encode_batch(texts)
+    )
+
+
 def test_words_end_at_spaces_punctuation_and_sentences():
-    words, bounds = split_words(["No, no.", "", "a\tb", "É c "], letters=bytes(range(256)).lower())
+    sentences = Sentences.of(["No, no.", "", "a\tb", "É c "])
+    words, bounds = split_words(sentences, letters=bytes(range(256)).lower())
     assert words.to_pylist() == ["no", ",", "no", ".", "a\tb", "É", "c"]
     assert bounds.tolist() == [0, 4, 4, 5, 7]
 

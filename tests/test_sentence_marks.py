@@ -23,7 +23,7 @@ from clozeline.pipeline.tokenization.sentence_marks import (
 )
 from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
-from tests.support.reference_chain import nltk_splitter
+from tests.support.reference_chain import nltk_splitter, spans_of
 from tests.support.small import PUNKT, small_tokenizer
 
 PARAMETERS = PunktData.from_json({**PUNKT, "abbrev_types": ["dr", "p.m"]})
@@ -62,7 +62,7 @@ MIXED = st.lists(
 
 
 def sentences(text):
-    return SPLITTER.split([text])[0]
+    return SPLITTER.split([text])[0].to_list()
 
 
 def test_the_marks_are_unicodes():
@@ -85,7 +85,7 @@ def test_the_closing_marks_are_unicodes_and_quotes_that_close_too():
 @settings(max_examples=400, deadline=None, database=None)
 @given(MARKLESS)
 def test_text_without_marks_has_nltks_sentences(text):
-    assert SPLITTER.spans(text) == list(nltk_splitter(PARAMETERS).span_tokenize(text))
+    assert spans_of(SPLITTER, text) == list(nltk_splitter(PARAMETERS).span_tokenize(text))
 
 
 def cut_slowly(text, start, end):
@@ -117,16 +117,18 @@ def cut_slowly(text, start, end):
 @given(MIXED)
 def test_mixed_text_has_nltks_sentences_cut_further_at_the_marks(text):
     punkt = list(nltk_splitter(PARAMETERS).span_tokenize(text))
-    assert SPLITTER.spans(text) == [part for span in punkt for part in cut_slowly(text, *span)]
+    assert spans_of(SPLITTER, text) == [part for span in punkt for part in cut_slowly(text, *span)]
 
 
 @settings(max_examples=300, deadline=None, database=None)
 @given(st.lists(st.tuples(MIXED, st.booleans()), max_size=6))
 def test_paragraphs_together_are_cut_as_each_alone(paragraphs):
     texts, cut = [text for text, _ in paragraphs], [further for _, further in paragraphs]
-    spans = [SPLITTER.spans(t) if further else SPLITTER.punkt_spans(t) for t, further in paragraphs]
+    spans = [spans_of(SPLITTER, text, cut=further) for text, further in paragraphs]
     found, counts = SPLITTER.split(texts, cut=cut)
-    assert found == [t[a:b] for t, part in zip(texts, spans, strict=True) for a, b in part]
+    assert found.to_list() == [
+        t[a:b] for t, part in zip(texts, spans, strict=True) for a, b in part
+    ]
     assert counts.tolist() == list(map(len, spans))
 
 
@@ -206,8 +208,8 @@ def test_no_cut_is_missed_and_none_is_needless(lengths):
 )
 def test_hostile_text_is_cut_in_linear_time(text):
     # Quadratic work would take hours.
-    assert "".join(text[start:end] for start, end in SPLITTER.spans(text)).strip()
-    SPLITTER.spans(f"{THAI} " * 50_000)
+    assert "".join(text[start:end] for start, end in spans_of(SPLITTER, text)).strip()
+    spans_of(SPLITTER, f"{THAI} " * 50_000)
 
 
 def test_the_script_of_a_document_is_that_of_a_third_of_its_characters():

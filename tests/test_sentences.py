@@ -4,7 +4,7 @@ import json
 import os
 import random
 import shutil
-from itertools import product, repeat
+from itertools import product
 from pathlib import Path
 
 import nltk.data
@@ -14,20 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.tokenization import sentences
+from clozeline.pipeline.tokenization import punkt_rules, sentences
 from clozeline.pipeline.tokenization.punkt import (
     PunktData,
     find_punkt,
     installed_languages,
     train_punkt,
 )
-from clozeline.pipeline.tokenization.sentences import (
-    BEGIN_LOWER,
-    MIDDLE_UPPER,
-    UPPER,
-    SentenceSplitter,
-)
-from tests.support.reference_chain import nltk_splitter
+from clozeline.pipeline.tokenization.punkt_rules import BEGIN_LOWER, MIDDLE_UPPER, UPPER
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from tests.support.reference_chain import nltk_splitter, spans_of
 from tests.support.small_jobs import python
 
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
@@ -137,6 +133,10 @@ def reference(parameters):
     return nltk_splitter(parameters)
 
 
+def assert_nltks(text, splitter, reference):
+    assert spans_of(splitter, text, cut=False) == list(reference.span_tokenize(text)), repr(text)
+
+
 # ---- The spans are NLTK's ----------------------------------------------------------------------
 
 
@@ -149,7 +149,7 @@ def test_spans_are_nltks(texts, splitter, reference):
     @settings(max_examples=300, deadline=None, database=None)
     @given(texts)
     def check(text):
-        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text))
+        assert_nltks(text, splitter, reference)
 
     check()
 
@@ -160,12 +160,12 @@ def test_paragraphs_are_split_as_each_alone(splitter, reference, monkeypatch):
     texts = st.one_of(odd.map(str.strip), odd, st.sampled_from(["", ".", "a\0.", "\0", "J. "]))
 
     @settings(max_examples=500, deadline=None, database=None)
-    @given(st.lists(texts, max_size=8), st.integers(0, 40))
+    @given(st.lists(texts, max_size=8), st.integers(1, 40))
     def check(texts, size):
         monkeypatch.setattr(sentences, "SLAB_CHARACTERS", size)
         expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
-        found, counts = splitter.split(texts, cut=repeat(False))
-        assert found == [sentence for part in expected for sentence in part]
+        found, counts = splitter.split(texts, cut=False)
+        assert found.to_list() == [sentence for part in expected for sentence in part]
         assert counts.tolist() == list(map(len, expected))
 
     check()
@@ -187,7 +187,7 @@ def test_spans_are_nltks_on_words_in_the_parameters(parameters, splitter, refere
     @settings(max_examples=500, deadline=None, database=None)
     @given(texts.map("".join))
     def check(text):
-        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text))
+        assert_nltks(text, splitter, reference)
 
     check()
 
@@ -195,7 +195,7 @@ def test_spans_are_nltks_on_words_in_the_parameters(parameters, splitter, refere
 def test_spans_are_nltks_on_every_short_text(splitter, reference):
     for length in range(6):
         for text in map("".join, product('aA ."\n', repeat=length)):
-            assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
+            assert_nltks(text, splitter, reference)
 
 
 @pytest.mark.parametrize("odd", ODD_SPACES + ODD_LETTERS)
@@ -203,14 +203,14 @@ def test_spans_are_nltks_around_an_odd_character(odd, splitter, reference):
     around = ["", "a", "a.", ".", "?", '."', "A", " ", "\n", ". .", "5."]
     for before, between, after in product(around, ["", ".", " ", "\n", ". "], around):
         for text in (before + odd + between + after, before + between + odd + after + "\nThe."):
-            assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
+            assert_nltks(text, splitter, reference)
 
 
 def test_spans_are_nltks_on_real_articles(splitter, reference):
     texts = [*paragraphs_of(real_data() / "wikipedia/train-00000-of-00006.parquet", 300)]
     expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
-    found, counts = splitter.split(texts, cut=repeat(False))
-    assert found == [sentence for part in expected for sentence in part]
+    found, counts = splitter.split(texts, cut=False)
+    assert found.to_list() == [sentence for part in expected for sentence in part]
     assert counts.tolist() == list(map(len, expected))
 
 
@@ -221,7 +221,7 @@ def test_spans_are_nltks_on_every_article_of_a_file_line_ends_and_all(
 ):
     file = real_data() / "wikipedia/train-00000-of-00006.parquet"
     for text in pq.read_table(file, columns=["text"])["text"].to_pylist():
-        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
+        assert_nltks(text, splitter, reference)
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_spans_are_nltks_on_damaged_articles(splitter, reference):
         for _ in range(len(damaged) // 12):
             damaged[draw.randrange(len(damaged))] = draw.choice(atoms)
         text = "".join(damaged)
-        assert splitter.punkt_spans(text) == list(reference.span_tokenize(text)), repr(text)
+        assert_nltks(text, splitter, reference)
 
 
 @pytest.mark.parametrize(
@@ -265,21 +265,28 @@ def test_sentences_of_known_texts(text, expected):
 
 def test_the_memos_do_not_affect_results(monkeypatch, trained):
     texts = [text for text in LESSON[:20] for _ in range(2)]
-    apart = [SentenceSplitter(trained).spans(text) for text in texts]
+    apart = [spans_of(SentenceSplitter(trained), text) for text in texts]
     warm = SentenceSplitter(trained)
-    assert [warm.spans(text) for text in texts] == apart
-    monkeypatch.setattr(sentences, "MEMO_ENTRIES", 3)
+    assert [spans_of(warm, text) for text in texts] == apart
+    monkeypatch.setattr(punkt_rules, "MEMO_ENTRIES", 3)
     full = SentenceSplitter(trained)
-    assert [full.spans(text) for text in texts] == apart
-    assert len(full._endings) <= 3
-    assert len(full._decisions) <= 3
+    assert [spans_of(full, text) for text in texts] == apart
+    assert len(full._rules._endings) <= 3
+    assert len(full._rules._decisions) <= 3
 
 
 def test_a_long_line_is_split_in_linear_time(trained):
     # Taking the second text apart at each of its marks, not at the last alone, would take an hour.
     splitter = SentenceSplitter(trained)
-    assert len(splitter.spans("It is so. " * 100_000)) == 100_000
-    assert splitter.spans('a!"' * 60_000) == [(0, 180_000)]
+    assert len(spans_of(splitter, "It is so. " * 100_000)) == 100_000
+    assert spans_of(splitter, 'a!"' * 60_000) == [(0, 180_000)]
+
+
+def test_split_counts_the_sentences_of_each_paragraph(trained):
+    found, counts = SentenceSplitter(trained).split(["It is. So there!", "", " \x85", "Yes"])
+    assert found.to_list() == ["It is.", "So there!", "Yes"]
+    assert counts.tolist() == [2, 0, 0, 1]
+    assert [len(column) for column in SentenceSplitter(trained).split([])] == [0, 0]
 
 
 # ---- The parameters ----------------------------------------------------------------------------
@@ -318,9 +325,9 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
         "from clozeline.pipeline.tokenization.sentences import *;"
         "texts = json.load(sys.stdin);"
         "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
-        "print(json.dumps([data.to_json(), splitter.split(texts)[0]]))"
+        "print(json.dumps([data.to_json(), splitter.split(texts)[0].to_list()]))"
     )
-    here = [trained.to_json(), SentenceSplitter(trained).split(LESSON)[0]]
+    here = [trained.to_json(), SentenceSplitter(trained).split(LESSON)[0].to_list()]
     found = python("-c", code, stdin=json.dumps(LESSON), PYTHONHASHSEED="1")
     assert json.loads(found) == here
 
@@ -330,10 +337,11 @@ def test_splitting_does_not_import_nltk(trained):
         "import json, sys; from clozeline.pipeline.tokenization.punkt import *;"
         "from clozeline.pipeline.tokenization.sentences import *;"
         "data = PunktData.from_json(json.load(sys.stdin));"
-        "print(SentenceSplitter(data).spans('Dr. Smith left. The end.'), 'nltk' in sys.modules)"
+        "found, _ = SentenceSplitter(data).split(['Dr. Smith left. The end.']);"
+        "print(found.to_list(), 'nltk' in sys.modules)"
     )
     found = python("-c", code, stdin=json.dumps(trained.to_json()))
-    assert found == "[(0, 15), (16, 24)] False\n"
+    assert found == "['Dr. Smith left.', 'The end.'] False\n"
 
 
 # ---- punkt_tab where NLTK finds it -------------------------------------------------------------

@@ -14,6 +14,7 @@ from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from clozeline.pipeline.tokenization.sentence_marks import is_other_script
+from clozeline.pipeline.tokenization.sentence_spans import Sentences
 from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
@@ -63,7 +64,7 @@ def tokenize_documents(
         joined = _joined(paragraphs, paragraphs_in)
         high, low = hash_documents(joined)
     with timer.stage("sentences"):
-        cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in).tolist()
+        cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
         sentences, sentences_in = splitter.split(paragraphs, cut=cut)
     with timer.stage("tokens"):
         starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
@@ -113,12 +114,14 @@ def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], l
     return paragraphs, paragraphs_in, Counts(Counter(characters=characters), dropped)
 
 
-def _in_text(sentences: list[str], starts: NDArray[np.int64], of: Tokenizer) -> list[str]:
+def _in_text(
+    sentences: Sentences, starts: NDArray[np.int64], of: Tokenizer
+) -> Sentences | list[str]:
     """The sentences, each after a space if the tokens depend on it, but not a document's first."""
     if not of.after_space(""):
         return sentences
-    firsts = set(starts.tolist())
-    return [s if i in firsts else of.after_space(s) for i, s in enumerate(sentences)]
+    firsts, listed = set(starts.tolist()), sentences.to_list()
+    return [s if i in firsts else of.after_space(s) for i, s in enumerate(listed)]
 
 
 def _joined(paragraphs: list[str], paragraphs_in: list[int]) -> list[str]:

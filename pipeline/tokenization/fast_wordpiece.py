@@ -25,7 +25,7 @@ encodes whole sentences.
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, filterfalse, pairwise
 
 import numpy as np
@@ -36,6 +36,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from clozeline.pipeline.common.ragged import offsets_of
 from clozeline.pipeline.tokenization.cut_words import Cuts, cut_words, find_cuts
+from clozeline.pipeline.tokenization.sentence_spans import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
 
@@ -82,16 +83,24 @@ class ColumnTokenizer:
         self._letters = LOWERED if lowers else UNCHANGED
         self._memo = Memo(memo_bytes)
 
-    def encode(self, sentences: list[str]) -> tuple[Ids, Offsets]:
+    def encode(self, sentences: list[str] | Sentences) -> tuple[Ids, Offsets]:
         """The ids of S sentences, concatenated, and the number of ids of each.
 
             ["Hello, world", "", "unaffable"]  ->  [7592 1010 2088 14477 20961 3468],  [3 0 3]
 
-        Raises UnicodeEncodeError for a lone surrogate, as the library does.
+        Raises UnicodeEncodeError for a lone surrogate in a string, as the library does.
         """
-        if self.tokenizer.spec and self._cuts is None:
-            return self._encode_by_library(sentences)
-        slabs = [self._split(slab) for slab in _slabs(sentences)]
+        if self.tokenizer.spec:
+            listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
+            if self._cuts is None:
+                return self._encode_by_library(listed)
+            return self._ids_of(cut_words(slab, self._cuts) for slab in _slabs(listed))
+        spans = sentences if isinstance(sentences, Sentences) else Sentences.of(sentences)
+        return self._ids_of(split_words(slab, letters=self._letters) for slab in spans.slabs())
+
+    def _ids_of(self, split: Iterable[tuple[pa.LargeStringArray, Offsets]]) -> tuple[Ids, Offsets]:
+        """The ids of sentences that are split into words, slab by slab."""
+        slabs = list(split)
         # One dictionary for all slabs.
         words = pa.concat_arrays([words for words, _ in slabs]).dictionary_encode()
         ids_of_words = self._ids_of_words(words.dictionary.to_pylist())
@@ -107,11 +116,6 @@ class ColumnTokenizer:
         rows = self.tokenizer.encode_batch(sentences)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths
-
-    def _split(self, sentences: list[str]) -> tuple[pa.LargeStringArray, Offsets]:
-        if self._cuts:
-            return cut_words(sentences, self._cuts)
-        return split_words(sentences, letters=self._letters)
 
     def _ids_of_words(self, words: list[str]) -> pa.LargeListArray:
         """The ids of each of the distinct words, memoized or encoded now: list<uint32>."""
@@ -206,28 +210,30 @@ class Memo:
         return pa.LargeListArray.from_arrays(ends, ids).take(pa.array(numbers))
 
 
-def split_words(sentences: list[str], *, letters: bytes) -> tuple[pa.LargeStringArray, Offsets]:
+def split_words(sentences: Sentences, *, letters: bytes) -> tuple[pa.LargeStringArray, Offsets]:
     """The words and punctuation marks of S sentences, and the offsets of sentences, int64 [S + 1].
 
-        ["No, no.", "x"]  ->  [no][,][no][.][x],  [0 4 5]
+        [No, no.][x]  ->  [No][,][no][.][x],  [0 4 5]
 
     Spaces are removed; every other byte is kept, mapped by `letters`.
     """
-    encoded = [sentence.encode() for sentence in sentences]
-    edges = offsets_of(np.fromiter(map(len, encoded), np.int64, len(encoded)) + 1)
-    raw = b" ".join([b"", *encoded, b""])  # a space before and after each
-    kinds = np.frombuffer(raw.translate(KINDS), np.uint8)
-
+    kinds = np.frombuffer(sentences.data.translate(KINDS), np.uint8)
     inside, mark = kinds == INSIDE, kinds == PUNCTUATION
     begins, ends = mark.copy(), mark
     begins[1:] |= inside[1:] > inside[:-1]
     ends[:-1] |= inside[:-1] > inside[1:]
+    begins[:1] |= inside[:1]
+    ends[-1:] |= inside[-1:]
+    touching = sentences.starts[1:][sentences.starts[1:] == sentences.ends[:-1]]
+    touching = touching[(touching > 0) & (touching < len(kinds))]
+    begins[touching] |= inside[touching]
+    ends[touching - 1] |= inside[touching - 1]
     begin = np.flatnonzero(begins)
     offsets = offsets_of(np.flatnonzero(ends) + 1 - begin)
 
-    text = raw.translate(letters, b" ")
+    text = sentences.data.translate(letters, b" ")
     words = pa.LargeStringArray.from_buffers(len(begin), pa.py_buffer(offsets), pa.py_buffer(text))
-    return words, np.searchsorted(begin, edges)
+    return words, np.append(np.searchsorted(begin, sentences.starts), len(begin))
 
 
 def _slabs(sentences: list[str]) -> Iterator[list[str]]:

@@ -20,6 +20,7 @@ from clozeline.pipeline.tokenization.punkt import PunktData, find_punkt
 from clozeline.pipeline.tokenization.sentence_marks import MARKS
 from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from tests.support.languages import LANGUAGES, joined, paragraphs_in
+from tests.support.reference_chain import spans_of
 from tests.support.small import PUNKT
 
 #: A mark before an end, and the brackets, quotes and spaces between them.
@@ -48,7 +49,7 @@ def compare(splitter: SentenceSplitter, text: str, counts: Agreement) -> None:
     """Add the ends inside a paragraph, found by both, only by us and only by ICU."""
     from icu4py.breakers import SentenceBreaker
 
-    ours = _ends(text, (end for _, end in splitter.spans(text)))
+    ours = _ends(text, (end for _, end in spans_of(splitter, text)))
     icus = _ends(text, accumulate(map(len, SentenceBreaker(text, "en"))))
     counts.both += len(ours & icus)
     counts.ours += len(ours - icus)

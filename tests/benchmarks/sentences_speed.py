@@ -9,13 +9,12 @@ of `clozeline.pipeline.sources.sample.articles` and parameters learned from them
 import os
 import sys
 from collections.abc import Callable
-from itertools import repeat
 from pathlib import Path
 from time import process_time
 
 from clozeline.pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
 from clozeline.pipeline.tokenization.sentences import SentenceSplitter
-from tests.support.reference_chain import nltk_splitter
+from tests.support.reference_chain import nltk_splitter, spans_of
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text
 
@@ -26,9 +25,11 @@ def main() -> None:
     theirs, ours = nltk_splitter(parameters), SentenceSplitter(parameters)
     some = beginning(paragraphs, NLTK_BYTES)
     nltk_speed = speed(lambda: [list(theirs.span_tokenize(text)) for text in some], some)
-    cold = speed(lambda: ours.split(paragraphs, cut=repeat(False)), paragraphs)
-    warm = speed(lambda: ours.split(paragraphs, cut=repeat(False)), paragraphs)
-    wrong = sum(ours.punkt_spans(text) != list(theirs.span_tokenize(text)) for text in some)
+    cold = speed(lambda: ours.split(paragraphs, cut=False), paragraphs)
+    warm = speed(lambda: ours.split(paragraphs, cut=False), paragraphs)
+    wrong = sum(
+        spans_of(ours, text, cut=False) != list(theirs.span_tokenize(text)) for text in some
+    )
     print(f"text   {megabytes(paragraphs):.1f} MB, {len(paragraphs):,} paragraphs, one process")
     print(f"nltk   {nltk_speed:6.1f} MB/s CPU")
     print(f"ours   {cold:6.1f} MB/s CPU, {cold / nltk_speed:.1f} times; again {warm:.1f} MB/s")

@@ -33,7 +33,7 @@ from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
-from tests.support.reference_chain import nltk_splitter
+from tests.support.reference_chain import nltk_splitter, spans_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
 
@@ -143,7 +143,7 @@ def read_punkt(data: bytes) -> None:
             lambda: SentenceSplitter(PunktData.from_json(tokenizer.punkt))
         )
         if splitter is not None:
-            splitter.spans("Dr. Oz of no. 5 came. he left. It is 4 p.m. In town.")
+            splitter.split(["Dr. Oz of no. 5 came. he left. It is 4 p.m. In town."])
 
 
 def read_manifest_file(data: bytes) -> None:
@@ -215,7 +215,7 @@ def split_sentences(data: bytes) -> None:
     """Our spans are NLTK's."""
     ours, theirs = splitters()
     text = data.decode("utf-8", "replace")
-    assert ours.punkt_spans(text) == list(theirs.span_tokenize(text)), ascii(text)
+    assert spans_of(ours, text, cut=False) == list(theirs.span_tokenize(text)), ascii(text)
 
 
 @cache

@@ -9,12 +9,14 @@ import random
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Document = list[list[int]]  # sentences of ids
@@ -170,3 +172,14 @@ def _truncate(a: list[int], b: list[int], longest: int, rng: random.Random) -> N
 
 def _padded(values: list[int], width: int) -> list[int]:
     return values + [0] * (width - len(values))
+
+
+def spans_of(splitter: SentenceSplitter, text: str, *, cut: bool = True) -> list[tuple[int, int]]:
+    """(start, end) of each sentence in characters, as NLTK's `span_tokenize` gives them."""
+    found, _ = splitter.split([text], cut=cut)
+    sizes = [len(character.encode(errors="surrogatepass")) for character in text]
+    places = dict(zip(accumulate([0, *sizes]), range(len(text) + 1), strict=True))
+    return [
+        (places[a], places[b])
+        for a, b in zip(found.starts.tolist(), found.ends.tolist(), strict=True)
+    ]
