@@ -8,6 +8,7 @@ train-00000-of-00004.arrow, row 12: 27 tokens, B follows A
 A packed row is shown as piece 1, piece 2 and so on.
 """
 
+import re
 import textwrap
 from collections.abc import Iterator
 
@@ -21,9 +22,12 @@ from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.dropped import mixture_lines
 from clozeline.pipeline.report.shown_example import mask_kind, pair_label
+from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
+from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
 
 INDENT = " " * 11
+SPACES = re.compile("  +")  # a word mark alone, then a token that has its own
 
 
 def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> Iterator[str]:
@@ -67,12 +71,12 @@ def show_example(
     """One row: A and B, masked tokens numbered, and the original tokens below."""
     example = examples.take(np.array([row]))
     ids = example.input_ids.values
-    tokens = [tokenizer.shown_tokens[token] for token in ids]
+    texts = [tokenizer.texts[token] for token in ids]
     originals = []
     masked = zip(example.masked_lm_positions.values, example.masked_lm_labels.values, strict=True)
     for number, (position, label) in enumerate(masked, start=1):
-        shown, original = tokens[position], tokenizer.shown_tokens[label]
-        tokens[position] = f"[{number} {shown.strip('[]')}]"
+        shown, original = tokenizer.shown_tokens[ids[position]], tokenizer.shown_tokens[label]
+        texts[position] = f" [{number} {shown.strip('[]')}]"
         originals.append(f"{number} {original}{_shown_as(ids[position], label, tokenizer)}")
     kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
     parts = {"A": int(example.length_a[0])}
@@ -85,8 +89,8 @@ def show_example(
     stop = 0
     for part, length in parts.items():
         stop += length
-        text = tokens[stop - length : stop - 1]  # without [SEP]
-        yield from _paragraph(part, _join(text[part != "B" :]), width)  # and [CLS]
+        of_part = texts[stop - length : stop - 1]  # without [SEP]
+        yield from _paragraph(part, _join(of_part[part != "B" :]), width)  # and [CLS]
     yield from _paragraph("masked", "   ".join(originals), width)
 
 
@@ -114,10 +118,10 @@ def _shown_as(shown: int, label: int, tokenizer: Tokenizer) -> str:
     return ways[mask_kind(shown, label, tokenizer)]
 
 
-def _join(tokens: list[str]) -> str:
-    """Tokens joined into words; the first token and numbered ones keep their ##."""
-    first, *others = tokens
-    return first + "".join(t[2:] if t.startswith("##") else f" {t}" for t in others)
+def _join(texts: list[str]) -> str:
+    """The texts of tokens as one; a first token that continues a word has its ##."""
+    begin = "" if texts[0].startswith(" ") else CONTINUATION
+    return begin + SPACES.sub(" ", join_bytes("".join(texts))).removeprefix(" ")
 
 
 def _paragraph(label: str, text: str, width: int) -> list[str]:

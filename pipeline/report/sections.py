@@ -123,7 +123,7 @@ def _packed_rows(summary: DatasetSummary) -> Section | None:
 def _masks(summary: DatasetSummary) -> Section:
     rows, config = summary.all_rows, summary.manifest.config
     expected = {
-        "[MASK]": config.mask_token_prob,
+        summary.tokenizer.mask_token: config.mask_token_prob,
         "a random token": config.random_token_prob,
         "the token itself": config.keep_token_prob,
     }
@@ -206,7 +206,8 @@ def _tokens(summary: DatasetSummary) -> Section:
         heading="Tokens",
         sentence=f"{used:,} of the {ordinary:,} tokens of the vocabulary occur "
         f"({fraction(used, ordinary):.1%}) among {total:,} training tokens, counted before masking "
-        f"and without special tokens. {unknown:.2%} of all tokens are [UNK].",
+        f"and without special tokens. {unknown:.2%} of all tokens are "
+        f"{summary.tokenizer.special_tokens[1]}.",
         charts=list(_token_charts(summary, counts)) if total else [],
     )
 
@@ -215,7 +216,7 @@ def _token_charts(summary: DatasetSummary, counts: NDArray[np.int64]) -> Iterato
     order = np.argsort(-counts, kind="stable")
     fractions = counts[order] / counts.sum()
     shown = min(TOKENS_SHOWN, int((counts > 0).sum()))
-    names = [summary.tokenizer.tokens[token] for token in order[:shown]]
+    names = [summary.tokenizer.shown_tokens[token] for token in order[:shown]]
     bars = dict(zip(names, fractions[:shown].tolist(), strict=True))
     texts = [f"{value:.2%}" for value in bars.values()]
     svg = draw_bars("tokens", bars, texts=texts, log=False)

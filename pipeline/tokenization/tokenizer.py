@@ -35,6 +35,7 @@ from clozeline.pipeline.common.paths import (
     whole_file,
 )
 from clozeline.pipeline.common.store import is_file
+from clozeline.pipeline.tokenization.token_texts import shown_token, token_texts
 from clozeline.pipeline.tokenization.tokenizer_spec import SPECIAL_TOKENS, TokenizerSpec
 from clozeline.pipeline.tokenization.transformers_files import (
     SPECIAL_TOKENS_MAP,
@@ -95,9 +96,13 @@ class Tokenizer:
         self.special_ids = [self.tokens.index(token) for token in self.special_tokens]
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.is_special = _flags(token in self.special_tokens for token in tokens)
-        self.is_continuation = _flags(map(self._continues, tokens))
-        unused = _flags(token.startswith("[unused") for token in tokens)
-        self.replacement_ids = np.flatnonzero(~self.is_special & ~unused).astype(np.uint32)
+        # Text never becomes one of these.
+        never = {*self.special_tokens, *(self.spec.added(special=True) if self.spec else ())}
+        continues = [token not in never and self._continues(token) for token in tokens]
+        self.is_continuation = _flags(continues)
+        never.update(token for token in tokens if token.startswith("[unused"))
+        usable = _flags(token not in never for token in tokens)
+        self.replacement_ids = np.flatnonzero(usable).astype(np.uint32)
         if isinstance(normalization, TokenizerSpec):
             self.library = normalization.library()
         else:
@@ -125,18 +130,14 @@ class Tokenizer:
         return CONTINUATION if self.spec is None else self.spec.word_mark or ""
 
     @cached_property
+    def texts(self) -> list[str]:
+        """What each token adds to a text, [V]; see `token_texts.py`."""
+        return token_texts(self.tokens, self.is_continuation.tolist(), self.spec)
+
+    @cached_property
     def shown_tokens(self) -> list[str]:
         """The tokens as people read them, [V]: "##..." continues a word, whatever the model."""
-        mark = self.spec.word_mark if self.spec else None
-        if mark is None:
-            return self.tokens
-        words = [self.decode([i]).removeprefix(" ") for i in range(self.vocab_size)]
-        return [
-            (CONTINUATION if continues else "") + word if word else token
-            for token, word, continues in zip(
-                self.tokens, words, self.is_continuation.tolist(), strict=True
-            )
-        ]
+        return list(map(shown_token, self.texts))
 
     def after_space(self, text: str) -> str:
         """The text as it is within a document: some models' first token depends on a space."""
@@ -213,9 +214,7 @@ class Tokenizer:
         if self.spec is None:
             return token.startswith(CONTINUATION)
         mark = self.spec.word_mark
-        return mark is not None and not (
-            token.startswith((mark, " ")) or token in self.special_tokens
-        )
+        return mark is not None and not token.startswith((mark, " "))
 
     def _digest(self) -> str:
         parts: list[Any] = [self.tokens, asdict(self.normalization), self.punkt]

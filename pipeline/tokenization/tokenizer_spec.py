@@ -47,6 +47,11 @@ class TokenizerSpec:
         """Whether special tokens are pieces that text can become, as in Unigram."""
         return bool(self._values["model"].get("type") == "Unigram")
 
+    def added(self, *, special: bool) -> frozenset[str]:
+        """The added tokens that text never becomes, or those that it does."""
+        tokens = self._values.get("added_tokens") or []
+        return frozenset(t["content"] for t in tokens if t["special"] == special)
+
     @cached_property
     def mask_strips(self) -> tuple[bool, bool]:
         """Whether [MASK] absorbs the spaces before it, and those after it."""

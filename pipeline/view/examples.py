@@ -103,7 +103,7 @@ class ExamplePages:
         filters = {
             ALL: "all rows",
             RANDOM: f"B is {self.manifest.config.negative_pairs}",
-            UNKNOWN: "with [UNK]",
+            UNKNOWN: f"with {self.tokenizer.special_tokens[1]}",
             SHORT_ROWS: "shorter than half",
         }
         if self._guess:

@@ -17,8 +17,9 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.pipeline.sources.documents import fix_unicode
+from clozeline.pipeline.tokenization.token_texts import join_bytes
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
-from clozeline.pipeline.tokenization.vocabulary import CONTINUATION, SPECIAL_TOKENS
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from clozeline.train.artifacts.pretrained import Pretrained, load_pretrained
 from clozeline.train.engine.distributed import join_world
 
@@ -77,8 +78,8 @@ def fill_with(
         [Guess(tokenizer.shown_tokens[i], p) for i, p in zip(row_ids, row, strict=True)]
         for row_ids, row in zip(ids_of_best.tolist(), best.tolist(), strict=True)
     ]
-    best_tokens = [row[0].token for row in guesses]
-    return Filled(fill_text(text, best_tokens, mask=tokenizer.mask_token), guesses)
+    pieces = [tokenizer.texts[row[0]] for row in ids_of_best.tolist()]
+    return Filled(fill_text(text, pieces, mask=tokenizer.mask_token), guesses)
 
 
 def mask_ids(text: str, tokenizer: Tokenizer, *, max_seq_length: int) -> list[int]:
@@ -122,14 +123,14 @@ def masked_probabilities(model: BertForPretraining, ids: list[int], mask_id: int
     return logits[0, :, : model.config.vocab_size].float().softmax(-1).cpu()
 
 
-def fill_text(text: str, tokens: list[str], *, mask: str = SPECIAL_TOKENS[-1]) -> str:
-    """Replace each mask by a token; a "##" token joins the preceding word.
+def fill_text(text: str, pieces: list[str], *, mask: str = SPECIAL_TOKENS[-1]) -> str:
+    """Replace each mask by the text of a token; one without a space joins the preceding word.
 
-    "The [MASK] of [MASK] [MASK].", [king, fran, ##ce]  ->  "The king of france."
+    "The [MASK] of [MASK] [MASK].", [" king", " fran", "ce"]  ->  "The king of france."
     """
     filled, *rest = text.split(mask)
-    for token, part in zip(tokens, rest, strict=True):
-        if token.startswith(CONTINUATION):
+    for piece, part in zip(pieces, rest, strict=True):
+        if not piece.startswith(" "):
             filled = filled.rstrip(" ")
-        filled += token.removeprefix(CONTINUATION) + part
-    return filled
+        filled += piece.removeprefix(" ") + part
+    return join_bytes(filled)
