@@ -228,6 +228,26 @@ def without_a_byte(spec: Any) -> None:
     vocabulary["not a byte"] = vocabulary.pop("Ń")  # 0xAD
 
 
+def add_tokens(spec: Any, *tokens: tuple[str, int]) -> None:
+    usual = {**spec["added_tokens"][-1], "special": False}
+    spec["added_tokens"] += [{**usual, "content": content, "id": i} for content, i in tokens]
+
+
+def leave_hole(spec: Any) -> int:
+    """Take out the last token that is not added; the ids of those after it stay."""
+    last = max(spec["model"]["vocab"].values())
+    [token] = [token for token, i in spec["model"]["vocab"].items() if i == last]
+    del spec["model"]["vocab"][token]
+    spec["model"]["merges"] = [pair for pair in spec["model"]["merges"] if "".join(pair) != token]
+    spec["model"]["vocab"] |= {added["content"]: added["id"] for added in spec["added_tokens"]}
+    return last
+
+
+def fill_hole(spec: Any, content: str) -> None:
+    """The library would give it the id of the last token, and then two have it."""
+    add_tokens(spec, (content, leave_hole(spec)))
+
+
 CHANGES: dict[str, Callable[[Any], object]] = {
     r"lacks \[MASK\]; only tokenizers with BERT's": without_mask,
     "cannot read it": lambda spec: spec["model"].update(merges=3),
@@ -235,7 +255,19 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "drops merges at random": lambda spec: spec["model"].update(dropout=0.1),
     "writes a pair as": lambda spec: spec.update(post_processor=None),
     "lacks 1 of the 256 bytes": without_a_byte,
-    "are not 0 to": lambda spec: spec["added_tokens"][-1].update(id=5000),
+    r"'\[unused0\]' with id 5,000, which the library would read as 375": (
+        lambda spec: spec["added_tokens"][-1].update(id=5000)
+    ),
+    "'<new>' with id 300, which the library would read as 376: .* last": (
+        lambda spec: add_tokens(spec, ("<new>", 300))
+    ),
+    "'<two>' with id 300, which the library would read as 377": (
+        lambda spec: add_tokens(spec, ("<new>", 376), ("<two>", 300))
+    ),
+    "'<new>' with id 300, which": lambda spec: add_tokens(spec, ("<new>", 300), ("<new>", 376)),
+    "'<two>' with id 376, which": lambda spec: add_tokens(spec, ("<new>", 376), ("<two>", 376)),
+    "'<new>' with id 369, which": lambda spec: fill_hole(spec, "<new>"),
+    "ids of its 375 tokens are not 0 to 374, each once": lambda spec: leave_hole(spec),
 }
 
 

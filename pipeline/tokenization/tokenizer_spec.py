@@ -93,10 +93,7 @@ def read_spec(
         library = spec.library()
     vocabulary = library.get_vocab(with_added_tokens=True)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    ids = {token["content"]: token["id"] for token in added}
-    stored = vocabulary | ids  # the library gives an added token another id where it must
-    if [stored[token] for token in tokens] != list(range(len(tokens))):
-        raise InputError(f"the ids of its {len(tokens):,} tokens are not 0 to {len(tokens) - 1:,}.")
+    _check_ids(vocabulary, added)
     if missing := [token for token in special_tokens if token not in vocabulary]:
         raise InputError(
             f"the vocabulary of {len(tokens):,} tokens lacks {', '.join(missing)}; only tokenizers "
@@ -114,6 +111,22 @@ def read_spec(
             values["post_processor"] = template(library, special_tokens)
             spec = _spec_of(values, special_tokens)
     return tokens, spec
+
+
+def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
+    """Raises InputError unless the ids are 0 to V - 1, and added tokens have those of the file."""
+    for token in added:
+        content, there = token["content"], token["id"]
+        if (found := vocabulary[content]) != there:  # the library gives it the next free id
+            raise InputError(
+                f"it adds the token {content!r} with id {there:,}, which the library would read as "
+                f"{found:,}: added tokens come after all others; remove it, or add it last."
+            )
+    if sorted(vocabulary.values()) != list(range(len(vocabulary))):
+        raise InputError(
+            f"the ids of its {len(vocabulary):,} tokens are not 0 to {len(vocabulary) - 1:,}, each "
+            "once; replace the file."
+        )
 
 
 def _spec_of(values: dict[str, Any], special_tokens: tuple[str, ...]) -> TokenizerSpec:
