@@ -18,7 +18,7 @@ library searches for such a token after normalization, other text can become it:
 
 **Plain words** are of ASCII, and in byte-level BPE of letters, digits or marks alone: no form of
 normalization changes them, and each is one pre-token, whose space becomes the word mark. So the
-model alone can encode them, without the library's other steps, which take most of the time.
+model's pieces of them are found without the library (`plain_words.py`).
 """
 
 import json
@@ -55,8 +55,11 @@ def kind_of_byte(byte: int) -> int:
 KINDS = bytes(map(kind_of_byte, range(256)))
 
 
-PLAIN_IN_BYTE_LEVEL = " ?(?:[A-Za-z]+|[0-9]+|[!-&(-/:-@[-`{-~]+)"  # whether 's is one is not known
-PLAIN_IN_METASPACE = " ?[!-~]+"  # of any kinds: Metaspace knows spaces alone
+MAX_CHARACTERS = 63  # of a plain word and the space before it
+MOST = f"{{1,{MAX_CHARACTERS - 1}}}"
+#: Letters, digits or marks alone; whether 's is such a word is not known.
+PLAIN_IN_BYTE_LEVEL = f" ?(?:[A-Za-z]{MOST}|[0-9]{MOST}|[!-&(-/:-@[-`{{-~]{MOST})"
+PLAIN_IN_METASPACE = f" ?[!-~]{MOST}"  # of any kinds: Metaspace knows spaces alone
 NOTHING = "(?!)"
 
 
@@ -67,10 +70,6 @@ class Cuts:
     at_marks: bool  #: also between ASCII letters and marks
     unbroken: tuple[str, ...]  #: sentences that hold one of these are not cut
     plain: re.Pattern[str] = re.compile(NOTHING)
-
-    def pretoken(self, word: str) -> str:
-        """What the model sees of a plain word: " no" -> "\u0120no", or "\u2581no"."""
-        return word.replace(" ", "\u0120") if self.at_marks else f"\u2581{word.lstrip(' ')}"
 
 
 def find_cuts(spec: TokenizerSpec) -> Cuts | None:

@@ -19,14 +19,15 @@ and non-ASCII characters (a combining mark, Chinese); text without ASCII space o
 to the library as a whole. ASCII capitals may be lower-cased first if the library would do so, for
 the same reason: it maps one character at a time.
 
-Models other than WordPiece are cut as `cut_words.py` says; where it knows of no cut, the library
-encodes whole sentences.
+Models other than WordPiece are cut as `cut_words.py` says, and most of their words encoded by
+`plain_words.py`; where no cut is known, the library encodes whole sentences.
 """
 
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain, filterfalse, pairwise
+from itertools import chain, compress, pairwise
+from operator import not_
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +36,8 @@ from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from clozeline.pipeline.common.ragged import offsets_of
-from clozeline.pipeline.tokenization.cut_words import Cuts, cut_words, find_cuts
+from clozeline.pipeline.tokenization.cut_words import cut_words, find_cuts
+from clozeline.pipeline.tokenization.plain_words import PlainWords
 from clozeline.pipeline.tokenization.sentence_spans import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
@@ -77,7 +79,7 @@ class ColumnTokenizer:
         self._model = tokenizers.Tokenizer(tokenizer.library.model)  # without normalizer
         self._model.pre_tokenizer = WhitespaceSplit()
         self._is_continuation = tokenizer.is_continuation
-        self._lengths = np.fromiter(map(len, tokenizer.tokens), np.int64)
+        self._plain_words = PlainWords(tokenizer, self._cuts) if self._cuts else None
         flags = tokenizer.normalization
         lowers = isinstance(flags, Normalization) and flags.lowercase
         self._letters = LOWERED if lowers else UNCHANGED
@@ -124,40 +126,34 @@ class ColumnTokenizer:
         return self._memo.ids_of(words)
 
     def _encode_new(self, words: list[str]) -> None:
-        for batch in _batches(list(filter(self._is_plain, words))):
+        is_plain = [match is not None for match in map(self._is_plain, words)]
+        plain, others = list(compress(words, is_plain)), list(compress(words, map(not_, is_plain)))
+        if self._plain_words:
+            others += self._encode_columns(self._plain_words, plain)
+            plain = []
+        for batch in _batches(plain):
             self._memo.add(batch, *self._encode_plain(batch))
-        for batch in _batches(list(filterfalse(self._is_plain, words))):
+        for batch in _batches(others):
             self._memo.add(batch, *self._encode_other(batch))
 
+    def _encode_columns(self, plain_words: PlainWords, words: list[str]) -> list[str]:
+        """Encode plain words of BPE or Unigram, and return those that the library has to."""
+        found, left = plain_words.encode(words)
+        if not left.all():
+            known = found.take(np.flatnonzero(~left)) if left.any() else found
+            self._memo.add(list(compress(words, ~left)), known.values, known.offsets[:-1])
+        return list(compress(words, left))
+
     def _encode_plain(self, words: list[str]) -> tuple[Ids, Offsets]:
-        """The ids of words of printable ASCII, and the index of each word's first id.
+        """The ids of WordPiece's words of printable ASCII, and the index of each word's first id.
 
         Each stays one word, so many can be joined into one text: a word begins at every token that
         is not a continuation. Four times as fast as `_encode_other`.
         """
-        if self._cuts:
-            return self._encode_spelled(words, self._cuts)
         text = " ".join(word[: MAX_WORD_CHARACTERS + 1] for word in words)  # longer is [UNK]
-        ids = self._ids_of_model(text)
-        return ids, np.flatnonzero(~self._is_continuation[ids])
-
-    def _encode_spelled(self, words: list[str], cuts: Cuts) -> tuple[Ids, Offsets]:
-        """As `_encode_plain`, where tokens spell their words: a token ends where a word does.
-
-        [ no][,]  ->  "\u0120no ,"  ->  \u0120n o ,  ->  [0 2]
-        """
-        texts = list(map(cuts.pretoken, words))
-        ids = self._ids_of_model(" ".join(texts))
-        spelled = "".join(map(self.tokenizer.tokens.__getitem__, ids.tolist()))
-        if spelled != "".join(texts) or self.tokenizer.is_special[ids].any():
-            return self._encode_other(words)  # a letter is unknown, or the words spell [MASK]
-        ends = np.cumsum(self._lengths[ids])
-        firsts = offsets_of(np.fromiter(map(len, texts), np.int64, len(texts)))[:-1]
-        return ids, np.searchsorted(ends, firsts, side="right")
-
-    def _ids_of_model(self, text: str) -> Ids:
         [encoding] = self._model.encode_batch_fast([text], add_special_tokens=False)
-        return np.array(encoding.ids, np.uint32)
+        ids = np.array(encoding.ids, np.uint32)
+        return ids, np.flatnonzero(~self._is_continuation[ids])
 
     def _encode_other(self, words: list[str]) -> tuple[Ids, Offsets]:
         """As `_encode_plain`, but for any text, which may become any number of words, or none."""
