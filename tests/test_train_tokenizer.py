@@ -195,6 +195,17 @@ def test_quality_is_measured_on_other_text_and_beside_another_tokenizer(tmp_path
     assert other.startswith("the other tokenizer: 3.")
 
 
+def test_an_adopted_vocabulary_without_the_characters_of_the_text_is_refused(tmp_path, no_punkt):
+    (tmp_path / "latin.txt").write_text(TEXT)
+    (tmp_path / "greek.txt").write_text("η γάτα κάθισε στο χαλί. κοιμήθηκε.\n" * 20)
+    make(tmp_path / "made", tmp_path / "latin.txt", vocab_size=60, model="unigram")
+    said = r"made: 120 words of the sources give \d+ times \[UNK\], since it lacks their"
+    with pytest.raises(InputError, match=said):
+        make(tmp_path / "out", tmp_path / "greek.txt", vocab=tmp_path / "made")
+    assert not (tmp_path / "out" / "tokenizer.json").exists()
+    make(tmp_path / "out", tmp_path / "latin.txt", vocab=tmp_path / "made")
+
+
 REFUSED = {
     "give one of --vocab FILE and --vocab-size N": {},
     "--model is that of a vocabulary to learn": {"vocab": "vocab.txt", "model": "bpe"},

@@ -52,6 +52,7 @@ SMALL_BLOCK = 1 << 20
 MEGABYTE = 1_000_000
 QUALITY_BYTES = 1_000_000  #: of text on which a vocabulary is measured
 QUALITY_TEXTS = 1000  #: of the text it was learned from, if there is no other
+MAX_UNKNOWN = 0.5  #: unknown tokens a word; a vocabulary with more is for other text
 LONG_TEXT = 1 << 20  # bytes; with less, the work after reading takes no time
 
 
@@ -239,10 +240,14 @@ def _qualities(
     where = "on other text" if unseen else "on the text it was learned from"
     texts = unseen or texts[-QUALITY_TEXTS:]
     names = [f"{where if learned else 'on the sources'}", "the other tokenizer"]
-    return [
-        f"{name}: {quality_of(tokenizer, texts)}"
-        for name, tokenizer in zip(names, tokenizers, strict=False)
-    ]
+    found = [quality_of(tokenizer, texts) for tokenizer in tokenizers]
+    if options.vocab and tokenizers[0].spec and found[0].unknown > MAX_UNKNOWN * found[0].words:
+        raise InputError(
+            f"{options.vocab}: {found[0].words:,} words of the sources give {found[0].unknown:,} "
+            f"times {tokenizers[0].special_tokens[1]}, since it lacks their characters; give another "
+            "one, or learn one with --vocab-size."
+        )
+    return [f"{name}: {quality}" for name, quality in zip(names, found, strict=False)]
 
 
 def _alphabet(counts: Counter[str]) -> int:
