@@ -244,8 +244,8 @@ def _qualities(
     if options.vocab and tokenizers[0].spec and found[0].unknown > MAX_UNKNOWN * found[0].words:
         raise InputError(
             f"{options.vocab}: {found[0].words:,} words of the sources give {found[0].unknown:,} "
-            f"times {tokenizers[0].special_tokens[1]}, since it lacks their characters; give another "
-            "one, or learn one with --vocab-size."
+            f"times {tokenizers[0].special_tokens[1]}, since it lacks their characters; give "
+            "another one, or learn one with --vocab-size."
         )
     return [f"{name}: {quality}" for name, quality in zip(names, found, strict=False)]
 
