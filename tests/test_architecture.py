@@ -20,8 +20,8 @@ ONLY_INSIDE_FUNCTIONS = (
 #: The rooms of each package, and the files beside them, in the order in which they may import.
 ROOMS = {
     "pipeline": (
-        "common", "commandline", "config", "dataset", "sources", "tokenization", "curation",
-        "examples", "job", "report", "view", "verify", "cli",
+        "common", "commandline", "config", "dataset", "sources", "sentences", "tokenization",
+        "curation", "examples", "job", "report", "view", "verify", "cli",
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
@@ -40,8 +40,8 @@ SERVERS = (
 #: What training needs of the pipeline: no Beam, no job.
 TRAIN_MAY_IMPORT = {
     "pipeline": {
-        "common", "commandline", "config", "dataset", "sources", "tokenization", "curation",
-        "examples",
+        "common", "commandline", "config", "dataset", "sources", "sentences", "tokenization",
+        "curation", "examples",
     },
     "model": set(ROOMS["model"]),
     "train": set(ROOMS["train"]),

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from clozeline.pipeline.sentences.spans import SLAB_BYTES, Sentences, without_gaps
 from clozeline.pipeline.tokenization.fast_wordpiece import (
     ColumnTokenizer,
     Memo,
     split_words,
 )
-from clozeline.pipeline.tokenization.sentence_spans import SLAB_BYTES, Sentences, without_gaps
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 

@@ -9,10 +9,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.pipeline.tokenization.documents import tokenize_documents
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.sentence_marks import (
+from clozeline.pipeline.sentences.marks import (
     CLOSING,
     MARKS,
     MAX_UNSPACED,
@@ -21,7 +18,10 @@ from clozeline.pipeline.tokenization.sentence_marks import (
     cut_sentence,
     is_other_script,
 )
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
+from clozeline.pipeline.tokenization.documents import tokenize_documents
+from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
 from tests.support.reference_chain import nltk_splitter, spans_of
 from tests.support.small import PUNKT, small_tokenizer

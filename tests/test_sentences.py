@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.tokenization import punkt_rules, sentences
-from clozeline.pipeline.tokenization.punkt import (
+from clozeline.pipeline.sentences.punkt import (
     PunktData,
     find_punkt,
     installed_languages,
     train_punkt,
 )
-from clozeline.pipeline.tokenization.punkt_rules import BEGIN_LOWER, MIDDLE_UPPER, UPPER
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.sentences.rules import BEGIN_LOWER, MIDDLE_UPPER, UPPER
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from tests.support.reference_chain import nltk_splitter, spans_of
 from tests.support.small_jobs import python
 
+ROOM = "clozeline.pipeline.sentences"
 NAMES = ["Smith", "Jones", "Baker", "Young", "Reed", "Hill", "Stone", "Wood", "Field", "Brook"]
 LESSON = [
     f"Dr. {a} met Mr. {b} of {b} Corp. in St. Louis at 5 p.m. on no. {i}, vs. the odds he made. "
@@ -162,7 +162,7 @@ def test_paragraphs_are_split_as_each_alone(splitter, reference, monkeypatch):
     @settings(max_examples=500, deadline=None, database=None)
     @given(st.lists(texts, max_size=8), st.integers(1, 40))
     def check(texts, size):
-        monkeypatch.setattr(sentences, "SLAB_CHARACTERS", size)
+        monkeypatch.setattr(f"{ROOM}.splitter.SLAB_CHARACTERS", size)
         expected = [[text[a:b] for a, b in reference.span_tokenize(text)] for text in texts]
         found, counts = splitter.split(texts, cut=False)
         assert found.to_list() == [sentence for part in expected for sentence in part]
@@ -268,7 +268,7 @@ def test_the_memos_do_not_affect_results(monkeypatch, trained):
     apart = [spans_of(SentenceSplitter(trained), text) for text in texts]
     warm = SentenceSplitter(trained)
     assert [spans_of(warm, text) for text in texts] == apart
-    monkeypatch.setattr(punkt_rules, "MEMO_ENTRIES", 3)
+    monkeypatch.setattr(f"{ROOM}.rules.MEMO_ENTRIES", 3)
     full = SentenceSplitter(trained)
     assert [spans_of(full, text) for text in texts] == apart
     assert len(full._rules._endings) <= 3
@@ -321,8 +321,8 @@ def test_parameters_with_other_fields_are_refused(trained):
 
 def test_another_process_learns_the_same_bytes_and_spans(trained):
     code = (
-        "import json, sys; from clozeline.pipeline.tokenization.punkt import *;"
-        "from clozeline.pipeline.tokenization.sentences import *;"
+        "import json, sys; from clozeline.pipeline.sentences.punkt import *;"
+        "from clozeline.pipeline.sentences.splitter import *;"
         "texts = json.load(sys.stdin);"
         "data = train_punkt(texts, 'lesson'); splitter = SentenceSplitter(data);"
         "print(json.dumps([data.to_json(), splitter.split(texts)[0].to_list()]))"
@@ -334,8 +334,8 @@ def test_another_process_learns_the_same_bytes_and_spans(trained):
 
 def test_splitting_does_not_import_nltk(trained):
     code = (
-        "import json, sys; from clozeline.pipeline.tokenization.punkt import *;"
-        "from clozeline.pipeline.tokenization.sentences import *;"
+        "import json, sys; from clozeline.pipeline.sentences.punkt import *;"
+        "from clozeline.pipeline.sentences.splitter import *;"
         "data = PunktData.from_json(json.load(sys.stdin));"
         "found, _ = SentenceSplitter(data).split(['Dr. Smith left. The end.']);"
         "print(found.to_list(), 'nltk' in sys.modules)"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.tokenization.train_tokenizer import Corpus, make_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS

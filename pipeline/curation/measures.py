@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from clozeline.pipeline.curation.words import UNSPACED
-from clozeline.pipeline.tokenization.sentence_marks import MARKS
+from clozeline.pipeline.sentences.marks import MARKS
 
 _ALONE = "".join(f"{chr(start)}-{chr(stop - 1)}" for start, stop in UNSPACED)
 # A word with its apostrophes and hyphens, a character of an unspaced script, or a mark.

@@ -48,7 +48,7 @@ CACHE_VERSION = 10
 SUFFIX = ".tokens"
 MERGED_SUFFIX = ".merged"
 RECORD_SUFFIX = ".shard.json"  # records of finished shards, kept in the same folder
-#: Of all files that a job keeps in the folder.
+#: Suffixes of all files that a job keeps in the folder.
 SUFFIXES: Final = (SUFFIX, MERGED_SUFFIX, RECORD_SUFFIX, ".mixed", ".mixture", *NEAR_SUFFIXES)
 MAX_FILES: Final = 500  #: most files a shard reads; if there are more, they are merged
 INDEX_BYTES: Final = 64 << 20  #: memory for the part of the indexes that a process holds

@@ -12,10 +12,10 @@ from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.sentences.marks import is_other_script
+from clozeline.pipeline.sentences.spans import Sentences
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from clozeline.pipeline.tokenization.sentence_marks import is_other_script
-from clozeline.pipeline.tokenization.sentence_spans import Sentences
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 

@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.tokenization.cut_words import cut_words, find_cuts
 from clozeline.pipeline.tokenization.plain_words import PlainWords
-from clozeline.pipeline.tokenization.sentence_spans import Sentences
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
 

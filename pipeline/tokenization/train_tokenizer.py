@@ -15,6 +15,12 @@ from clozeline.pipeline.common.folder_owner import check_kind, remove_files
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, each_given, names_in, path_of
 from clozeline.pipeline.common.progress_bar import ProgressBar, print_progress
+from clozeline.pipeline.sentences.punkt import (
+    PunktData,
+    find_punkt,
+    installed_languages,
+    train_punkt,
+)
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import list_blocks, not_whole, read_block
@@ -26,12 +32,6 @@ from clozeline.pipeline.tokenization.accents import (
 )
 from clozeline.pipeline.tokenization.learn import MIN_ALPHABET, learn_vocabulary
 from clozeline.pipeline.tokenization.options import Model, TokenizerOptions
-from clozeline.pipeline.tokenization.punkt import (
-    PunktData,
-    find_punkt,
-    installed_languages,
-    train_punkt,
-)
 from clozeline.pipeline.tokenization.quality import quality_of
 from clozeline.pipeline.tokenization.tokenizer import (
     TOKENIZER_FILES,

@@ -43,8 +43,8 @@ from clozeline.pipeline.job.near_files import read_rows
 from clozeline.pipeline.job.near_steps import EDGE, edges_path
 from clozeline.pipeline.job.phases import chosen_phases
 from clozeline.pipeline.job.steps import Steps
+from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.formats import list_blocks
-from clozeline.pipeline.tokenization.punkt import PunktData
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from clozeline.pipeline.tokenization.punkt import PunktData, find_punkt
-from clozeline.pipeline.tokenization.sentence_marks import MARKS
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.sentences.marks import MARKS
+from clozeline.pipeline.sentences.punkt import PunktData, find_punkt
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from tests.support.languages import LANGUAGES, joined, paragraphs_in
 from tests.support.reference_chain import spans_of
 from tests.support.small import PUNKT

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from time import process_time
 
-from clozeline.pipeline.tokenization.punkt import PunktData, find_punkt, train_punkt
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.sentences.punkt import PunktData, find_punkt, train_punkt
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from tests.support.reference_chain import nltk_splitter, spans_of
 
 NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text

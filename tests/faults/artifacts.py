@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.pipeline.common.errors import JobFailedError
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.documents import TRUNCATED
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from tests.support.small_jobs import articles, write_parquet, write_tokenizer
 

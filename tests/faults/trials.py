@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.json_files import sealed
-from clozeline.pipeline.tokenization.punkt import PunktData
+from clozeline.pipeline.sentences.punkt import PunktData
 from tests.support.small import SENTENCE, small_tokenizer
 from tests.support.small_data import write_data_set
 from tests.support.small_runs import write_small_run

@@ -15,8 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Document = list[list[int]]  # sentences of ids

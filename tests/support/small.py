@@ -5,8 +5,8 @@ import numpy as np
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.examples.bucket_documents import BucketDocuments
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.sentences import SentenceSplitter
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 

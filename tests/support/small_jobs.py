@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.sample.articles import make_articles
-from clozeline.pipeline.tokenization.punkt import PunktData
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 

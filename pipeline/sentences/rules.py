@@ -1,6 +1,6 @@
 """NLTK's rules for where Punkt ends a sentence (Kiss & Strunk 2006), quirks and all, remembered.
 
-A decision takes the chunk that ends with a mark and its follower (punkt_candidates.py): a look-up
+A decision takes the chunk that ends with a mark and its follower (candidates.py): a look-up
 of the chunk, sometimes followed by a look-up of its relevant properties and the follower. Only
 unseen chunks are tokenized and decided.
 
@@ -15,10 +15,10 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.punkt_candidates import CHUNK, QUOTES
-from clozeline.pipeline.tokenization.sentence_marks import SPACE
-from clozeline.pipeline.tokenization.sentence_spans import decoded
+from clozeline.pipeline.sentences.candidates import CHUNK, QUOTES
+from clozeline.pipeline.sentences.marks import SPACE
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.spans import decoded
 
 CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word in any position
 RUN = rf"(?:-{{2,}}|\.{{2,}}|(?:\.[{SPACE}]){{2,}}\.)"  # dashes, dots, and ". . ."
@@ -92,7 +92,7 @@ class PunktRules:
             follower = data[at : at + 4].decode(errors="replace")[0]
         else:
             chunk = CHUNK.match(data, at, stops[bisect_left(stops, at)])
-            assert chunk  # a follower is no space
+            assert chunk  # a follower does not start with space
             follower = decoded(chunk[0])
         # NLTK treats a line of \x1c to \x1f as blank, so whether it is a whole line matters here.
         if ending is None or follower.isspace():

@@ -1,10 +1,10 @@
 """Text to sentences: the same spans as NLTK's Punkt (Kiss & Strunk 2006), several times faster.
 
-In scripts other than Latin, Greek and Cyrillic, `sentence_marks` cuts these spans further.
+In scripts other than Latin, Greek and Cyrillic, `marks.py` cuts these spans further.
 
-Most of the chunks before a possible end (punkt_candidates.py) end a sentence whatever follows: any
+Most of the chunks before a possible end (candidates.py) end a sentence whatever follows: any
 plain word that is not an abbreviation, and any mark after a closing bracket, which columns tell of
-all chunks at once. For the others NLTK's rules (punkt_rules.py) are asked, mostly for a chunk that
+all chunks at once. For the others NLTK's rules (rules.py) are asked, mostly for a chunk that
 is remembered.
 """
 
@@ -18,17 +18,17 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from clozeline.pipeline.common.ragged import Offsets, offsets_of
-from clozeline.pipeline.tokenization.punkt import PunktData
-from clozeline.pipeline.tokenization.punkt_candidates import (
+from clozeline.pipeline.sentences.candidates import (
     IS_STRAY,
     STRAY,
     Candidates,
     chunks_of,
     find_candidates,
 )
-from clozeline.pipeline.tokenization.punkt_rules import CERTAIN, PunktRules
-from clozeline.pipeline.tokenization.sentence_marks import cut_sentence
-from clozeline.pipeline.tokenization.sentence_spans import Sentences, decoded, encoded, without_gaps
+from clozeline.pipeline.sentences.marks import cut_sentence
+from clozeline.pipeline.sentences.punkt import PunktData
+from clozeline.pipeline.sentences.rules import CERTAIN, PunktRules
+from clozeline.pipeline.sentences.spans import Sentences, decoded, encoded, without_gaps
 
 #: Between paragraphs that are split as one text. No candidate is before it, no chunk goes across.
 SEPARATOR = "\0"
@@ -112,7 +112,7 @@ class SentenceSplitter:
         distinct = [self._rules.ending_of(chunk) for chunk in rare.dictionary.to_pylist()]
         of_rest = rare.indices.to_numpy()
         certain[rest] = np.array([ending is CERTAIN for ending in distinct], bool)[of_rest]
-        # What is no space for us may be a blank line for NLTK: see is_end.
+        # NLTK may take such a character for a blank line: see is_end.
         certain &= np.frombuffer(data, np.uint8)[found.followers] >= ord(" ")
         open_, ends = np.flatnonzero(~certain), stops.tolist()
         spans = (array[open_].tolist() for array in (found.starts, found.ends, found.followers))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
-from clozeline.pipeline.tokenization.sentence_marks import SPACE
+from clozeline.pipeline.sentences.marks import SPACE
 
 QUOTES = "\u2018\u2019\u201c\u201d\xab\xbb"
 ASCII_CLOSING = "!\"'():;?@[]*{}"
