@@ -112,7 +112,7 @@ class SentenceSplitter:
         distinct = [self._rules.ending_of(chunk) for chunk in rare.dictionary.to_pylist()]
         of_rest = rare.indices.to_numpy()
         certain[rest] = np.array([ending is CERTAIN for ending in distinct], bool)[of_rest]
-        # NLTK may take such a character for a blank line: see is_end.
+        # NLTK may take a control character for a blank line: see is_end.
         certain &= np.frombuffer(data, np.uint8)[found.followers] >= ord(" ")
         open_, ends = np.flatnonzero(~certain), stops.tolist()
         spans = (array[open_].tolist() for array in (found.starts, found.ends, found.followers))
