@@ -119,7 +119,7 @@ def excluding(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, RunConfig]
     given = {"excluded": excluded_blocks(config)}
     manifest = build_documents(make_job(folder / "job", config, texts, **given))
     assert manifest.dropped["excluded"] == 2
-    return source, RunConfig.of(MODEL, training_config(), manifest)
+    return source, RunConfig.of(MODEL, training_config(), manifest, folder)
 
 
 def test_a_test_set_is_known_to_be_excluded(

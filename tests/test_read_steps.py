@@ -47,7 +47,7 @@ def write_run_of(folder: Path, shards: Path, *, saved: int = 9, **changes: objec
     tokenizer = load_tokenizer(shards / "tokenizer")
     model = BertForPretraining(one_layer(tokenizer, positions=manifest.config.max_seq_length))
     training = training_config(**{"batch_size": BATCH, "max_steps": STEPS, "seed": 3, **changes})
-    config = RunConfig.of(model.config, training, manifest)
+    config = RunConfig.of(model.config, training, manifest, shards)
     write_run(folder, config, tokenizer)
     lines, position = [], 0
     for step, loaded in enumerate(batches(shards, **changes), 1):
@@ -94,7 +94,7 @@ def test_the_examples_of_a_step_are_those_of_the_loader(tmp_path, ranks, config,
     assert read.last_step == STEPS
     of_loader = batches(shards, ranks, **changes)
     for step in (1, 4, 5, 9, 10, 12):
-        start, _, examples = read.rows(step)
+        start, _, _, examples = read.rows(step)
         assert start == BATCH * (step - 1)
         for rank, part in enumerate(of_loader[step - 1]):
             positions = RankSlice(BATCH, rank, ranks).positions(np.array([start]))[0]

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ MANIFEST = Manifest(
     vocab_size=1000,
     shards=[],
 )
-CONFIG = RunConfig.of(TINY, training_config(schedule="wsd"), MANIFEST)
+CONFIG = RunConfig.of(TINY, training_config(schedule="wsd"), MANIFEST, Path("shards"))
 
 
 def test_a_config_takes_its_data_from_the_manifest():

@@ -44,6 +44,7 @@ def make_run(folder, lines, **training):
         data=DataConfig(max_seq_length=16),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,
+        phases=(),
     )
     write_run(folder, config, tokenizer)
     text = "".join(json.dumps(values) + "\n" for values in lines)

@@ -15,6 +15,7 @@ from clozeline.pipeline.common.config_checks import (
     seconds,
 )
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.run_parts import parse_parts, parse_rates
 from clozeline.pipeline.common.units import byte_size
 
 Schedule = Literal["linear", "cosine", "wsd", "constant"]
@@ -126,6 +127,20 @@ class PretrainConfig:
         "With several processes, `ddp` replicates the model and `fsdp` shards it.",
         group="Speed and memory",
     )
+    phase: tuple[str, ...] = option(
+        (),
+        "Read these shards first, for this fraction of the run; SHARDS, whose examples may not be "
+        "shorter, take the rest. Repeatable, in order.",
+        group="Data",
+        metavar="SHARDS@FRACTION",
+    )
+    masked_lm_prob: str | None = option(
+        None,
+        "Fraction of tokens to mask, or several in turn for equal parts of the run, such as "
+        "0.3:0.15 or 0.3@0.9:0.05; all masks are then drawn anew. By default as in the shards.",
+        group="Data",
+        metavar="RATES",
+    )
     remask: bool = option(True, "Draw new masks from the second epoch on.", group="Data")
     length_bins: int = option(
         0,
@@ -223,6 +238,9 @@ class PretrainConfig:
                 f"batch_ramp starts with an eighth of the batch, and batch_size {self.batch_size} "
                 f"is not divisible by 8; use {_neighbours(self.batch_size, RAMP[0])}."
             )
+        for _, rate in self.masking_rates:
+            check_between("masked_lm_prob", rate, 0.01, 1.0)
+        assert self.data_sets is not None  # checks the fractions
         if self.for_ is not None:
             seconds(self.for_, name="for")
         byte_size(self.shard_cache_limit, "shard_cache_limit")
@@ -231,6 +249,20 @@ class PretrainConfig:
     def budget(self) -> float | None:
         """The time budget in seconds, or None if `max_steps` ends the run."""
         return None if self.for_ is None else seconds(self.for_, name="for")
+
+    @property
+    def masking_rates(self) -> list[tuple[float, float]]:
+        """The fraction of the run at which each masking rate begins, and the rate; [] without."""
+        text = self.masked_lm_prob
+        return parse_rates(text, name="masked_lm_prob") if text is not None else []
+
+    @property
+    def data_sets(self) -> list[tuple[float, str | None]]:
+        """The fraction at which each data set begins, and its folder; the last is SHARDS, None."""
+        *first, (_, rest) = parse_parts(
+            [*self.phase, "SHARDS"], name="phase", given=", ".join(self.phase)
+        )
+        return [*((start, folder) for folder, start in first), (rest, None)]
 
     @property
     def shard_cache_bytes(self) -> int:
@@ -284,13 +316,15 @@ class PretrainConfig:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The config that was stored; raises ValueError for that of another version."""
         check_field_names(cls, values)
-        config = cls(**values)
+        config = cls(**values | {"phase": tuple(values["phase"])})
         check_types(config)
         return config
 
 
 #: The fields that the command chooses where they are not given.
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
+#: The fields that a resumed run keeps where they are not given.
+KEPT_FIELDS = ("phase", "masked_lm_prob")
 
 
 def _neighbours(size: int, divisor: int) -> str:

@@ -43,6 +43,7 @@ def write_small_run(
         data=DataConfig(max_seq_length=max_seq_length),
         dataset_digest="0" * 64,
         tokenizer_digest=tokenizer.digest,
+        phases=(),
     )
     write_run(folder, config, tokenizer)
     state = TrainState(step=1, loader={"next_position": 8})

@@ -96,8 +96,9 @@ def command_line(shards: Path, out: Path, *options: object, **changes: Any) -> l
     flags = [
         f"--{name.rstrip('_').replace('_', '-')}={value}"
         for name, value in training.items()
-        if value is not None and not isinstance(value, bool)
+        if value is not None and not isinstance(value, bool | tuple)
     ]
+    flags += [f"--phase={phase}" for phase in training["phase"]]
     return [
         "pretrain",
         str(shards),

@@ -14,9 +14,9 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import wrong_folder
 from clozeline.pipeline.common.folder_owner import check_kind, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
-from clozeline.pipeline.common.paths import AnyPath, GivenPath
+from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
 from clozeline.pipeline.config import DataConfig
-from clozeline.pipeline.dataset.manifest import Manifest
+from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, load_tokenizer
 from clozeline.train.artifacts.checkpoint import (
     CHECKPOINT_FILES,
@@ -25,6 +25,7 @@ from clozeline.train.artifacts.checkpoint import (
     load_newest_weights,
 )
 from clozeline.train.config import PretrainConfig
+from clozeline.train.data.phases import Phase, data_sets_of, find_phases
 from clozeline.train.store.local_folder import local_folder
 from clozeline.train.store.remote_folder import publish
 
@@ -44,6 +45,7 @@ class RunConfig:
     data: DataConfig
     dataset_digest: str
     tokenizer_digest: str
+    phases: tuple[Phase, ...]  # the last one reads the data set of `dataset_digest`
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
     #: Texts of --exclude that no training document shared words with: how many of them were found
     #: in the corpus, and dropped, by the digest of all texts of their source.
@@ -56,15 +58,32 @@ class RunConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: BertConfig, training: PretrainConfig, manifest: Manifest) -> Self:
-        """The config of a run on the shards of a manifest."""
+    def of(
+        cls,
+        model: BertConfig,
+        training: PretrainConfig,
+        manifest: Manifest,
+        shards: AnyPath,
+    ) -> Self:
+        """The config of a run on `shards`, whose manifest this is; raises as `find_phases` does."""
+        phases = find_phases(shards, manifest, training)
+        others = [
+            read_manifest(path_of(folder))
+            for digest, folder in data_sets_of(phases).items()
+            if digest != manifest.dataset_digest
+        ]
         return cls(
             model=model,
             training=training,
             data=manifest.config,
             dataset_digest=manifest.dataset_digest,
             tokenizer_digest=manifest.tokenizer_digest,
-            excluded={source.digest: source.found for source in manifest.excluded},
+            phases=phases,
+            excluded={
+                source.digest: source.found
+                for source in manifest.excluded
+                if all(source.digest in {x.digest for x in other.excluded} for other in others)
+            },
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -74,7 +93,9 @@ class RunConfig:
             "training": self.training,
             "data": self.data,
         }
-        return vars(self) | {name: config.to_dict() for name, config in configs.items()}
+        phases = [phase.to_dict() for phase in self.phases]
+        plain = {name: config.to_dict() for name, config in configs.items()}
+        return vars(self) | plain | {"phases": phases}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -84,8 +105,15 @@ class RunConfig:
             "model": BertConfig.from_dict(values["model"]),
             "training": PretrainConfig.from_dict(values["training"]),
             "data": DataConfig.from_dict(values["data"]),
+            "phases": tuple(map(Phase.from_dict, values["phases"])),
         }
         return cls(**values | configs)
+
+    @property
+    def largest_data(self) -> DataConfig:
+        """The data with as many masked tokens in an example as a step of any phase has at most."""
+        most = max(phase.max_predictions * phase.batch_factor for phase in self.phases)
+        return replace(self.data, max_predictions_per_seq=most)
 
     def differences(self, other: "RunConfig", *parts: str) -> list[str]:
         """What differs in the named parts ("model", "training" ...): "name a there, b now"."""

@@ -29,7 +29,7 @@ from clozeline.train.data.batch import Batch, LoadedBatch, collate, split
 from clozeline.train.data.length_bins import assign_bins
 from clozeline.train.data.open_shards import OpenShards
 from clozeline.train.data.order import Located, Order
-from clozeline.train.data.shard_set import ShardSet, blank_examples
+from clozeline.train.data.shard_set import ShardSet, blank_examples, config_at
 from clozeline.train.data.unpadded import (
     UnpaddedBatch,
     collate_unpadded,
@@ -50,6 +50,8 @@ class BatchLayout:
     """Which masks rows have, how they are grouped, and whether they are padded."""
 
     remask: bool = True
+    #: The rate of masks that are drawn anew in each epoch; None: epoch 0 has the stored masks.
+    masked_lm_prob: float | None = None
     #: Global batches in a window that is sorted by length; 0: no sorting.
     length_bins: int = 0
     unpadded: bool = False
@@ -227,9 +229,11 @@ class BatchReader:
     def _gather(self, located: Located) -> tuple[Examples, NDArray[np.int64]]:
         """A copy of the rows, by shard, with their epochs' masks, and the index of each row in it.
 
-        Epoch 0 has the stored masks.
+        Epoch 0 has the stored masks, if no other rate is given.
         """
-        is_redrawn = (located.epochs > 0) & self._layout.remask
+        rate = self._layout.masked_lm_prob
+        mask_epochs = located.epochs * self._layout.remask
+        is_redrawn = (mask_epochs > 0) | (rate is not None)
         parts, done = [], 0
         index = np.empty(len(is_redrawn), dtype=np.int64)
         for redraw in (False, True):
@@ -240,10 +244,12 @@ class BatchReader:
             by_shard = chosen[np.argsort((located.shards << 32 | located.rows)[chosen])]
             index[by_shard] = done + np.arange(len(chosen))
             done += len(chosen)
-            epochs, shards, rows = (column[by_shard] for column in located)
+            epochs, shards, rows = (x[by_shard] for x in (mask_epochs, *located[1:]))
             examples = self._take(shards, rows)
             if redraw:
-                examples = self._shards.remasked(examples, shards, rows, epochs)
+                examples = self._shards.remasked(
+                    examples, shards, rows, epochs, masked_lm_prob=rate
+                )
             parts.append(examples)
         if not parts:  # the last rows of an evaluation are all on other ranks
             packed = self._shards.manifest.config.is_packed
@@ -299,6 +305,7 @@ class BatchReader:
     ) -> Sequence[Batch | UnpaddedBatch]:
         """A slab's rows in `number` batches, as views."""
         widest, pad_id = self._shards.max_seq_length, self._shards.pad_id
+        data = config_at(self._shards.manifest.config, self._layout.masked_lm_prob)
         if self._layout.unpadded:
             unpadded = collate_unpadded(examples, rows, max_seq_length=widest)
             return split_unpadded(unpadded, number)
@@ -310,7 +317,7 @@ class BatchReader:
             examples,
             rows,
             max_seq_length=width,
-            max_predictions=self._shards.max_predictions,
+            max_predictions=data.predictions,
             pad_id=pad_id,
         ).padded(number * self._slice.rows, pad_id=pad_id)
         return split(slab, number)

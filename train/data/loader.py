@@ -22,6 +22,7 @@ the rank's shards, and its batches pass through shared memory.
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain, count
 from typing import Any
 
@@ -54,9 +55,10 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         torch.Size([8, 64])
 
     `batch_size` is the number of examples in a global batch. `seed` decides the order; masks depend
-    on the data set's own seed. `remask=False` keeps the stored masks in every epoch. A thread makes
-    `prefetch` slabs of about 2,048 examples (`SLAB_ROWS`) ahead, and others fetch the shards of the
-    next pool; 0: no threads.
+    on the data set's own seed. `remask=False` keeps the masks of the first epoch in every epoch;
+    with `masked_lm_prob` even those are drawn anew, at that rate. A thread makes `prefetch` slabs
+    of about 2,048 examples (`SLAB_ROWS`) ahead, and others fetch the shards of the next pool; 0: no
+    threads.
 
     `length_bins` sorts the rows of that many global batches by length (`length_bins.py`): the rows
     of a batch, over all ranks, have similar lengths, and a rank's part is as wide as its longest
@@ -80,6 +82,7 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         world_size: int = 1,
         seed: int,
         remask: bool = True,
+        masked_lm_prob: float | None = None,
         length_bins: int = 0,
         unpadded: bool = False,
         check_shards: bool = False,
@@ -98,7 +101,12 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
             shard_cache=shard_cache,
         )
         self._slice = RankSlice(batch_size, rank, world_size)
-        self._layout = BatchLayout(remask=remask, length_bins=length_bins, unpadded=unpadded)
+        self._layout = BatchLayout(
+            remask=remask,
+            masked_lm_prob=masked_lm_prob,
+            length_bins=length_bins,
+            unpadded=unpadded,
+        )
         self._seed = seed
         self.next_position = 0
         self._device = torch.device(device)
@@ -145,6 +153,14 @@ class Loader(IterableDataset[LoadedBatch[Any]]):
         """
         self._slice = RankSlice(batch_size, self._slice.rank, self._slice.world_size)
         self.next_position = self._batch_start(self.next_position)
+
+    def set_masked_lm_prob(self, masked_lm_prob: float | None) -> None:
+        """Set the masking rate of the next iteration."""
+        self._layout = replace(self._layout, masked_lm_prob=masked_lm_prob)
+
+    def close_shards(self) -> None:
+        """Let go of the shards that the last iteration left open for the next one."""
+        self._opened.clear()
 
     def state_dict(self, next_position: int | None = None) -> dict[str, Any]:
         """The position after the last batch handed out, or `next_position`; plain JSON values.

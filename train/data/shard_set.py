@@ -19,6 +19,7 @@ from clozeline.pipeline.common.errors import CorruptDataError, InputError
 from clozeline.pipeline.common.paths import AnyPath, GivenPath, is_local, path_of
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.common.store import PAUSES, sizes_in
+from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import TOKENIZER, Manifest, ShardEntry, read_manifest
 from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.dataset.shards import read_shard
@@ -58,7 +59,6 @@ class ShardSet:
         self._check_tokenizer(tokenizer.digest)
         self.pad_id = tokenizer.pad_id
         self.max_seq_length = self.manifest.config.max_seq_length
-        self.max_predictions = self.manifest.config.predictions
         self._rules = MaskRules.of(self.manifest.config, tokenizer)
         self._unchecked = {entry.name for entry in self.entries} if check_shards else set()
         self._pauses, self._cache = pauses, shard_cache
@@ -119,14 +119,23 @@ class ShardSet:
         shards: NDArray[np.int64],
         rows: NDArray[np.int64],
         epochs: NDArray[np.int64],
+        *,
+        masked_lm_prob: float | None = None,
     ) -> Examples:
         """The examples with masks drawn anew, which depend only on shard, row and epoch, [R] each.
 
-        Rows are counted within their shards.
+        Rows are counted within their shards. At the shards' own rate, the masks of epoch 0 are
+        those that they store.
         """
         seed = self.manifest.config.seed
         keys = mask_keys(seed, split=self.split, shard=shards, epoch=epochs)
-        return mask_examples(examples, keys=keys, rows=rows, rules=self._rules)
+        config = config_at(self.manifest.config, masked_lm_prob)
+        rules = replace(
+            self._rules,
+            masked_lm_prob=config.masked_lm_prob,
+            max_predictions_per_seq=config.predictions,
+        )
+        return mask_examples(examples, keys=keys, rows=rows, rules=rules)
 
     def _read_shard(self, entry: ShardEntry) -> Examples:
         path = self.folder / entry.name
@@ -231,6 +240,13 @@ class ShardSet:
             f"{self.folder}: all {self.split} shards are bad; build them again with "
             "`clozeline shards --overwrite`."
         )
+
+
+def config_at(config: DataConfig, masked_lm_prob: float | None) -> DataConfig:
+    """A data config with another masking rate, and the default limit of masks for it."""
+    if masked_lm_prob is None:
+        return config
+    return replace(config, masked_lm_prob=masked_lm_prob, max_predictions_per_seq=None)
 
 
 def blank_examples(rows: int, pad_id: int, *, packed: bool) -> Examples:

@@ -1,18 +1,22 @@
-"""Learning rate and batch size as functions of progress, the fraction of the run that is done.
+"""Learning rate, batch size and phase as functions of progress, the fraction of a run that is done.
 
 Progress counts steps, or seconds with `--for`:
 
     progress         0 ... batch_ramp ...                1
     batch size       1/8, 1/4, 1/2, then full size
     learning rate    rises during `warmup`, then follows `schedule`
+    phase            the last one whose `start` is not after it
 
 A step reads as many positions of the endless sequence as its batch has examples: the examples and
 their order are the same under any ramp.
 """
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 
 from clozeline.train.config import RAMP, PretrainConfig
+from clozeline.train.data.phases import Phase
 
 
 def is_over(config: PretrainConfig, steps: int, elapsed: float) -> bool:
@@ -48,6 +52,14 @@ def batch_size_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> in
     if done >= config.batch_ramp:
         return config.batch_size
     return config.batch_size // RAMP[int(len(RAMP) * done / config.batch_ramp)]
+
+
+def phase_at(
+    phases: Sequence[Phase], config: PretrainConfig, step: int, elapsed: float = 0.0
+) -> Phase:
+    """The phase of a step that begins after `elapsed` seconds."""
+    done = progress(config, step, elapsed)
+    return phases[bisect_right([phase.start for phase in phases], done) - 1]
 
 
 def schedule_factor(done: float, *, warmup: float, schedule: str, cool_down: float = 1.0) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 from clozeline.model.config import BertConfig
 from clozeline.train.artifacts.checkpoint import TrainState
 from clozeline.train.artifacts.run import RunConfig
+from clozeline.train.data.phased_loader import states_of
+from clozeline.train.data.phases import data_sets_of
 
 HEAD = """\
 ---
@@ -69,15 +71,15 @@ def run_card(
     training, data = config.training, config.data
     trained: Values = {
         "steps": state.step,
-        "examples read": state.loader["next_position"],
+        "examples read": sum(found["next_position"] for found in states_of(state.loader)),
         "maximum sequence length": data.max_seq_length,
         "pairs": data.pairs,
-        "masking rate": data.masked_lm_prob,
+        "masking rate": training.masked_lm_prob or data.masked_lm_prob,
         "masking": data.masking,
         "batch size": training.batch_size,
         "optimizer": training.optimizer,
         "peak learning rate": training.learning_rate,
-        "data set digest": config.dataset_digest,
+        "data set digest": ", ".join(data_sets_of(config.phases)),
         "tokenizer digest": config.tokenizer_digest,
         "initial weights (sha256)": config.started_from or "random",
     }

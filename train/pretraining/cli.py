@@ -1,21 +1,19 @@
 """The commands `pretrain` and `average`."""
 
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from click.core import ParameterSource
 
-from clozeline.model.config import PRESETS, BertConfig
+from clozeline.model.config import BertConfig
 from clozeline.pipeline.commandline.command import Command, grouped_option, recorded_options
 from clozeline.pipeline.commandline.config_options import (
-    AT_LEAST_ONE,
     PathOrUrl,
     config_or_usage_error,
-    option,
     options_of,
 )
 from clozeline.pipeline.commandline.given_paths import as_given
@@ -23,7 +21,7 @@ from clozeline.pipeline.commandline.next_command import print_next_for
 from clozeline.pipeline.common.config_checks import seconds
 from clozeline.pipeline.common.errors import STOPPED
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
+from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
@@ -31,10 +29,13 @@ from clozeline.train.pretraining.recipes import (
     recipe_of,
     resolve,
 )
+from clozeline.train.pretraining.run_options import RunOptions
 from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
+    from clozeline.train.engine.distributed import World
     from clozeline.train.monitoring.trackers import Track
+    from clozeline.train.pretraining.plan import Plan
     from clozeline.train.pretraining.start import Start
     from clozeline.train.pretraining.trainer import Outcome
 
@@ -42,98 +43,6 @@ FOLDER = PathOrUrl()
 OUT = Folder(writes=True)
 #: The options that say where the run starts: see `find_start`.
 SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
-
-
-def _presets(context: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in PRESETS if name.startswith(incomplete)]
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """The model, where the run starts, and what is printed or watched beside it."""
-
-    preset: str | None = option(
-        None,
-        f"Model architecture, with its recipe of training: {', '.join(PRESETS)}; defaults to "
-        f"{DEFAULT_PRESET}.",
-        group="Model",
-        shell_complete=_presets,
-    )
-    dropout: float | None = option(
-        None, "Dropout probability; overrides the preset.", group="Model"
-    )
-    resume: bool = option(
-        False,
-        "Continue from the latest checkpoint, if there is one.",
-        group="Output",
-        is_flag=True,
-    )
-    overwrite: bool = option(False, "Replace an existing run.", group="Output", is_flag=True)
-    start_from: Path | None = option(
-        None,
-        "Start from the weights and optimizer state of this run.",
-        group="Model",
-        type=Folder(),
-    )
-    init: Path | None = option(
-        None, "Start from the weights of this Hugging Face folder.", group="Model", type=Folder()
-    )
-    cool_down_from: str | None = option(
-        None,
-        "Continue this run from this checkpoint, and lower its learning rate to 0 until "
-        "--max-steps; other shards of its tokenizer are read from their beginning.",
-        group="Model",
-        metavar="RUN@STEP",
-    )
-    print_recipe: bool = option(
-        False,
-        "Print the numbers of the run with their sources and exit.",
-        group="Output",
-        is_flag=True,
-    )
-    estimate: bool = option(
-        False,
-        "Print memory, speed, hours and cost on GPUs that need not be here, and exit.",
-        group="Estimate",
-        is_flag=True,
-    )
-    gpu: str | None = option(
-        None,
-        "With --estimate: kinds of GPU, such as a100,h100,rtx4090; defaults to h100.",
-        group="Estimate",
-        metavar="NAMES",
-    )
-    gpus: str | None = option(
-        None,
-        "With --estimate: numbers of GPUs, such as 1,8,64; defaults to 1.",
-        group="Estimate",
-        metavar="NUMBERS",
-    )
-    price_per_hour: float | None = option(
-        None,
-        "With --estimate: price of one GPU for an hour.",
-        group="Estimate",
-        type=click.FloatRange(min=0),
-    )
-    profile: int | None = option(
-        None,
-        "Profile this many steps after the first three: OUT/profile gets a trace and a table of "
-        "the ten most expensive operations.",
-        group="Output",
-        metavar="STEPS",
-        type=AT_LEAST_ONE,
-    )
-    timeout: str = option(
-        "10m",
-        "How long processes wait for one that does not answer before all end with an error.",
-        group="Speed and memory",
-        metavar="TIME",
-    )
-    track: Literal["none", "wandb", "mlflow"] = option(
-        "none",
-        "Also send the metrics to Weights & Biases or MLflow; a resumed run continues there, too.",
-        group="Metrics and checkpoints",
-    )
 
 
 @click.command(
@@ -169,30 +78,21 @@ def pretrain(
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     estimated = _estimated_gpus(options)
-    sources = {name: options.pop(name) for name in SOURCES}
-    _check_options(preset, options, sources)
-    sources["cool_down_from"] = _cool_down(sources["cool_down_from"])
-    manifest = read_manifest(shards)
+    sources = _sources(preset, options)
     chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": options}
-    from clozeline.train.engine.distributed import join_world
-    from clozeline.train.engine.lost_process import lost_process_in_one_line
+    manifest = read_manifest(shards)
     from clozeline.train.pretraining.plan import make_plan
     from clozeline.train.pretraining.pretrain import train_run
-    from clozeline.train.pretraining.start import find_start, locked_run
+    from clozeline.train.pretraining.start import find_start
 
-    no_lock: AbstractContextManager[None] = nullcontext()
-    with (
-        join_world(patience=_patience(timeout)) as world,
-        lost_process_in_one_line(world),
-        no_lock if print_recipe or estimated else locked_run(out, world),
-    ):
+    with _world_of(out, timeout, writes=not (print_recipe or estimated)) as world:
         start = find_start(out, world, **sources)
         if estimated:
             _print_estimate(shards, start, estimated, chosen)
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         if print_recipe:
-            click.echo("\n".join(plan.lines()) if world.is_main else "", nl=world.is_main)
+            _print_recipe(shards, plan, training, world)
             return
         outcome = train_run(
             shards,
@@ -241,19 +141,47 @@ def _print_estimate(
     click.get_current_context().exit()
 
 
+@contextmanager
+def _world_of(out: Path, timeout: str, *, writes: bool) -> Iterator["World"]:
+    """All processes of the run, which hold the lock of its folder if they write there."""
+    from clozeline.train.engine.distributed import join_world
+    from clozeline.train.engine.lost_process import lost_process_in_one_line
+    from clozeline.train.pretraining.start import locked_run
+
+    with ExitStack() as stack:
+        world = stack.enter_context(join_world(patience=_patience(timeout)))
+        stack.enter_context(lost_process_in_one_line(world))
+        if writes:
+            stack.enter_context(locked_run(out, world))
+        yield world
+
+
+def _print_recipe(shards: Path, plan: "Plan", training: PretrainConfig, world: "World") -> None:
+    from clozeline.train.data.phases import find_phases
+    from clozeline.train.pretraining.run_summary import phase_lines
+
+    phases = find_phases(shards, plan.manifest, training)
+    if world.is_main:
+        click.echo("\n".join([*plan.lines(), *phase_lines(phases, training)]))
+
+
 def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     """The options that reproduce the run, even if the recipe has changed since."""
     [(name, given)] = recorded_options().items()
     chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
-    return {name: given | chosen}
+    kept = {field: getattr(training, field) for field in KEPT_FIELDS}
+    return {name: given | chosen | {field: value for field, value in kept.items() if value}}
 
 
-def _cool_down(text: str | None) -> CoolDown | None:
-    """The run and step that --cool-down-from names, which may be in a store; None without it."""
-    if text is None:
-        return None
-    context = click.get_current_context()
-    return CoolDown.parse(text, lambda run: Folder().convert(run, None, context))
+def _sources(preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Where the run starts, taken out of the options, which are checked. Raises UsageError."""
+    sources = {name: options.pop(name) for name in SOURCES}
+    _check_options(preset, options, sources)
+    if (text := sources["cool_down_from"]) is not None:  # its run may be in a store
+        context = click.get_current_context()
+        folder = Folder()
+        sources["cool_down_from"] = CoolDown.parse(text, lambda x: folder.convert(x, None, context))
+    return sources
 
 
 def _patience(timeout: str) -> timedelta:
@@ -268,10 +196,14 @@ def _check_options(preset: str | None, options: dict[str, Any], sources: dict[st
     if sources["start_from"] and sources["init"]:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
     if sources["cool_down_from"]:
-        for name in ("start_from", "init", "for_", "batch_ramp"):
+        for name in ("start_from", "init", "for_", "batch_ramp", "phase"):
             if (sources | options)[name]:
                 option = "--" + name.rstrip("_").replace("_", "-")
                 raise click.UsageError(f"{option} does not go with --cool-down-from; leave it out.")
+        if ":" in (options["masked_lm_prob"] or ""):
+            raise click.UsageError(
+                "--masked-lm-prob with several rates does not go with --cool-down-from; give one."
+            )
     if options["for_"] and _is_given("max_steps"):
         raise click.UsageError("--for and --max-steps each end the run; give one.")
     try:
@@ -280,7 +212,7 @@ def _check_options(preset: str | None, options: dict[str, Any], sources: dict[st
         raise click.UsageError(str(error)) from error
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}
     possible = resolve(CONTINUED, {}, model=BertConfig(), examples=1)
-    values = {name: setting.value for name, setting in possible.items()}
+    values = {name: possible[name].value for name in RECIPE_FIELDS}
     config_or_usage_error(PretrainConfig, options | values | given)
 
 

@@ -95,7 +95,7 @@ def activation_bytes(rows: int, config: RunConfig) -> int:
     For each layer the inputs of its matrix products (five of the hidden size, two of the inner
     one) and the sums in float32 before its norms; for each masked token its logits.
     """
-    model, training, data = config.model, config.training, config.data
+    model, training, data = config.model, config.training, config.largest_data
     number = 2 if training.precision == "bf16" else 4  # bytes
     layer = 8 * model.hidden_size
     if not training.activation_checkpointing:
@@ -160,7 +160,9 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
     ).train()
     optimizer = build_optimizer(model, training)
     passes = 1 if size == training.batch_size // world.size else 2
-    batch = longest_batch(size * passes, config.model, config.data, unpadded=training.unpadded)
+    batch = longest_batch(
+        size * passes, config.model, config.largest_data, unpadded=training.unpadded
+    )
     loaded = LoadedBatch(
         batch=batch.to(world.device),
         next_position=0,

@@ -1,4 +1,4 @@
-"""The data of a run: its loader at the position to resume from, and the shards to evaluate on.
+"""The data of a run: its loaders at the positions to resume from, and the shards to evaluate on.
 
 All ranks leave the same shards out.
 """
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath
-from clozeline.train.config import PretrainConfig
+from clozeline.pipeline.common.paths import AnyPath, path_of
+from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.phased_loader import PhasedLoader
 from clozeline.train.data.shard_cache import ShardCache
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
@@ -20,19 +21,20 @@ from clozeline.train.engine.distributed import World
 class RunData(NamedTuple):
     """What a run trains on, and the validation shards, if there are any."""
 
-    loader: Loader
+    loader: PhasedLoader
     validation: ShardSet | None
 
 
 def open_loader(
-    shards: AnyPath, training: PretrainConfig, world: World, *, state: dict[str, Any]
+    shards: AnyPath, config: RunConfig, world: World, *, state: dict[str, Any]
 ) -> RunData:
-    """Open this process's loader at a `Loader.state_dict`, and the validation shards.
+    """Open this process's loaders at a `PhasedLoader.state_dict`, and the validation shards.
 
     An empty `state` starts from the beginning. Raises InputError for bad shards, for missing
     validation shards, if ranks skip different shards, and if the order of examples is not the
     checkpoint's.
     """
+    training = config.training
     checks: dict[str, Any] = {
         "check_shards": training.check_shards,
         "skip_bad_shards": training.skip_bad_shards,
@@ -40,28 +42,36 @@ def open_loader(
     if training.shard_cache:
         limit = training.shard_cache_bytes
         checks["shard_cache"] = ShardCache(Path(training.shard_cache), limit=limit)
-    loader = Loader(
-        shards,
-        batch_size=training.batch_size,
-        rank=world.rank,
-        world_size=world.size,
-        seed=training.seed,
-        remask=training.remask,
-        length_bins=training.length_bins,
-        unpadded=training.unpadded,
-        device=world.device,
-        **checks,
-    )
+    folders = {phase.dataset_digest: path_of(phase.shards) for phase in config.phases}
+    folders[config.dataset_digest] = shards
+    sizes = {phase.dataset_digest: phase.batch_factor for phase in config.phases}
+    loaders = {
+        digest: Loader(
+            folder,
+            batch_size=training.batch_size * sizes[digest],
+            rank=world.rank,
+            world_size=world.size,
+            seed=training.seed,
+            remask=training.remask,
+            length_bins=training.length_bins,
+            unpadded=training.unpadded,
+            device=world.device,
+            **checks,
+        )
+        for digest, folder in folders.items()
+    }
+    loader = PhasedLoader(loaders, config.dataset_digest)
     validation = None
-    if loader.shards.manifest.num_examples("validation"):  # fail now, not at the evaluation
+    if loader.main.shards.manifest.num_examples("validation"):  # fail now, not at the evaluation
         validation = ShardSet(shards, "validation", **checks)
     if state:
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
-    of_both = [found for found in (loader.shards, validation) if found]
-    _check_same_on_all_ranks(sorted(name for found in of_both for name in found.skipped), world)
+    opened = [one.shards for one in loader.loaders] + ([validation] if validation else [])
+    skipped = sorted(str(found.folder / name) for found in opened for name in found.skipped)
+    _check_same_on_all_ranks(skipped, world)
     if world.is_main:
-        for warning in _warnings(of_both, training.batch_size):
+        for warning in _warnings(loader, opened):
             print(f"warning: {warning}", file=sys.stderr)
     return RunData(loader, validation)
 
@@ -77,8 +87,8 @@ def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:
     )
 
 
-def _warnings(of_both: list[ShardSet], batch_size: int) -> Iterator[str]:
-    for shards in of_both:
+def _warnings(loader: PhasedLoader, opened: list[ShardSet]) -> Iterator[str]:
+    for shards in opened:
         if shards.skipped:
             total = sum(entry.rows for entry in shards.entries)
             reasons = " ".join(shards.skipped.values())
@@ -87,12 +97,20 @@ def _warnings(of_both: list[ShardSet], batch_size: int) -> Iterator[str]:
                 f"{len(shards.skipped)} of {len(shards.entries)} {what} shards are skipped, with "
                 f"{total - sum(shards.shard_rows):,} of {total:,} {what} examples. {reasons}"
             )
-    examples = sum(of_both[0].shard_rows)
-    if batch_size > examples:
-        yield (
-            f"a batch of {batch_size:,} examples is larger than the data set ({examples:,}): every "
-            "step repeats some of them."
-        )
+    held_out = loader.main.shards.manifest.config.validation
+    for one in loader.loaders:
+        examples = sum(one.shards.shard_rows)
+        if one.batch_size > examples:
+            yield (
+                f"a batch of {one.batch_size:,} examples is larger than the data set "
+                f"({examples:,}): every step repeats some of them."
+            )
+        if one.shards.manifest.config.validation < held_out:
+            yield (
+                f"{one.shards.folder} was built with --validation "
+                f"{one.shards.manifest.config.validation:g} and {loader.main.shards.folder} with "
+                f"{held_out:g}: of a common text, documents held out there are trained on here."
+            )
 
 
 def _listed(names: list[str]) -> str:

@@ -9,7 +9,7 @@ else                         the recipe of the preset, or with --init of continu
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
 from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
-from clozeline.train.config import RECIPE_FIELDS, PretrainConfig
+from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.engine.schedule import batch_size_at, learning_rate_at
+from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at
 from clozeline.train.pretraining.initial_weights import initial_config
 from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.recipes import (
@@ -47,11 +47,13 @@ class Plan:
     settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
     manifest: Manifest
     left_out: float = 0.0  # attention dropout that a new run on CUDA drops
+    #: Schedules of masks and data sets that a continued run keeps, by field of PretrainConfig.
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def values(self) -> dict[str, Value]:
-        """The fields of PretrainConfig that `settings` has."""
-        return {name: self.settings[name].value for name in RECIPE_FIELDS}
+    def values(self) -> dict[str, Any]:
+        """The fields of PretrainConfig that `settings` has, and what is kept."""
+        return {name: self.settings[name].value for name in RECIPE_FIELDS} | dict(self.kept)
 
     @property
     def note(self) -> str | None:
@@ -107,7 +109,7 @@ def make_plan(
     if there:
         settings = _of_run(there, start.out)
     elif start.cool_down_from and start.other:
-        settings = _of_step(start.cool_down_from, start.other.training)
+        settings = _of_step(start.cool_down_from, start.other)
     elif start.start_from and start.other:  # that run may have used another device
         settings = _of_run(start.other, start.start_from) | {"precision": CONTINUED["precision"]}
     else:
@@ -127,7 +129,8 @@ def make_plan(
         settings = with_decay(settings, given, start.cool_down_from)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out)
+    kept = {name: x for name, x in _kept(start).items() if x and not options.get(name)}
+    return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out, kept=kept)
 
 
 def _model(
@@ -154,18 +157,31 @@ def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
     return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
 
 
-def _of_step(step: CoolDown, training: PretrainConfig) -> dict[str, Setting]:
+def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
     """The other run's settings at that step; the decay then is the last fifth of all steps.
 
     Raises InputError where there is no such checkpoint.
     """
     elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
-    values: dict[str, Value] = {name: getattr(training, name) for name in RECIPE_FIELDS}
-    values["learning_rate"] = learning_rate_at(training, step.step, elapsed)
-    values["batch_size"] = batch_size_at(training, step.step, elapsed)
+    at = run.training, step.step, elapsed
+    values: dict[str, Value] = {name: getattr(run.training, name) for name in RECIPE_FIELDS}
+    values["learning_rate"] = learning_rate_at(*at)
+    values["batch_size"] = batch_size_at(*at) * phase_at(run.phases, *at).batch_factor
     settings = {name: Setting(value, str(step)) for name, value in values.items()}
     steps = math.ceil(step.step / (1 - float(WSD_DECAY.value)))
     return settings | {"max_steps": Setting(steps, WSD_DECAY.source)}
+
+
+def _kept(start: Start) -> dict[str, Any]:
+    """The phases of the run in --out; for a decay from a step, the masking rate there."""
+    if there := start.continued:
+        return {name: getattr(there.training, name) for name in KEPT_FIELDS}
+    if start.cool_down_from and start.other:
+        step, run = start.cool_down_from, start.other
+        elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
+        rate = phase_at(run.phases, run.training, step.step, elapsed).masked_lm_prob
+        return {"masked_lm_prob": None if rate is None else str(rate)}
+    return {}
 
 
 def _line(name: str, value: Value, source: str) -> str:

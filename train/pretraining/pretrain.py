@@ -81,28 +81,49 @@ def pretrain(
     metrics to a tracker. Raises InputError for what the user can fix, OutOfMemoryError where a step
     does not fit, DivergedError where the loss is no longer finite.
     """
-    with ExitStack() as stack:
-        world = stack.enter_context(join_world())
-
-        def local(given: GivenPath) -> Path:
-            return stack.enter_context(local_folder(given))
-
-        folder = stack.enter_context(local_folder(out, writes=True))
-        stack.enter_context(locked_run(folder, world))
-        start = find_start(
-            folder,
+    with join_world() as world, ExitStack() as stack:
+        start = _find_start(
+            stack,
             world,
+            out,
             resume=resume,
             overwrite=overwrite,
-            start_from=local(start_from) if start_from else None,
-            init=local(init) if init else None,
-            cool_down_from=CoolDown.parse(cool_down_from, local) if cool_down_from else None,
+            start_from=start_from,
+            init=init,
+            cool_down_from=cool_down_from,
         )
         shards = path_of(shards)
         model, training = _planned(shards, start, world, model, training, dropout)
         return train_run(
             shards, start, world, model=model, training=training, profile=profile, track=track
         )
+
+
+def _find_start(
+    stack: ExitStack,
+    world: World,
+    out: GivenPath,
+    *,
+    start_from: GivenPath | None,
+    init: GivenPath | None,
+    cool_down_from: str | None,
+    **how: bool,
+) -> Start:
+    """`find_start`, with local copies of the folders; `stack` holds them and the run's lock."""
+
+    def local(given: GivenPath) -> Path:
+        return stack.enter_context(local_folder(given))
+
+    folder = stack.enter_context(local_folder(out, writes=True))
+    stack.enter_context(locked_run(folder, world))
+    return find_start(
+        folder,
+        world,
+        start_from=local(start_from) if start_from else None,
+        init=local(init) if init else None,
+        cool_down_from=CoolDown.parse(cool_down_from, local) if cool_down_from else None,
+        **how,
+    )
 
 
 def _planned(
@@ -149,12 +170,12 @@ def train_run(
     _check_length(shards, manifest, model)
     training = replace(training, precision=resolve_precision(training.precision, world.device))
     _check_unpadded(model, training)
-    config = _config(start.existing, model, training, manifest, world)
+    config = _config(shards, start.existing, model, training, manifest, world)
     if start.overwrite and start.existing and _differs(start.existing, config):
         start = replace(start, existing=None)  # a restart before the older run was replaced
-        config = _config(None, model, training, manifest, world)
+        config = _config(shards, None, model, training, manifest, world)
     point = world.broadcast_from_main(lambda: find_resume_point(start, config, shards))
-    data = open_loader(shards, config.training, world, state=point.state.loader)
+    data = open_loader(shards, config, world, state=point.state.loader)
     if point.is_complete:
         return Outcome(point.state.step, is_new=False, is_complete=True, heldout=None)
     with deterministic_kernels(training.deterministic), ExitStack() as stack:
@@ -183,6 +204,7 @@ def _differs(there: RunConfig, now: RunConfig) -> bool:
 
 
 def _config(
+    shards: AnyPath,
     there: RunConfig | None,
     model: BertConfig,
     training: PretrainConfig,
@@ -200,7 +222,7 @@ def _config(
         training.accumulation(world.size, size)
     if found is not None:
         training = with_found_size(training, found, world)
-    config = RunConfig.of(model, training, manifest)
+    config = RunConfig.of(model, training, manifest, shards)
     return replace(config, found_micro_batch_size=found)
 
 

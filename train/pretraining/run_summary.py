@@ -5,10 +5,14 @@ device     cpu, fp32, 2 processes of 2 threads
 hosts      2 over gloo: host-a (cpu, rank 0), host-b (cpu, rank 1); several processes only
 data       work/shards: 12,345 examples of up to 128 tokens, 66 held out
 training   steps 1 to 1,000 of 32 examples: 2.6 epochs; adamw, peak learning rate 0.001, linear
+phase      steps 1 to 500: work/64, 128 examples of up to 64 tokens, 30 % masked
+phase      steps 501 to 1,000: work/shards, 32 examples of up to 256 tokens, 30 % masked
 end        after step 1,000; the time is printed when the speed is known
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
 
+import math
+from collections.abc import Sequence
 from itertools import groupby
 
 import torch
@@ -17,6 +21,8 @@ from clozeline.model.config import BertConfig
 from clozeline.model.heads import count_parameters
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
+from clozeline.train.config import PretrainConfig
+from clozeline.train.data.phases import Phase
 from clozeline.train.engine.distributed import World, backend_of, device_name
 from clozeline.train.monitoring.metrics import METRICS, at_time
 from clozeline.train.pretraining.trainer import Trainer
@@ -38,7 +44,8 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
         "files": f"{trainer.out / METRICS}; curves: tensorboard --logdir "
         f"{trainer.out / TENSORBOARD}",
     }
-    return [f"{name:<10} {line}" for name, line in lines.items() if line]
+    rows = [f"{name:<10} {line}" for name, line in lines.items() if line]
+    return [*rows[:-2], *phase_lines(config.phases, config.training), *rows[-2:]]
 
 
 def _model(model: BertConfig) -> str:
@@ -77,10 +84,36 @@ def _training(config: RunConfig, examples: int, step: int) -> str:
     batches = f"{training.batch_size} examples"
     if training.budget:
         return f"from step {step + 1:,} with {batches} a step; {rate}, {training.schedule}"
-    epochs = training.max_steps * training.batch_size / max(examples, 1)
+    epochs = f": {training.max_steps * training.batch_size / max(examples, 1):.1f} epochs"
+    epochs *= not training.phase  # those read several data sets
     ramp = " (fewer at first)" if training.batch_ramp else ""
     steps = f"steps {step + 1:,} to {training.max_steps:,} of {batches}{ramp}"
-    return f"{steps}: {epochs:.1f} epochs; {rate}, {training.schedule}"
+    return f"{steps}{epochs}; {rate}, {training.schedule}"
+
+
+def phase_lines(phases: Sequence[Phase], training: PretrainConfig) -> list[str]:
+    """A line for each phase; none for a run that only reads SHARDS, with their own masks."""
+    if len(phases) == 1 and phases[0].masked_lm_prob is None:
+        return []
+    lines = []
+    for phase, stop in zip(phases, [*(one.start for one in phases[1:]), 1.0], strict=True):
+        rate = phase.masked_lm_prob
+        masks = "masked as stored" if rate is None else f"{100 * rate:g} % masked"
+        when = _when(phase.start, stop, training)
+        lines.append(
+            f"{'phase':<10} {when}: {phase.shards}, {training.batch_size * phase.batch_factor} "
+            f"examples of up to {phase.max_seq_length} tokens, {masks}"
+        )
+    return lines
+
+
+def _when(start: float, stop: float, training: PretrainConfig) -> str:
+    """ "steps 1 to 500" from 0.0 to 0.5 of 1,000 steps; "0.0 s to 15 min" of a time budget."""
+    if training.budget:
+        begin, end = (time_in_words(x * training.budget) for x in (start, stop))
+        return f"{begin} to {end}"
+    first, after = (math.ceil(x * training.max_steps + 0.5) for x in (start, stop))
+    return f"steps {first:,} to {after - 1:,}" if first < after else "no step"
 
 
 def _end(config: RunConfig, elapsed: float) -> str:

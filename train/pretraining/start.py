@@ -36,6 +36,8 @@ from clozeline.train.artifacts.run import (
     read_run,
     with_dropout,
 )
+from clozeline.train.data.phased_loader import OTHERS, states_of
+from clozeline.train.data.phases import Phase
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import check_initial
@@ -211,6 +213,12 @@ def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
             f"{out} holds a run with another model ({'; '.join(fatal)}). Give another --out, or "
             "--overwrite."
         )
+    here, then = ([_part(phase) for phase in one.phases] for one in (config, there))
+    if here != then:
+        raise InputError(
+            f"{out} holds a run with other phases ({'; '.join(then)} there, {'; '.join(here)} now);"
+            " leave --phase and --masked-lm-prob out, or give another --out."
+        )
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
             f"{out} has the moments of --optimizer {there.training.optimizer}; give that one, or "
@@ -237,6 +245,12 @@ def _check_may_continue(
         + (f" with another config ({'; '.join(changed)})" if changed else "")
         + ". Give --resume to continue it, --overwrite to replace it, or another --out."
     )
+
+
+def _part(phase: Phase) -> str:
+    """What may not change: the loader compares the data sets."""
+    rate = "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:g} masked"
+    return f"{phase.max_seq_length} tokens{rate} from {phase.start:g}"
 
 
 def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoint:
@@ -280,8 +294,12 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
         raise InputError(
             f"{step} has the moments of --optimizer {there.training.optimizer}; leave it out."
         )
-    is_same_data = config.dataset_digest == there.dataset_digest
-    loader = state.loader if is_same_data else {}
+    same_data = (
+        found
+        for found in states_of(state.loader)
+        if found["dataset_digest"] == config.dataset_digest
+    )
+    loader = {name: x for name, x in next(same_data, {}).items() if name != OTHERS}
     return ResumePoint(
         state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
         checkpoint=checkpoint,

@@ -22,6 +22,7 @@ from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.data.phases import Phase
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, is_sharded, parallelize
@@ -29,7 +30,7 @@ from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.malloc import disable_malloc_trim, return_large_blocks
 from clozeline.train.engine.optim import build_optimizer, set_learning_rate
 from clozeline.train.engine.precision import seed_dropout
-from clozeline.train.engine.schedule import batch_size_at, is_over, learning_rate_at
+from clozeline.train.engine.schedule import batch_size_at, is_over, learning_rate_at, phase_at
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate
 from clozeline.train.evaluation.guesses import guess, held_out_rows
@@ -78,6 +79,7 @@ class Trainer:
     ) -> None:
         training = config.training
         self.shards, self.out, self.training, self.world = shards, out, training, world
+        self.phases = config.phases
         self.manifest, (self.loader, self.validation) = read_manifest(shards), data
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
@@ -167,28 +169,29 @@ class Trainer:
         return every > 0 and self.step % every == 0
 
     def _batches(self) -> Generator[LoadedBatch[Any]]:
-        """Batches from the loader's position on, each of the size that the ramp gives its step."""
+        """Batches from the loader's position on, each as the schedules have it at its step."""
         while True:
-            size = self._batch_size()
-            self.loader.set_batch_size(size)
-            with closing(iter(self.loader)) as batches:
-                while size == self._batch_size():
+            phase, size = now = self._next()
+            with closing(self.loader.batches(phase, size)) as batches:
+                while now == self._next():
                     yield next(batches)
 
-    def _batch_size(self) -> int:
-        return batch_size_at(self.training, self.step + 1, self.control.elapsed)
+    def _next(self) -> tuple[Phase, int]:
+        """Phase and batch size of the next step, in examples of SHARDS."""
+        at = self.training, self.step + 1, self.control.elapsed
+        return phase_at(self.phases, *at), batch_size_at(*at)
 
     def _step(self, loaded: LoadedBatch[Any], *, count_hits: bool) -> tuple[Tensor, Tensor]:
         training, world = self.training, self.world
         seed_dropout(training.seed, self.step, world.rank)
-        rate = learning_rate_at(training, self.step, self.control.elapsed)
-        set_learning_rate(self.optimizer, rate)
+        at = training, self.step, self.control.elapsed
+        set_learning_rate(self.optimizer, learning_rate_at(*at))
         return train_step(
             self.parallel_model,
             self.optimizer,
             loaded,
             world=world,
-            accumulation=training.accumulation(world.size, len(loaded.batch) * world.size),
+            accumulation=training.accumulation(world.size, batch_size_at(*at)),
             precision=self.autocast,
             clip=training.clip,
             count_hits=count_hits,

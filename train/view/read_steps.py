@@ -11,17 +11,17 @@ has the data digest of a step, it is compared.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.dataset.manifest import TOKENIZER
+from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.find_documents import find_documents
@@ -32,7 +32,10 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Located
-from clozeline.train.engine.schedule import batch_size_at
+from clozeline.train.data.phased_loader import states_of
+from clozeline.train.data.phases import Phase, data_sets_of
+from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.engine.schedule import batch_size_at, phase_at
 from clozeline.train.monitoring.metrics import read_metrics
 
 AT_ONCE: Final = 4096  #: steps that are searched for a document at once
@@ -43,6 +46,7 @@ class StepRows(NamedTuple):
     """The examples of a step, in the order of the global batch."""
 
     start: int  #: its first position
+    shards: ShardSet  #: of its phase
     located: Located
     examples: Examples  #: with the masks that the model saw, and the ids of their documents
 
@@ -50,31 +54,26 @@ class StepRows(NamedTuple):
 class ReadSteps:
     """What a run read: its steps by number, from 1 on.
 
-    Raises InputError for shards that the run was not trained on, and for a run whose batch size
-    depended on the time.
+    Of a run with phases, `shards` are one of its data sets; the others are where they were. Raises
+    InputError for shards that the run was not trained on, and for a run whose batch size or data
+    set depended on the time.
     """
 
     def __init__(self, run: Path, shards: AnyPath) -> None:
         self.run, config = run, read_run(run)
         self.training, self.data = config.training, config.data
-        if self.training.batch_ramp and self.training.for_:
-            raise InputError(f"{run}: its batch grew with the time, so its steps are not known.")
-        self.loader = Loader(
-            str(shards),
-            batch_size=self.training.batch_size,
-            seed=self.training.seed,
-            remask=self.training.remask,
-            length_bins=self.training.length_bins,
-            skip_bad_shards=self.training.skip_bad_shards,
-            prefetch=0,
-        )
-        self.shards = self.loader.shards
-        if self.shards.manifest.dataset_digest != config.dataset_digest:
+        self.phases = config.phases
+        if self.training.for_ and (self.training.batch_ramp or len(self.phases) > 1):
+            raise InputError(f"{run}: its schedule followed the time, so its steps are not known.")
+        self._folders = data_sets_of(self.phases)
+        given = read_manifest(shards).dataset_digest
+        if given not in self._folders:
             raise InputError(f"{shards} is not the data set that {run} was trained on; give that.")
+        self._folders[given] = str(shards)
         self.states = [read_state(folder) for folder in list_checkpoints(run)]
         self.states = [state for state in self.states if state.loader] or [TrainState(step=0)]
-        if self.states[-1].loader:
-            self.loader.load_state_dict(self.states[-1].loader)
+        self._loader = cache(self._open)
+        self.shards = self._loader(given).shards
         digests = ((line["step"], line.get("data_digest")) for line in read_metrics(run))
         self.digests = {step: digest for step, digest in digests if digest}
         self._stored = lru_cache(maxsize=8)(self._read)
@@ -85,12 +84,14 @@ class ReadSteps:
         return int(max([self.states[-1].step, *self.digests]))
 
     def start_of(self, step: int) -> int:
-        """The first position of a step, counted from the nearest checkpoint after it."""
+        """The first position of a step in its data set, from the nearest checkpoint after it."""
         later = (state for state in self.states if state.step >= step)
         near = next(later, self.states[-1])
-        position = near.loader.get("next_position", 0)
-        before = sum(map(self._size, range(step, near.step + 1)))
-        after = sum(map(self._size, range(near.step + 1, step)))
+        position = self._state(near, digest := self.phase(step).dataset_digest)["next_position"]
+        before, after = (
+            sum(self._size(one) for one in steps if self.phase(one).dataset_digest == digest)
+            for steps in (range(step, near.step + 1), range(near.step + 1, step))
+        )
         return int(position - before + after)
 
     def rows(self, step: int) -> StepRows:
@@ -103,28 +104,28 @@ class ReadSteps:
             )
         located = self._located(range(step, step + 1))
         slots = start + np.arange(self._size(step))
-        found = digest_text(int(self.loader.reader().order.hashes(located, slots).sum()))
+        phase = self.phase(step)
+        loader = self._loader(phase.dataset_digest)
+        found = digest_text(int(loader.reader().order.hashes(located, slots).sum()))
         if self.digests.get(step, found) != found:
             raise InputError(
                 f"{self.run}: at step {step} other examples were read (data digest "
                 f"{self.digests[step]}, here {found}); was it resumed with another batch size?"
             )
-        return StepRows(start, located, self._examples(located))
+        return StepRows(start, loader.shards, located, self._examples(phase, located))
 
     def steps_of(self, document: int, steps: range) -> Iterator[tuple[int, int]]:
         """The steps that read examples of a document, and how many each."""
-        rows = [
-            np.flatnonzero(_has_document(self._read(shard), document))
-            for shard in range(len(self.shards.entries))
-        ]
-        sizes = groupby(steps, key=lambda step: (self._size(step), step // self._at_once))
-        for (size, _), group in sizes:
+        rows = cache(lambda digest: self._rows_with(document, digest))
+        key = lambda step: (self.phase(step), self._size(step), step // self._at_once)  # noqa: E731
+        for (phase, size, _), group in groupby(steps, key=key):
             some = list(group)
             located = self._located(range(some[0], some[-1] + 1))
             hits = np.zeros(len(located.rows), np.bool_)
             for shard in np.unique(located.shards).tolist():
                 here = located.shards == shard
-                hits[here] = np.isin(located.rows[here], rows[shard])
+                found = rows(phase.dataset_digest)[shard]
+                hits[here] = np.isin(located.rows[here], found)
             for index, count in enumerate(hits.reshape(-1, size).sum(axis=1).tolist()):
                 if count:
                     yield some[0] + index, count
@@ -133,30 +134,64 @@ class ReadSteps:
     def _at_once(self) -> int:
         return 1 if self.training.length_bins else AT_ONCE
 
+    def phase(self, step: int) -> Phase:
+        """The phase of a step."""
+        return phase_at(self.phases, self.training, step)
+
     def _size(self, step: int) -> int:
-        return batch_size_at(self.training, step)
+        return batch_size_at(self.training, step) * self.phase(step).batch_factor
+
+    def _open(self, digest: str) -> Loader:
+        """The loader of a data set, with the order that the run recorded."""
+        factors = {phase.dataset_digest: phase.batch_factor for phase in self.phases}
+        loader = Loader(
+            self._folders[digest],
+            batch_size=self.training.batch_size * factors[digest],
+            seed=self.training.seed,
+            remask=self.training.remask,
+            length_bins=self.training.length_bins,
+            skip_bad_shards=self.training.skip_bad_shards,
+            prefetch=0,
+        )
+        if len(state := self._state(self.states[-1], digest)) > 1:
+            loader.load_state_dict(state)
+        return loader
+
+    def _state(self, state: TrainState, digest: str) -> dict[str, Any]:
+        """That of the loader of a data set, in a checkpoint."""
+        found = (one for one in states_of(state.loader) if one["dataset_digest"] == digest)
+        return next(found, {"next_position": 0})
 
     def _located(self, steps: range) -> Located:
         """Where the examples of steps of one batch size are stored."""
         size, start = self._size(steps[0]), self.start_of(steps[0])
-        self.loader.next_position = start
-        self.loader.set_batch_size(size)
-        return self.loader.reader().located(start + size * np.arange(len(steps)))
+        loader = self._loader(self.phase(steps[0]).dataset_digest)
+        loader.next_position = start
+        loader.set_batch_size(size)
+        return loader.reader().located(start + size * np.arange(len(steps)))
 
-    def _read(self, shard: int) -> Examples:
-        entry = self.shards.entries[shard]
-        return read_shard(self.shards.folder / entry.name, expected=entry.checksum)
+    def _read(self, digest: str, shard: int) -> Examples:
+        shards = self._loader(digest).shards
+        entry = shards.entries[shard]
+        return read_shard(shards.folder / entry.name, expected=entry.checksum)
 
-    def _examples(self, located: Located) -> Examples:
+    def _rows_with(self, document: int, digest: str) -> list[NDArray[np.int64]]:
+        """The rows of each shard of a data set that have a part of the document."""
+        shards = range(len(self._loader(digest).shards.entries))
+        return [np.flatnonzero(_has_document(self._read(digest, x), document)) for x in shards]
+
+    def _examples(self, phase: Phase, located: Located) -> Examples:
         parts, order = [], []
-        is_redrawn = (located.epochs > 0) & self.training.remask
+        rate, mask_epochs = phase.masked_lm_prob, located.epochs * self.training.remask
+        is_redrawn = (mask_epochs > 0) | (rate is not None)
+        of_phase = self._loader(phase.dataset_digest).shards
         for shard in np.unique(located.shards).tolist():
             for redraw in (False, True):
                 here = np.flatnonzero((located.shards == shard) & (is_redrawn == redraw))
-                epochs, shards, rows = (column[here] for column in located)
-                part = self._stored(shard).take(rows)
+                epochs, shards, rows = (x[here] for x in (mask_epochs, *located[1:]))
+                part = self._stored(phase.dataset_digest, shard).take(rows)
                 if redraw:
-                    part = self.shards.remasked(part, shards, rows, epochs)
+                    part = of_phase.remasked(part, shards, rows, epochs, masked_lm_prob=rate)
                 parts.append(part)
                 order.append(here)
         return concatenate_examples(parts).take(np.argsort(np.concatenate(order)))
@@ -179,10 +214,12 @@ def step_lines(
     tokenizer = load_tokenizer(read.shards.folder / TOKENIZER)
     shown: set[int] = set()
     for step in steps:
-        start, located, examples = read.rows(step)
+        start, shards, located, examples = read.rows(step)
         every = {hash for row in range(len(examples)) for hash in documents_of(examples, row)}
         last, epochs = start + len(examples) - 1, sorted(set(located.epochs.tolist()))
+        rate = read.phase(step).masked_lm_prob
         anew = " (masks drawn anew)" if read.training.remask and epochs[-1] else ""
+        anew = anew if rate is None else f" ({100 * rate:g} % masked)"
         yield (
             f"step {step:,}: positions {start:,} to {last:,}, epoch "
             f"{' and '.join(map(str, epochs))}{anew}, {len(examples):,} examples of {len(every):,} "
@@ -194,9 +231,9 @@ def step_lines(
                 examples,
                 row,
                 tokenizer,
-                name=read.shards.entries[shard].name,
+                name=shards.entries[shard].name,
                 width=width,
-                negative_pairs=read.data.negative_pairs,
+                negative_pairs=shards.manifest.config.negative_pairs,
             )
             yield first.replace(f", row {row}:", f", row {in_shard}:", 1)
             yield from others

@@ -1,0 +1,236 @@
+"""Phases: what the options make of a run, and the laws of order across a change of phase."""
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.run_parts import parse_parts, parse_rates
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.data.batch import digest_text
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.phased_loader import PhasedLoader, states_of
+from clozeline.train.data.phases import data_sets_of, find_phases
+from clozeline.train.engine.schedule import phase_at
+from tests.support.small_data import SMALL, write_data_set
+from tests.support.small_runs import tokenizer_of
+from tests.support.training_configs import training_config
+from tests.test_loader import ORDER, joined, rows_of
+
+SHORT = replace(SMALL, max_seq_length=8, max_predictions_per_seq=2)
+BATCH = 6  # of the long data set; 12 of the short one
+#: A batch of each, by phase; the short data set is read twice, with a rate of its own.
+TURNS = [0, 0, 0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    return write_data_set(tmp_path_factory.mktemp("long"), train=(13, 20, 0, 7, 17))
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    return write_data_set(tmp_path_factory.mktemp("short"), train=(11, 30, 8), config=SHORT)
+
+
+def phases_of(long, **changes):
+    return find_phases(long, read_manifest(long), training_config(**changes))
+
+
+# --- from options to phases
+
+
+@pytest.mark.parametrize(
+    ("parts", "starts"),
+    [
+        (["a"], [0]),
+        (["a", "b"], [0, 0.5]),
+        (["a", "b", "c", "d"], [0, 0.25, 0.5, 0.75]),
+        (["a@0.9", "b"], [0, 0.9]),
+        (["a@0.5", "b", "c"], [0, 0.5, 0.75]),
+        (["a", "b@.2"], [0, 0.8]),
+        (["a@0.6", "b@0.3", "c@0.1"], [0, 0.6, 0.9]),
+    ],
+)
+def test_parts_take_their_fractions_and_share_the_rest(parts, starts):
+    found = parse_parts(parts, name="phase", given=parts)
+    assert [value for value, _ in found] == [part.partition("@")[0] for part in parts]
+    assert [start for _, start in found] == starts
+
+
+def test_what_follows_an_at_may_belong_to_the_folder():
+    assert parse_parts(["s3://me@host/a", "a@b@0.25"], name="phase", given="") == [
+        ("s3://me@host/a", 0.0),
+        ("a@b", 0.75),
+    ]
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
+def test_rates_for_fractions_that_sum_to_1_begin_where_the_last_one_ends(parts):
+    total = sum(parts)
+    text = ":".join(f"0.{n + 1}@{part / total:.9f}" for n, part in enumerate(parts))
+    if len(parts) == 1:
+        text = "0.1"
+    starts = [start for start, _ in parse_rates(text, name="rates")]
+    assert starts == pytest.approx([sum(parts[:n]) / total for n in range(len(parts))], abs=1e-7)
+
+
+def test_data_sets_and_rates_are_cut_into_phases(long, short):
+    found = phases_of(long, phase=(f"{short}@0.5",), masked_lm_prob="0.5@0.8:0.25")
+    shown = [(x.start, x.shards, x.masked_lm_prob, x.max_predictions) for x in found]
+    assert shown == [
+        (0.0, str(short), 0.5, 4),  # of 8 tokens
+        (0.5, str(long), 0.5, 8),  # of 16
+        (0.8, str(long), 0.25, 4),
+    ]
+    assert [(x.max_seq_length, x.batch_factor) for x in found] == [(8, 2), (16, 1), (16, 1)]
+    digests = [read_manifest(folder).dataset_digest for folder in (short, long)]
+    assert data_sets_of(found) == dict(zip(digests, map(str, (short, long)), strict=True))
+
+
+def test_a_run_without_schedules_is_one_phase_with_the_masks_of_its_shards(long):
+    [found] = phases_of(long)
+    assert (found.start, found.batch_factor, found.masked_lm_prob) == (0.0, 1, None)
+    assert found.max_predictions == 3  # of SMALL
+
+
+def test_each_step_has_the_phase_in_which_its_middle_is(long, short):
+    config = training_config(max_steps=12, phase=(f"{short}@0.5",), masked_lm_prob="0.3@0.75:0.15")
+    phases = find_phases(long, read_manifest(long), config)
+    assert [phases.index(phase_at(phases, config, step)) for step in range(1, 13)] == (
+        [0] * 6 + [1] * 3 + [2] * 3
+    )
+    timed = replace(config, for_="100s")  # seconds, not steps
+    at = [phase_at(phases, timed, 1, seconds) for seconds in (0.0, 49.9, 50.0, 74.9, 75.0, 999.0)]
+    assert [phases.index(phase) for phase in at] == [0, 0, 1, 1, 2, 2]
+
+
+def test_data_sets_that_do_not_fit_together_are_refused(long, short, tmp_path):
+    with pytest.raises(InputError, match=r"has examples of 16 tokens, .* of 8; give"):
+        phases_of(short, phase=(f"{long}@0.5",))
+    other = write_data_set(tmp_path, train=(8,), tokenizer=tokenizer_of("the", "of", "and"))
+    with pytest.raises(InputError, match="was built with another tokenizer"):
+        phases_of(long, phase=(f"{other}@0.5",))
+    with pytest.raises(InputError, match="nowhere"):
+        phases_of(long, phase=("nowhere@0.5",))
+
+
+# --- what is read
+
+
+def open_all(long, short, *, batch_size=BATCH, state=None, **ranks):
+    loaders = {
+        read_manifest(folder).dataset_digest: Loader(
+            folder, batch_size=batch_size, prefetch=0, **ORDER, **ranks
+        )
+        for folder in (short, long)
+    }
+    loader = PhasedLoader(loaders, read_manifest(long).dataset_digest)
+    if state:
+        loader.load_state_dict(state)
+    return loader
+
+
+def four_phases(long, short):
+    first, second = phases_of(long, phase=(f"{short}@0.5",), masked_lm_prob="0.25")
+    third = replace(first, masked_lm_prob=0.5, max_predictions=4)
+    return [first, second, third, replace(second, masked_lm_prob=None, max_predictions=3)]
+
+
+def read(loader, phases, turns, *, batch_size=BATCH):
+    """A batch for each turn, which is the number of its phase."""
+    found, before = [], None
+    for turn in turns:
+        if turn != before:
+            before, batches = turn, loader.batches(phases[turn], batch_size)
+        found.append(next(batches))
+    return found
+
+
+def test_each_data_set_is_read_on_where_its_last_phase_stopped(long, short):
+    """Every example once an epoch, the masks of its phase, and the digest of what was read."""
+    phases = four_phases(long, short)
+    found = read(open_all(long, short), phases, TURNS)
+    for folder, size, mine in ((short, 12, (0, 2)), (long, 6, (1, 3))):
+        here = [(turn, x) for turn, x in zip(TURNS, found, strict=True) if turn in mine]
+        sizes = [len(loaded.batch) for _, loaded in here]
+        assert sizes == [size] * len(here)
+        plain = islice(Loader(folder, batch_size=size, prefetch=0, **ORDER), len(here))
+        assert [x.digest for _, x in here] == [x.digest for x in plain]
+        for turn, loaded in here:
+            phase = phases[turn]
+            assert loaded.batch.masked_lm_positions.shape[1] == phase.max_predictions
+            counts = loaded.batch.masked_lm_weights.sum(1)
+            rate = phase.masked_lm_prob or folder_rate(folder)
+            tokens = loaded.batch.attention_mask.sum(1)
+            wanted = torch.floor(tokens * rate + 0.5).clamp(1, phase.max_predictions)
+            assert torch.equal(counts, wanted.float())
+
+
+def folder_rate(folder):
+    return read_manifest(folder).config.masked_lm_prob
+
+
+@pytest.mark.parametrize("stop", range(1, len(TURNS)))
+def test_stopped_anywhere_it_continues_with_the_very_next_example(stop, long, short):
+    """In other hands: three processes, in batches of the same size."""
+    phases = four_phases(long, short)
+    whole = read(open_all(long, short), phases, TURNS)
+    loader = open_all(long, short)
+    read(loader, phases, TURNS[:stop])
+    state = loader.state_dict()
+    assert [x["next_position"] for x in states_of(state)] == [
+        6 * sum(turn in (1, 3) for turn in TURNS[:stop]),
+        12 * sum(turn in (0, 2) for turn in TURNS[:stop]),
+    ]
+    ranks = [
+        read(open_all(long, short, state=state, rank=r, world_size=3), phases, TURNS[stop:])
+        for r in range(3)
+    ]
+    for of_ranks, wanted in zip(zip(*ranks, strict=True), whole[stop:], strict=True):
+        assert rows_of([joined(of_ranks)]) == rows_of([wanted])
+        assert digest_text(*(x.digest for x in of_ranks)) == digest_text(wanted.digest)
+
+
+def test_another_batch_size_reads_the_same_sequence_of_each_data_set(long, short):
+    phases = four_phases(long, short)
+    found = [
+        read(open_all(long, short, batch_size=size), phases, turns, batch_size=size)
+        for size, turns in ((6, [0, 0, 1, 2, 3, 3]), (3, np.repeat([0, 0, 1, 2, 3, 3], 2).tolist()))
+    ]
+    rows = [[rows_of([loaded]) for loaded in batches] for batches in found]
+    assert rows[0] == [first + second for first, second in zip(*[iter(rows[1])] * 2, strict=True)]
+
+
+def test_a_state_of_other_data_sets_is_refused(long, short):
+    state = open_all(long, short).state_dict()
+    other = open_all(short, long)
+    with pytest.raises(InputError, match="dataset_digest"):
+        other.load_state_dict(state)
+
+
+# --- masks
+
+
+@pytest.mark.parametrize("remask", [True, False])
+def test_at_the_rate_of_the_shards_their_own_masks_are_drawn(remask, long):
+    """In the first epoch they are those that the shards store."""
+    rate = {"masked_lm_prob": folder_rate(long)}
+    stored, drawn = (
+        list(islice(Loader(long, batch_size=12, prefetch=0, remask=remask, **ORDER, **x), 12))
+        for x in ({}, rate)
+    )
+    assert rows_of(stored) == rows_of(drawn)
+
+
+def test_without_new_masks_each_epoch_has_those_of_the_first(long):
+    options = {"batch_size": 57, "prefetch": 0, "masked_lm_prob": 0.3, **ORDER}
+    first, second = islice(Loader(long, remask=False, **options), 2)
+    assert sorted(rows_of([first])) == sorted(rows_of([second]))
+    first, second = islice(Loader(long, **options), 2)
+    assert sorted(rows_of([first])) != sorted(rows_of([second]))

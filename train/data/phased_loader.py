@@ -1,0 +1,57 @@
+"""The training sequences of a run with phases: each data set has a position of its own.
+
+    phases      work/64 .......... | work/256 ... | work/64 ...
+    positions   0 ........... 4095 | 0 ..... 1023 | 4096 ......
+
+A phase continues where the last phase on its data set stopped, so within an epoch each example is
+read once, however often and however late the phases change.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.data.loader import Loader
+from clozeline.train.data.phases import Phase
+
+OTHERS = "others"  # key of the states of the other data sets
+
+
+class PhasedLoader:
+    """The loaders of a run's data sets, of which one at a time is read."""
+
+    def __init__(self, loaders: Mapping[str, Loader], main: str) -> None:
+        """`loaders` by the digest of their data set; `main` is that of SHARDS."""
+        self.main = loaders[main]
+        self._loaders = loaders
+        self._others = [loader for digest, loader in loaders.items() if digest != main]
+
+    @property
+    def loaders(self) -> list[Loader]:
+        """All of them, that of SHARDS first."""
+        return [self.main, *self._others]
+
+    def batches(self, phase: Phase, batch_size: int) -> Generator[LoadedBatch[Any]]:
+        """The batches from here on, as the phase has them; a batch of SHARDS has `batch_size`."""
+        loader = self._loaders[phase.dataset_digest]
+        for other in self.loaders:
+            if other is not loader:
+                other.close_shards()
+        loader.set_masked_lm_prob(phase.masked_lm_prob)
+        loader.set_batch_size(batch_size * phase.batch_factor)
+        return iter(loader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the loader of SHARDS (`Loader.state_dict`), with those of the others."""
+        others = [loader.state_dict() for loader in self._others]
+        return self.main.state_dict() | ({OTHERS: others} if others else {})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with the very next example of each data set; raises as a Loader does."""
+        for loader, found in zip(self.loaders, states_of(state), strict=True):
+            loader.load_state_dict(found)
+
+
+def states_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """The states of all loaders, that of SHARDS first; none before the first step."""
+    return [state, *state.get(OTHERS, ())] if state else []
