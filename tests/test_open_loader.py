@@ -57,7 +57,15 @@ def test_without_padding_the_same_is_learned_of_the_same_rows(bins, folder, tmp_
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
 @pytest.mark.parametrize(
-    "form", [{}, {"length_bins": 3}, {"unpadded": True}, {"batch_ramp": 0.5}], ids=str
+    "form",
+    [
+        {},
+        {"length_bins": 3},
+        {"unpadded": True},
+        {"batch_ramp": 0.5},
+        {"masked_lm_prob": "0.5:0.1"},
+    ],
+    ids=str,
 )
 def test_compiled_it_learns_the_same_whatever_the_form_of_the_batches(form, folder, tmp_path):
     if not shutil.which("g++"):

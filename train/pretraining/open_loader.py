@@ -68,12 +68,19 @@ def open_loader(
         world.broadcast_from_main(lambda: loader.load_state_dict(state))  # only rank 0 reports
         loader.load_state_dict(state)
     opened = [one.shards for one in loader.loaders] + ([validation] if validation else [])
-    skipped = sorted(str(found.folder / name) for found in opened for name in found.skipped)
-    _check_same_on_all_ranks(skipped, world)
+    _check_same_on_all_ranks(
+        [name for found in opened for name in _skipped_by(found, shards)], world
+    )
     if world.is_main:
         for warning in _warnings(loader, opened):
             print(f"warning: {warning}", file=sys.stderr)
     return RunData(loader, validation)
+
+
+def _skipped_by(found: ShardSet, shards: AnyPath) -> list[str]:
+    """The skipped shards; their names are those of SHARDS in other data sets, too."""
+    digest = "" if found.folder == shards else f"{found.manifest.dataset_digest[:12]}/"
+    return [digest + name for name in sorted(found.skipped)]
 
 
 def _check_same_on_all_ranks(skipped: list[str], world: World) -> None:

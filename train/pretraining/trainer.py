@@ -86,12 +86,13 @@ class Trainer:
         self.model = _initialize_model(config, self.manifest, start, world)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
+        self.is_compiled = resolve_compile(training.compile, world)
         self.parallel_model = parallelize(
             self.model,
             world,
             parallel=training.parallel,
             precision=training.precision,
-            compile=resolve_compile(training.compile, world),
+            compile=self.is_compiled,
         )
         # A sharded model converts its weights itself.
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
@@ -175,6 +176,8 @@ class Trainer:
             with closing(self.loader.batches(phase, size)) as batches:
                 while now == self._next():
                     yield next(batches)
+            if self.is_compiled and phase != self._next()[0]:
+                torch.compiler.reset()  # a second shape would be compiled as a dynamic one
 
     def _next(self) -> tuple[Phase, int]:
         """Phase and batch size of the next step, in examples of SHARDS."""
