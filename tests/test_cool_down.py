@@ -87,6 +87,16 @@ def test_it_is_the_end_of_a_wsd_run_bit_for_bit(cooled, whole):
             assert (one / name).read_bytes() == (other / name).read_bytes()
 
 
+def test_a_decay_of_another_shape_is_the_end_of_that_schedule(run, shards, tmp_path):
+    out, falls, shape = tmp_path / "out", tmp_path / "falls", ("--schedule", "wsd-sqrt")
+    output_of(*cool_line(shards, out, run, 12, "--max-steps", 16, *shape))
+    line = {"schedule": shape[1], "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
+    output_of(*command_line(shards, falls, "--save-every", 2, **line, cool_down=0.25))
+    assert weights(out) == weights(falls)
+    rates = [line["learning_rate"] for line in numbers(out) if "mlm_loss" in line]
+    assert rates == pytest.approx([PEAK * (1 - x**0.5) for x in (0.125, 0.375, 0.625, 0.875)])
+
+
 def test_it_resumes_with_and_without_the_option(cooled, run, shards, tmp_path):
     line = cool_line(shards, tmp_path / "again", run, 12, "--max-steps", 16, "--resume")
     go_back(shutil.copytree(cooled, tmp_path / "again"), 14)

@@ -18,7 +18,7 @@ from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.run_parts import parse_parts, parse_rates
 from clozeline.pipeline.common.units import byte_size
 
-Schedule = Literal["linear", "cosine", "wsd", "constant"]
+Schedule = Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"]
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
@@ -72,12 +72,14 @@ class PretrainConfig:
     )
     schedule: Schedule = chosen_option(
         RECIPE,
-        "Learning rate after the warm-up; `wsd` stays constant and decays at the end.",
+        "Learning rate after the warm-up; `wsd` stays constant and falls at the end, in a line; "
+        "`wsd-sqrt` falls as 1 - sqrt(x), most of it soon.",
         group="Training",
     )
     cool_down: float = chosen_option(
         RECIPE,
-        "Fraction of the run after the warm-up in which `wsd` lowers the learning rate to 0.",
+        "Fraction of the run after the warm-up in which `wsd` and `wsd-sqrt` lower the learning "
+        "rate to 0.",
         group="Training",
     )
     weight_decay: float = chosen_option(

@@ -65,7 +65,8 @@ def phase_at(
 def schedule_factor(done: float, *, warmup: float, schedule: str, cool_down: float = 1.0) -> float:
     """The learning rate relative to its peak at progress `done`; both in [0, 1].
 
-    `cool_down`: the last fraction after the warm-up in which `wsd` decays (Hu et al. 2024).
+    `cool_down`: the last fraction after the warm-up in which `wsd` decays in a line (Hu et al.
+    2024), and `wsd-sqrt` as 1 - sqrt(x) (Hägele et al. 2024, section 3).
     """
     if done <= warmup and warmup > 0:
         return done / warmup
@@ -77,5 +78,7 @@ def schedule_factor(done: float, *, warmup: float, schedule: str, cool_down: flo
             return (1 + math.cos(math.pi * rest)) / 2
         case "wsd":
             return min(1.0, (1 - rest) / cool_down)
+        case "wsd-sqrt":
+            return 1 - math.sqrt(max(0.0, 1 - (1 - rest) / cool_down))
         case _:
             return 1.0
