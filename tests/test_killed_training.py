@@ -3,7 +3,7 @@
 The moments are drawn once: so many steps after the start of a life, and then a part of the time
 that a step or a checkpoint takes. Checkpoints follow each other closely, so some are hit in the
 making. Dropout is on, masks are drawn anew in each epoch, and the learning rate changes with each
-step.
+step; in one of the two runs the data set and the masking rate change three times, too.
 """
 
 import os
@@ -13,8 +13,10 @@ import subprocess
 
 import pytest
 
+from tests.support.small_data import write_data_set
 from tests.support.small_jobs import COMMAND, ROOT
 from tests.support.small_training import assert_same_run, command_line, numbers, preset_of, train
+from tests.test_phases import SHORT
 
 KILLS = 10
 OPTIONS = {"max_steps": 300, "save_every": 7, "eval_every": 21, "keep": 2}
@@ -25,9 +27,9 @@ def lines_of(run):
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def is_killed(shards, run, *, after, seconds):
+def is_killed(shards, run, options, *, after, seconds):
     """Whether a life was cut short: `after` so many more lines of metrics, and some time."""
-    line = [*COMMAND, *command_line(shards, run, "--resume", **OPTIONS)]
+    line = [*COMMAND, *command_line(shards, run, "--resume", **options)]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     wanted = lines_of(run) + after
     with subprocess.Popen(line, cwd=ROOT, start_new_session=True, **quiet) as process:
@@ -47,15 +49,21 @@ def wait(process, seconds):
 
 
 @pytest.mark.slow
-def test_ten_kills_leave_no_trace_in_the_loss_curve(small_folder, tmp_path):
+@pytest.mark.parametrize("has_phases", [False, True], ids=["plain", "phases"])
+def test_ten_kills_leave_no_trace_in_the_loss_curve(has_phases, small_folder, tmp_path):
+    options = dict(OPTIONS)
+    if has_phases:
+        short = write_data_set(tmp_path / "short", train=(40, 31), config=SHORT)
+        folders = (f"{short}@0.1", f"{small_folder}@0.1", f"{short}@0.1")
+        options |= {"phase": folders, "masked_lm_prob": "0.4@0.25:0.15"}
     whole, run = tmp_path / "whole", tmp_path / "run"
-    train(small_folder, whole, model=preset_of(small_folder), **OPTIONS)
+    train(small_folder, whole, model=preset_of(small_folder), **options)
     draws = random.Random(0)
     for _ in range(KILLS):
         after, seconds = draws.randint(1, 20), draws.uniform(0, 0.05)
-        assert is_killed(small_folder, run, after=after, seconds=seconds)
+        assert is_killed(small_folder, run, options, after=after, seconds=seconds)
     assert 0 < lines_of(run) < lines_of(whole)
-    train(small_folder, run, model=preset_of(small_folder), resume=True, **OPTIONS)
+    train(small_folder, run, model=preset_of(small_folder), resume=True, **options)
     assert_same_run(run, whole)
     steps = [line["step"] for line in numbers(run) if "mlm_loss" in line]
     assert steps == list(range(1, 301))

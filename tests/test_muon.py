@@ -10,8 +10,19 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_moments
 from clozeline.train.engine.muon import MOMENTUM, is_hidden_matrix
 from clozeline.train.engine.optim import build_optimizer, set_learning_rate
-from tests.support.small_training import STILL, TINY, assert_same_run, go_back, train
+from clozeline.train.engine.schedule import momentum_at
+from tests.support.small_training import (
+    STILL,
+    TINY,
+    assert_same_run,
+    command_line,
+    go_back,
+    preset_of,
+    train,
+    weights,
+)
 from tests.support.training_configs import training_config
+from tests.test_export import output_of, refused
 
 MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)
@@ -102,6 +113,29 @@ def test_it_resumes_bit_for_bit(small_folder, tmp_path):
     assert_same_run(run, whole)
     kinds = {name.rpartition("/")[2] for name in load_moments(latest_checkpoint(run))}
     assert kinds == {"momentum_buffer", "step", "exp_avg", "exp_avg_sq"}
+
+
+def test_the_momentum_rises_and_a_resumed_run_keeps_that(small_folder, tmp_path):
+    config = training_config(optimizer="muon", max_steps=12, muon_warmup=0.5)
+    found = [momentum_at(config, step) for step in range(1, 13)]
+    rising = [0.85 + 0.1 * (step - 0.5) / 6 for step in range(1, 7)]
+    assert found == pytest.approx([*rising, *[MOMENTUM] * 6])
+    assert {momentum_at(replace(config, muon_warmup=0.0), step) for step in (1, 12)} == {MOMENTUM}
+    options = {"model": preset_of(small_folder), "optimizer": "muon", "learning_rate": 2e-3}
+    plain, whole, run = (tmp_path / name for name in ("plain", "whole", "run"))
+    train(small_folder, plain, **options)
+    for out in (whole, run):
+        train(small_folder, out, muon_warmup=0.5, **options)
+    assert weights(plain) != weights(whole)
+    line = command_line(small_folder, go_back(run, 4), "--resume", "--optimizer=muon")
+    line = [word for word in line if not word.startswith("--muon-warmup")]
+    output_of(*line, "--learning-rate=2e-3")
+    assert_same_run(run, whole)
+
+
+def test_a_momentum_schedule_is_for_muon(small_folder, tmp_path):
+    line = command_line(small_folder, tmp_path / "run", muon_warmup=0.5)
+    assert "--muon-warmup 0.5 is for --optimizer muon, not adamw" in refused(*line)
 
 
 def test_another_optimizer_is_refused_on_resume(small_folder, tmp_path):

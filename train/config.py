@@ -66,6 +66,11 @@ class PretrainConfig:
         "`muon` trains the layers' weight matrices and leaves everything else to AdamW.",
         group="Training",
     )
+    muon_warmup: float = option(
+        0.0,
+        "Fraction of the run in which Muon's momentum rises from 0.85 to 0.95.",
+        group="Training",
+    )
     learning_rate: float = chosen_option(RECIPE, "Peak learning rate.", group="Training")
     warmup: float = chosen_option(
         RECIPE, "Fraction of the run in which the learning rate warms up.", group="Training"
@@ -210,7 +215,7 @@ class PretrainConfig:
         check_positive("learning_rate", self.learning_rate)
         check_positive("cool_down", self.cool_down)
         check_between("cool_down", self.cool_down, 0, 1)
-        for name in ("warmup", "beta1", "beta2", "batch_ramp"):
+        for name in ("warmup", "muon_warmup", "beta1", "beta2", "batch_ramp"):
             check_fraction(name, getattr(self, name))
         check_choices(self)
         if self.optimizer == "muon" and self.parallel == "fsdp":
@@ -326,7 +331,7 @@ class PretrainConfig:
 #: The fields that the command chooses where they are not given.
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
-KEPT_FIELDS = ("phase", "masked_lm_prob")
+KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup")
 
 
 def _neighbours(size: int, divisor: int) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MOMENTUM = 0.95
+#: Where a warm-up of the momentum begins and ends (KellerJordan/modded-nanogpt).
+FIRST_MOMENTUM, MOMENTUM = 0.85, 0.95
 #: Coefficients of the polynomial that brings all singular values near 1 (Jordan et al. 2024).
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -31,6 +32,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     def __init__(self, groups: list[dict[str, Any]], adamw: torch.optim.AdamW) -> None:
         """`groups` of matrices for Muon, each with `lr` and `weight_decay`; then AdamW's groups."""
+        groups = [{"momentum": MOMENTUM, **group} for group in groups]
         super().__init__([*groups, *adamw.param_groups], {})
         self._matrix_groups = self.param_groups[: len(groups)]
         self._adamw = adamw
@@ -42,18 +44,20 @@ class MuonWithAdamW(torch.optim.Optimizer):
         assert closure is None, "a closure would run twice"
         for group in self._matrix_groups:
             for matrices in _of_one_shape(group["params"]):
-                self._update(matrices, group["lr"], group["weight_decay"])
+                self._update(matrices, group["lr"], group["weight_decay"], group["momentum"])
         self._adamw.step()
 
-    def _update(self, matrices: list[nn.Parameter], rate: float, decay: float) -> None:
+    def _update(
+        self, matrices: list[nn.Parameter], rate: float, decay: float, momentum: float
+    ) -> None:
         """Update matrices of one shape in as many kernels as a single one takes."""
         gradients = [_gradient(matrix) for matrix in matrices]
         for matrix in matrices:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
-        torch._foreach_lerp_(momenta, gradients, 1 - MOMENTUM)
-        nesterov = torch._foreach_lerp(gradients, momenta, MOMENTUM)
+        torch._foreach_lerp_(momenta, gradients, 1 - momentum)
+        nesterov = torch._foreach_lerp(gradients, momenta, momentum)
         updates = orthogonalized(torch.stack(nesterov)).to(matrices[0].dtype)  # [K, M, N]
         weights: list[Tensor] = list(matrices)
         size = 0.2 * max(matrices[0].shape) ** 0.5  # of AdamW's update, root mean square

@@ -7,6 +7,7 @@ from torch import nn
 
 from clozeline.train.config import PretrainConfig
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.engine.schedule import learning_rate_at, momentum_at
 
 
 def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.Optimizer:
@@ -35,6 +36,16 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
     """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
+
+
+def follow_schedule(
+    optimizer: torch.optim.Optimizer, training: PretrainConfig, step: int, elapsed: float
+) -> None:
+    """Set the learning rate, and Muon's momentum, of a step that begins after `elapsed` seconds."""
+    set_learning_rate(optimizer, learning_rate_at(training, step, elapsed))
+    for group in optimizer.param_groups:
+        if "momentum" in group:
+            group["momentum"] = momentum_at(training, step, elapsed)
 
 
 def _adamw(

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from clozeline.train.config import RAMP, PretrainConfig
 from clozeline.train.data.phases import Phase
+from clozeline.train.engine.muon import FIRST_MOMENTUM, MOMENTUM
 
 
 def is_over(config: PretrainConfig, steps: int, elapsed: float) -> bool:
@@ -44,6 +45,14 @@ def learning_rate_at(config: PretrainConfig, step: int, elapsed: float = 0.0) ->
         schedule=config.schedule,
         cool_down=config.cool_down,
     )
+
+
+def momentum_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> float:
+    """Muon's momentum in a step that begins after `elapsed` seconds."""
+    done = progress(config, step, elapsed)
+    if done >= config.muon_warmup:
+        return MOMENTUM
+    return FIRST_MOMENTUM + (MOMENTUM - FIRST_MOMENTUM) * done / config.muon_warmup
 
 
 def batch_size_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> int:

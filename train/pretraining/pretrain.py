@@ -169,7 +169,7 @@ def train_run(
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     training = replace(training, precision=resolve_precision(training.precision, world.device))
-    _check_unpadded(model, training)
+    _check_options(model, training)
     config = _config(shards, start.existing, model, training, manifest, world)
     if start.overwrite and start.existing and _differs(start.existing, config):
         start = replace(start, existing=None)  # a restart before the older run was replaced
@@ -265,8 +265,13 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
         )
 
 
-def _check_unpadded(model: BertConfig, training: PretrainConfig) -> None:
-    """Checked before anything is written; otherwise attention fails in the first step."""
+def _check_options(model: BertConfig, training: PretrainConfig) -> None:
+    """Checked before anything is written: what only model, device and optimizer can show."""
+    if training.muon_warmup and training.optimizer != "muon":
+        raise InputError(
+            f"--muon-warmup {training.muon_warmup:g} is for --optimizer muon, not "
+            f"{training.optimizer}; leave it out."
+        )
     has_kernel = torch.cuda.is_available() and training.precision != "fp32"
     if training.unpadded and has_kernel and model.attention_probs_dropout_prob:
         raise InputError(

@@ -28,9 +28,9 @@ from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, is_sharded, parallelize
 from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.malloc import disable_malloc_trim, return_large_blocks
-from clozeline.train.engine.optim import build_optimizer, set_learning_rate
+from clozeline.train.engine.optim import build_optimizer, follow_schedule
 from clozeline.train.engine.precision import seed_dropout
-from clozeline.train.engine.schedule import batch_size_at, is_over, learning_rate_at, phase_at
+from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate
 from clozeline.train.evaluation.guesses import guess, held_out_rows
@@ -188,7 +188,7 @@ class Trainer:
         training, world = self.training, self.world
         seed_dropout(training.seed, self.step, world.rank)
         at = training, self.step, self.control.elapsed
-        set_learning_rate(self.optimizer, learning_rate_at(*at))
+        follow_schedule(self.optimizer, *at)
         return train_step(
             self.parallel_model,
             self.optimizer,
