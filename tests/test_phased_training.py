@@ -342,3 +342,11 @@ def test_a_schedule_by_time_has_no_steps_to_show(folders, phases, tmp_path):
     )
     assert shown.exit_code == 2
     assert "its schedule followed the time, so its steps are not known" in shown.output
+
+
+def test_data_of_another_length_is_still_reported_by_its_digest(folders, tmp_path):
+    """What differs is the data, not the phases."""
+    plain, long = tmp_path / "plain", folders["long"]
+    train(long, plain, model=STILL, max_steps=4)
+    with pytest.raises(InputError, match=r"cannot continue at position 32 .*: dataset_digest"):
+        train(folders["short"], plain, model=STILL, max_steps=8, resume=True)

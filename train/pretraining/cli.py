@@ -77,8 +77,7 @@ def pretrain(
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
-    estimated = _estimated_gpus(options)
-    sources = _sources(preset, options)
+    estimated, sources = _estimated_gpus(options), _sources(preset, options)
     chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": options}
     manifest = read_manifest(shards)
     from clozeline.train.pretraining.plan import make_plan

@@ -37,7 +37,7 @@ from clozeline.train.artifacts.run import (
     with_dropout,
 )
 from clozeline.train.data.phased_loader import OTHERS, states_of
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import Phase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import check_initial
@@ -213,11 +213,11 @@ def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:
             f"{out} holds a run with another model ({'; '.join(fatal)}). Give another --out, or "
             "--overwrite."
         )
-    here, then = ([_part(phase) for phase in one.phases] for one in (config, there))
-    if here != then:
+    if _turns(config) != _turns(there):
+        here, then = ("; ".join(map(_shown, one.phases)) for one in (config, there))
         raise InputError(
-            f"{out} holds a run with other phases ({'; '.join(then)} there, {'; '.join(here)} now);"
-            " leave --phase and --masked-lm-prob out, or give another --out."
+            f"{out} holds a run with other phases ({then} there, {here} now); leave --phase and "
+            "--masked-lm-prob out, or give another --out."
         )
     if there.training.optimizer != config.training.optimizer:
         raise InputError(
@@ -247,8 +247,13 @@ def _check_may_continue(
     )
 
 
-def _part(phase: Phase) -> str:
-    """What may not change: the loader compares the data sets."""
+def _turns(config: RunConfig) -> list[tuple[float, int, float | None]]:
+    """When which data set, by number, is read with which masks; the loaders compare the data."""
+    numbers = list(data_sets_of(config.phases))
+    return [(x.start, numbers.index(x.dataset_digest), x.masked_lm_prob) for x in config.phases]
+
+
+def _shown(phase: Phase) -> str:
     rate = "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:g} masked"
     return f"{phase.max_seq_length} tokens{rate} from {phase.start:g}"
 
