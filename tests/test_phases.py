@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.run_parts import parse_parts, parse_rates
-from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.dataset.manifest import ExcludedSource, read_manifest, write_manifest
+from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import PhasedLoader, states_of
@@ -19,6 +20,7 @@ from clozeline.train.data.phases import data_sets_of, find_phases
 from clozeline.train.engine.schedule import phase_at
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
+from tests.support.small_training import TINY
 from tests.support.training_configs import training_config
 from tests.test_loader import ORDER, joined, rows_of
 
@@ -118,6 +120,23 @@ def test_data_sets_that_do_not_fit_together_are_refused(long, short, tmp_path):
         phases_of(long, phase=(f"{other}@0.5",))
     with pytest.raises(InputError, match="nowhere"):
         phases_of(long, phase=("nowhere@0.5",))
+
+
+def test_only_texts_that_all_data_sets_exclude_count_as_excluded(tmp_path):
+    """A test set that one of them may have read is not kept out of the run."""
+    digests = {"short": ["a" * 64, "b" * 64], "long": ["b" * 64, "c" * 64]}
+    folders = {}
+    for name, config in (("short", SHORT), ("long", SMALL)):
+        folder = folders[name] = write_data_set(tmp_path / name, train=(9,), config=config)
+        counts = {"texts": 3, "searched": 3, "documents": 1, "found": 1, "hits": {}}
+        excluded = [ExcludedSource(source="tests", digest=x, **counts) for x in digests[name]]
+        write_manifest(folder, replace(read_manifest(folder), excluded=excluded))
+    training = training_config(phase=(f"{folders['short']}@0.5",))
+    long = folders["long"]
+    config = RunConfig.of(TINY, training, read_manifest(long), long)
+    assert config.excluded == {"b" * 64: 1}
+    alone = RunConfig.of(TINY, training_config(), read_manifest(long), long)
+    assert set(alone.excluded) == {"b" * 64, "c" * 64}
 
 
 # --- what is read
