@@ -279,6 +279,15 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
 
 
+def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp_path):
+    output_of("export", whole, "--out", tmp_path / "exported")
+    card = (tmp_path / "exported" / "README.md").read_text()
+    digests = [read_manifest(folders[name]).dataset_digest for name in ("short", "long")]
+    assert f"| examples read | {6 * 16 + 6 * 8} |" in card
+    assert f"| masking rate | {RATES} |" in card
+    assert f"| data set digest | {', '.join(digests)} |" in card
+
+
 # --- what is refused
 
 
