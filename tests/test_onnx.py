@@ -14,11 +14,12 @@ import torch
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.checksums import check_sums
-from clozeline.pipeline.common.paths import path_of
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.artifacts.onnx_folder import write_run_graphs
-from clozeline.train.export.int8_cost import read_test_rows
 from clozeline.train.inference.predict import predict
+from clozeline.train.labelled.rows import read_named
+from tests.benchmarks.int8_cost import cost_of
 from tests.support.command import output_of
 from tests.support.small import small_tokenizer
 from tests.support.small_data import write_data_set
@@ -135,40 +136,47 @@ def test_other_folders_have_no_graph_to_run(classifier: Path) -> None:
     assert "export CLASSIFIER --format onnx" in said
 
 
-def test_int8_weights_are_smaller_and_measured(classifier: Path, tmp_path: Path) -> None:
-    rows, out = classifier.parent / "rows.csv", tmp_path / "out"
-    words = ("export", classifier, "--format", "onnx", "--int8", "--test", rows)
-    printed = output_of(*words, "--out", out)
-    recorded = json.loads((out / "onnx.json").read_bytes())["int8"]
-    assert recorded["rows"] == 40
-    assert f"accuracy {recorded['accuracy_float32']:.2%} -> {recorded['accuracy']:.2%}" in printed
-    assert f"on 40 rows, the same class for {recorded['agreement']:.1%}" in printed
+def exported(source: Path, to: Path) -> list[Path]:
+    """Two ONNX exports of a model, the second with int8 weights."""
+    folders = [to / "float32", to / "int8"]
+    for out, options in zip(folders, ([], ["--int8"]), strict=True):
+        printed = output_of("export", source, "--format", "onnx", *options, "--out", out)
+        assert ("; with int8 " in printed) == bool(options)
+    return folders
+
+
+def test_int8_weights_are_smaller_and_cost_what_the_script_says(
+    classifier: Path, tmp_path: Path
+) -> None:
+    rows = classifier.parent / "rows.csv"
+    float32, out = exported(classifier, tmp_path)
+    assert json.loads((out / "onnx.json").read_bytes())["int8"] is True
     check_sums(out)
     types = {tensor.data_type for tensor in onnx.load(out / "model.onnx").graph.initializer}
     assert onnx.TensorProto.INT8 in types
-    # The recorded numbers are those of the commands.
+    cost = cost_of(str(float32), str(out), str(rows))
+    assert cost.rows == 40
+    # Its numbers are those of the commands.
     lines = rows.read_text().splitlines()[1:]
     texts, labels = zip(*(line.split(",") for line in lines), strict=True)
     found = [predicted(classifier, texts), predicted(out, texts, "--engine", "onnx")]
     right = [np.mean([a == b for a, b in zip(labels, one, strict=True)]) for one in found]
-    assert right == pytest.approx([recorded["accuracy_float32"], recorded["accuracy"]])
+    assert right == pytest.approx([cost.accuracy_float32, cost.accuracy])
     same = np.mean([a == b for a, b in zip(*found, strict=True)])
-    assert same == pytest.approx(recorded["agreement"])
+    assert same == pytest.approx(cost.agreement)
 
 
 @pytest.mark.slow
 def test_pairs_of_empty_texts_have_the_same_probabilities(classifier: Path, tmp_path: Path) -> None:
     rows = ["first,second,label", *(f"the {a},it {a},{a}" for a in 20 * ["cat", "dog"])]
     (tmp_path / "rows.csv").write_text("\n".join(rows) + "\n")
-    pairs, test = tmp_path / "pairs", f"{tmp_path}/rows.csv?text=first&text_pair=second"
+    pairs = tmp_path / "pairs"
     output_of("finetune", classifier.parent / "run", tmp_path / "rows.csv", "--text", "first",
               "--text-pair", "second", "--no-baseline", "--epochs", 1, "--out", pairs)  # fmt: skip
     texts = ["\t", "the cat\t", "\tthe dog", " \t ", "the cat\tthe dog"]
     wanted = [found.probabilities["cat"] for found in predict(pairs, texts)]
     assert len(set(wanted)) == 4  # " " is empty, too
-    for name, difference, *options in (("float32", 1e-5), ("int8", 0.05, "--int8", "--test", test)):
-        out = tmp_path / name
-        output_of("export", pairs, "--format", "onnx", *options, "--out", out)
+    for out, difference in zip(exported(pairs, tmp_path), (1e-5, 0.05), strict=True):
         for size in (1, len(texts)):
             found = predict(out, texts, engine="onnx", batch_size=size)
             got = [one.probabilities["cat"] for one in found]
@@ -184,46 +192,29 @@ def predicted(folder: Path, texts: Sequence[str], *options: object) -> list[str]
 def test_int8_of_a_run_is_measured_on_held_out_examples(classifier: Path, tmp_path: Path) -> None:
     config = DataConfig(max_seq_length=12, num_shards=1, max_predictions_per_seq=2)
     shards = write_data_set(tmp_path / "shards", train=(20,), validation=(30,), config=config)
-    run, out = classifier.parent / "run", tmp_path / "out"
-    words = ("export", run, "--format", "onnx", "--int8", "--test", shards, "--out", out)
-    printed = output_of(*words)
-    recorded = json.loads((out / "onnx.json").read_bytes())["int8"]
-    assert f"masked-LM loss {recorded['loss_float32']:.3f} -> {recorded['loss']:.3f}" in printed
+    run = classifier.parent / "run"
+    float32, int8 = map(str, exported(run, tmp_path))
+    cost = cost_of(float32, int8, str(shards))
+    assert cost.loss_float32 is not None
     evaluated = tmp_path / "evaluated.json"
     output_of("evaluate", run, shards, "--json", evaluated)
     wanted = json.loads(evaluated.read_bytes())
-    assert recorded["loss_float32"] == pytest.approx(wanted["mlm_loss"], abs=1e-4)
-    assert recorded["accuracy_float32"] == pytest.approx(wanted["mlm_accuracy"], abs=1e-6)
-    assert recorded["loss"] == pytest.approx(recorded["loss_float32"], abs=0.1)
-    assert 0 < recorded["agreement"] <= 1
+    assert cost.loss_float32 == pytest.approx(wanted["mlm_loss"], abs=1e-4)
+    assert cost.accuracy_float32 == pytest.approx(wanted["mlm_accuracy"], abs=1e-6)
+    assert cost.loss == pytest.approx(cost.loss_float32, abs=0.1)
+    assert 0 < cost.agreement <= 1
+    packed = replace(config, pairs="packed")
+    packed_shards = write_data_set(tmp_path / "packed", train=(5,), validation=(5,), config=packed)
+    with pytest.raises(InputError, match="has packed rows, whose pieces an ONNX graph cannot"):
+        cost_of(float32, int8, str(packed_shards))
+    words = ("export", run, "--format", "onnx", "--int8", "--out", int8)
     assert output_of(*words).startswith("already complete: ")
 
 
-def test_int8_needs_rows_that_fit(classifier: Path, tmp_path: Path) -> None:
-    rows, out = classifier.parent / "rows.csv", tmp_path / "out"
-    to = ("--out", out, "--int8")
-    for words, message in (
-        ((*to, "--test", rows), "--int8 is for --format onnx"),
-        ((*to, "--format", "onnx"), "--int8 and --test go together"),
-        ((*to, "--format", "onnx", "--test", tmp_path / "none.csv"), "none.csv"),
-        ((*to, "--format", "onnx", "--test", f"{rows}?label=text"), "which no training row has"),
-    ):
-        assert message in output_of("export", classifier, *words, code=2)
-    run = classifier.parent / "run"
-    shards = write_data_set(tmp_path / "shards", train=(20,))
-    remote = path_of("memory://onnx-shards")
-    remote.fs.put(str(shards), "/onnx-shards", recursive=True)
-    config = DataConfig(max_seq_length=12, num_shards=1, pairs="packed")
-    packed = write_data_set(tmp_path / "packed", train=(5,), validation=(5,), config=config)
-    for folder, message in (
-        (rows, "rows.csv"),
-        (shards, "no held-out examples"),
-        ("memory://onnx-shards", "no held-out examples"),
-        (packed, "has packed rows, whose pieces an ONNX graph cannot keep apart"),
-    ):
-        said = output_of("export", run, *to, "--format", "onnx", "--test", folder, code=2)
-        assert message in said
-        assert said.count("\n") == 1
+def test_int8_is_for_onnx(classifier: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = output_of("export", classifier, "--out", out, "--int8", code=2)
+    assert "--int8 is for --format onnx" in said
     assert not out.exists()
 
 
@@ -231,5 +222,5 @@ def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("review,more,label\na b,c,yes\n")
     columns: dict[str, Any] = {"text": "first", "text_pair": "second", "label": "label"}
     for query, second in (("text=review", None), ("text=review&text_pair=more", ["c"])):
-        found = read_test_rows(f"{tmp_path}/rows.csv?{query}", names=("no", "yes"), **columns)
+        found = read_named(f"{tmp_path}/rows.csv?{query}", **columns)
         assert (found.texts.first, found.texts.second) == (["a b"], second)

@@ -102,16 +102,9 @@ class ExportOptions:
     )
     int8: bool = option(
         False,
-        "With `onnx`: int8 weights, a quarter of the size; prints what --test loses by it.",
+        "With `onnx`: int8 weights, a quarter of the size.",
         group="Model",
         is_flag=True,
-    )
-    test: str | None = option(
-        None,
-        "Measure --int8 here: labelled rows for a classifier (a name or URL, also with "
-        "`?text=A&label=B`), for a run the held-out examples of shards.",
-        group="Model",
-        metavar="TABLE|SHARDS",
     )
     overwrite: bool = option(False, "Replace an existing export.", group="Output", is_flag=True)
 
@@ -270,7 +263,7 @@ def fill(run: Path, texts: tuple[str, ...], top: int) -> None:
     "--out", required=True, type=OUT, help="Folder for the exported model.", group="Output"
 )
 @options_of(ExportOptions)
-def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any) -> None:
+def export(folder: Path, out: Path, int8: bool, **options: Any) -> None:
     """Convert a run or a classifier for other libraries.
 
     An ONNX graph is compared with the model in torch, and the speed of both is printed.
@@ -278,11 +271,9 @@ def export(folder: Path, out: Path, int8: bool, test: str | None, **options: Any
     form = options.pop("format")
     if int8 and form != "onnx":
         raise click.UsageError("--int8 is for --format onnx; add it, or leave --int8 out.")
-    if int8 != (test is not None):
-        raise click.UsageError("--int8 and --test go together: int8 is measured on the test rows.")
     from clozeline.train.export.export import export as run_export
 
-    exported = run_export(folder, out=out, form=form, int8_test=test, **options)
+    exported = run_export(folder, out=out, form=form, int8=int8, **options)
     done = "" if exported.is_new else "already complete: "
     click.echo(f"{done}{exported.description}: {as_given(out)}")
     if form == "onnx" and kind_of(folder) == "classifier":

@@ -30,7 +30,7 @@ from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import LOCK, locked_folder
 from clozeline.pipeline.common.folder_owner import check_kind, check_replaceable
 from clozeline.pipeline.common.json_files import json_values
-from clozeline.pipeline.common.paths import AnyPath, GivenPath, path_of
+from clozeline.pipeline.common.paths import GivenPath
 from clozeline.pipeline.tokenization.tokenizer import PUNKT_JSON, TOKENIZER_FILES, Tokenizer
 from clozeline.train.artifacts.checkpoint import latest_checkpoint, read_state
 from clozeline.train.artifacts.classifier_folder import read_metadata, read_report
@@ -49,18 +49,10 @@ from clozeline.train.artifacts.onnx_folder import (
 from clozeline.train.artifacts.partial_folder import partial_folder, replace_folder, restore_folder
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import SUMMARY, load_run
-from clozeline.train.export.int8_cost import (
-    check_test_shards,
-    classifier_cost,
-    masked_lm_cost,
-    read_test_rows,
-)
 from clozeline.train.export.int8_graph import quantize_graph
 from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.export.sentence_transformers import LENGTH, MODULES, POOLING, write_modules
 from clozeline.train.finetuning.classifier import Classifier, load_classifier
-from clozeline.train.inference.onnx_classifier import load_onnx_classifier
-from clozeline.train.labelled.rows import Labelled
 from clozeline.train.store.local_folder import local_folder
 
 Format = Literal["transformers", "onnx", "sentence-transformers"]
@@ -90,7 +82,6 @@ class _Source:
     pooling: Pooling
     model: BertForPretraining | Classifier
     card: str
-    label: str = "label"  # column of the classes that a classifier was trained on
 
 
 def export(
@@ -98,7 +89,7 @@ def export(
     *,
     out: GivenPath,
     form: Format = "transformers",
-    int8_test: str | None = None,
+    int8: bool = False,
     overwrite: bool = False,
 ) -> Exported:
     """Write the latest weights of a run, or a classifier, in the layout of another library.
@@ -106,19 +97,15 @@ def export(
         >>> export("work/run", out="work/huggingface").is_new
         True
 
-    With `int8_test` an ONNX graph gets int8 weights, and what they cost is measured there: on
-    labelled rows for a classifier, on the held-out examples of shards for a run. Raises InputError
-    if `source` is neither, if the library cannot express the model, and if `out` holds anything but
-    an export.
+    With `int8` an ONNX graph gets int8 weights. Raises InputError if `source` is neither, if the
+    library cannot express the model, and if `out` holds anything but an export.
     """
     with local_folder(source) as source, local_folder(out, writes=True) as out:
         # Follow a link: renaming would replace the link, not its folder.
-        return _export(source, out.resolve(), form, int8_test, overwrite=overwrite)
+        return _export(source, out.resolve(), form, int8=int8, overwrite=overwrite)
 
 
-def _export(
-    source: Path, out: Path, form: Format, int8_test: str | None, *, overwrite: bool
-) -> Exported:
+def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: bool) -> Exported:
     kind = kind_of_model(source)
     if kind == "Hugging Face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")
@@ -127,7 +114,6 @@ def _export(
     found = read(source, folder=out.name)
     if form != "onnx":
         _check_expressible(source, found, form)
-    tested_on = None if int8_test is None else _test_of(source, found, int8_test)
     with locked_folder(out), partial_folder(out) as partial:
         Tokenizer(found.tokenizer.tokens, found.tokenizer.normalization).save(  # without Punkt
             partial,
@@ -140,8 +126,8 @@ def _export(
             "sentence-transformers": _write_sentence_transformers,
         }[form]
         description = write(found, partial)
-        if tested_on is not None:
-            description += _quantize(found, partial, tested_on)
+        if int8:
+            description += _quantize(found, partial)
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
@@ -183,7 +169,6 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
         max_seq_length=classifier.max_seq_length,
         pooling=classifier.model.pooling,
         model=classifier,
-        label=metadata["job"].get("label", "label"),
         card=classifier_card(metadata, report, folder=folder),
     )
 
@@ -263,42 +248,16 @@ def _write_onnx(found: _Source, partial: Path) -> str:
     )
 
 
-def _test_of(source: Path, found: _Source, test: str) -> Labelled | AnyPath:
-    """What int8 is measured on, checked before any work is done."""
-    if isinstance(found.model, Classifier):
-        model = found.model
-        return read_test_rows(
-            test,
-            names=model.names,
-            text=model.text,
-            text_pair=model.text_pair,
-            label=found.label,
-        )
-    shards = path_of(test)
-    check_test_shards(
-        *(shards, source),
-        tokenizer_digest=found.tokenizer.digest,
-        positions=found.config.max_position_embeddings,
-    )
-    return shards
-
-
-def _quantize(found: _Source, partial: Path, tested_on: Labelled | AnyPath) -> str:
-    """Give the graphs int8 weights and record what that costs; returns a description."""
+def _quantize(found: _Source, partial: Path) -> str:
+    """Give the graphs int8 weights; returns what that changes."""
     model, bytes_before = partial / MODEL, (partial / MODEL).stat().st_size
-    if isinstance(tested_on, Labelled):
-        float32 = load_onnx_classifier(partial)
-        quantize_graph(model)
-        cost = classifier_cost(float32, load_onnx_classifier(partial), tested_on)
-    else:
-        before = OnnxGraph(model)
-        quantize_graph(partial / ENCODER)
-        quantize_graph(model)
-        cost = masked_lm_cost(before, OnnxGraph(model), tested_on)
-    write_onnx_metadata(partial, read_onnx_metadata(partial) | {"int8": cost.to_dict()})
+    for name in (ENCODER, MODEL):
+        if (partial / name).exists():  # a classifier has one graph
+            quantize_graph(partial / name)
+    write_onnx_metadata(partial, read_onnx_metadata(partial) | {"int8": True})
     smaller = bytes_before / model.stat().st_size
     speed = tokens_per_second(OnnxGraph(model), found.config)
-    return f"; with int8 {smaller:.1f} times smaller, {speed:,.0f} tokens per second, {cost}"
+    return f"; with int8 {smaller:.1f} times smaller, {speed:,.0f} tokens per second"
 
 
 def _weights(found: _Source) -> dict[str, Tensor]:

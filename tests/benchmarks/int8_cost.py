@@ -1,11 +1,18 @@
-"""What int8 weights cost: the same rows through an ONNX graph before and after.
+"""What int8 weights cost: the same rows through two ONNX folders of `clozeline export`.
+
+    python tests/benchmarks/int8_cost.py work/onnx work/onnx-int8 test.csv      # of a classifier
+    python tests/benchmarks/int8_cost.py work/onnx work/onnx-int8 work/shards   # of a run
 
 2,000 labelled rows        accuracy 91.20% -> 91.15%, the same class for 99.4%
 256 held-out examples      masked-LM loss 2.101 -> 2.108, the same token for 97.9%
+
+Labelled rows are a file with the text columns of the training and one called label, or
+FILE?text=A&text_pair=B&label=C.
 """
 
+import argparse
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +21,12 @@ import torch
 from torch import Tensor
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.paths import AnyPath, path_of
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.artifacts.onnx_folder import NAMES, OnnxGraph
-from clozeline.train.artifacts.run import check_fits
+from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
 from clozeline.train.data.batch import Batch
 from clozeline.train.data.loader import evaluation_batches
-from clozeline.train.inference.onnx_classifier import OnnxClassifier
+from clozeline.train.inference.onnx_classifier import OnnxClassifier, load_onnx_classifier
 from clozeline.train.labelled.rows import Labelled, class_ids, read_named
 
 ROWS_AT_ONCE = 32
@@ -38,10 +44,6 @@ class Int8Cost:
     loss: float | None = None
     loss_float32: float | None = None
 
-    def to_dict(self) -> dict[str, float]:
-        """Plain values; what is not measured is left out."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
     def __str__(self) -> str:
         what, answer = ("rows", "class") if self.loss is None else ("masked tokens", "token")
         loss = ""
@@ -53,29 +55,26 @@ class Int8Cost:
         )
 
 
-def read_test_rows(
-    test: str, *, names: tuple[str, ...], text: str, text_pair: str | None, label: str
-) -> Labelled:
-    """The labelled rows of `FILE` or `FILE?text=A&text_pair=B&label=C`.
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    for name in ("float32", "int8", "test"):
+        parser.add_argument(name)
+    print(cost_of(**vars(parser.parse_args())))
 
-    Raises InputError as `read_named` does, and for a class that is not in `names`.
+
+def cost_of(float32: str, int8: str, test: str) -> Int8Cost:
+    """Compare two exports of one classifier on labelled rows, of one run on held-out examples.
+
+    Raises InputError for a class that the classifier does not have, and for packed rows.
     """
-    labelled = read_named(test, text=text, text_pair=text_pair, label=label)
-    class_ids(labelled, names)
-    return labelled
-
-
-def check_test_shards(shards: AnyPath, run: Path, *, tokenizer_digest: str, positions: int) -> None:
-    """Raises InputError for shards that are packed, hold nothing out or do not fit the model."""
-    manifest = read_manifest(shards)
-    check_fits(shards, manifest, run, tokenizer_digest=tokenizer_digest, positions=positions)
-    if manifest.config.is_packed:  # a graph has one attention mask for the whole row
-        raise InputError(
-            f"{shards} has packed rows, whose pieces an ONNX graph cannot keep apart; give shards "
-            "of another --pairs."
-        )
-    if not manifest.num_examples("validation"):
-        raise InputError(f"{shards} has no held-out examples (--validation) to measure int8 on.")
+    folders = (Path(float32), Path(int8))
+    values = read_onnx_metadata(folders[0])
+    if "names" in values:
+        columns = {"label": "label", "text": values["text"], "text_pair": values["text_pair"]}
+        before, after = map(load_onnx_classifier, folders)
+        return classifier_cost(before, after, read_named(test, **columns))
+    before, after = (OnnxGraph(folder / MODEL) for folder in folders)
+    return masked_lm_cost(before, after, path_of(test))
 
 
 def classifier_cost(before: OnnxClassifier, after: OnnxClassifier, rows: Labelled) -> Int8Cost:
@@ -96,6 +95,11 @@ def classifier_cost(before: OnnxClassifier, after: OnnxClassifier, rows: Labelle
 
 def masked_lm_cost(before: OnnxGraph, after: OnnxGraph, shards: AnyPath) -> Int8Cost:
     """Compare the masked tokens of the first held-out examples, float32 against int8."""
+    if read_manifest(shards).config.is_packed:
+        raise InputError(
+            f"{shards} has packed rows, whose pieces an ONNX graph cannot keep apart; give shards "
+            "of another --pairs."
+        )
     sums = torch.zeros(6, dtype=torch.float64)
     for batch in _held_out(shards):
         old, new = (_masked_logits(graph, batch) for graph in (before, after))
@@ -132,3 +136,7 @@ def _masked_logits(graph: OnnxGraph, batch: Batch) -> Tensor:
     logits = torch.from_numpy(graph.run(inputs)[0])  # [B, S, V]
     rows = torch.arange(len(logits))[:, None].expand_as(batch.masked_lm_positions)
     return logits[rows, batch.masked_lm_positions][batch.masked_lm_weights > 0]
+
+
+if __name__ == "__main__":
+    main()
