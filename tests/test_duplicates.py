@@ -39,6 +39,9 @@ def test_near_copies_are_those_of_the_definition(test: list[str], train: list[st
         ("good lamp", "a good lamp", False),
         ("", "", False),
         ("Ça va très bien, merci", "ça va très bien merci", True),
+        ("这是一盏很好的灯", "这是一盏很好的灯!", True),  # a character is a word
+        ("这是一盏很好的灯", "我买了一把椅子", False),
+        ("good\0lamp", "good lamp", True),
     ],
 )  # fmt: skip
 def test_examples(test: str, train: str, expected: bool) -> None:

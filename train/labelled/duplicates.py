@@ -4,22 +4,20 @@
     train   "Good lamp, I would buy it again! Ann"     has all 3 of them: a near copy
 
 A test row has a near copy if one training row has at least 0.8 of its word 5-grams (containment;
-Broder 1997). Case and punctuation are ignored.
+Broder 1997). Words are those by which `shards --deduplicate near` compares documents.
 """
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.counter_rng import UInt64Array, mix64
-from clozeline.pipeline.common.ragged import offsets_of, slice_indices
+from clozeline.pipeline.common.counter_rng import UInt64Array
+from clozeline.pipeline.common.ragged import slice_indices
+from clozeline.pipeline.curation.signatures import SHINGLE_WORDS
+from clozeline.pipeline.curation.words import hash_ngrams, hash_words
 from clozeline.train.labelled.rows import Rows
 
-SHINGLE = 5  # words
 CONTAINMENT = 0.8
 CHUNK = 50_000  # training rows at a time; reviews of 80 words make 60 MB of shingles
 
@@ -46,36 +44,13 @@ def shingles(texts: Sequence[str]) -> tuple[Rows, UInt64Array]:
 
     A text of fewer than 5 words is one shingle; a text without words has none.
     """
-    lower = pc.utf8_lower(pa.array(texts, pa.large_string()))
-    spaced = pc.replace_substring_regex(lower, pattern=r"[^\pL\pN]+", replacement=" ")
-    trimmed = pc.utf8_trim_whitespace(spaced)
-    words = pc.split_pattern(trimmed, " ")
-    lengths = pc.list_value_length(words).to_numpy(zero_copy_only=False)
-    offsets, hashes = offsets_of(lengths), _word_hashes(words.flatten())
-    is_empty = pc.equal(trimmed, "").to_numpy(zero_copy_only=False)
-    windows = np.where(is_empty, 0, np.maximum(lengths - SHINGLE + 1, 1))
-    rows = np.repeat(np.arange(len(texts)), windows)
-    index, ends = slice_indices(offsets[:-1], windows), offsets[1:][rows]
-    mixed = np.zeros(len(rows), dtype=np.uint64)
-    for _ in range(SHINGLE):  # words beyond the end of a short text count as 0
-        mixed = mix64(mixed + np.where(index < ends, hashes.take(index, mode="clip"), 0))
-        index = index + 1
-    order = np.lexsort((mixed, rows))
-    rows, mixed = rows[order], mixed[order]
-    is_new = np.append(True, (rows[1:] != rows[:-1]) | (mixed[1:] != mixed[:-1]))[: len(rows)]
-    return rows[is_new], mixed[is_new]
-
-
-def _word_hashes(words: pa.Array) -> UInt64Array:
-    """64 bits for each word, the same in every call."""
-    encoded = words.dictionary_encode()
-    digests = [
-        hashlib.blake2b(word.encode(), digest_size=8).digest()
-        for word in encoded.dictionary.to_pylist()
-    ]
-    hashes: UInt64Array = np.frombuffer(b"".join(digests), dtype="<u8")
-    found: UInt64Array = hashes[encoded.indices.to_numpy()]
-    return found
+    words = hash_words([text.replace("\0", " ") for text in texts])  # NUL would end a text
+    found = hash_ngrams(words, SHINGLE_WORDS, pad=True)
+    rows = np.repeat(np.arange(len(texts)), found.lengths)
+    order = np.lexsort((found.values, rows))
+    rows, hashes = rows[order], found.values[order]
+    is_new = np.append(True, (rows[1:] != rows[:-1]) | (hashes[1:] != hashes[:-1]))[: len(rows)]
+    return rows[is_new], hashes[is_new]
 
 
 def _shared(
