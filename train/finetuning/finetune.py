@@ -39,11 +39,10 @@ from clozeline.train.finetuning.job import TEST, Job, read_job
 from clozeline.train.finetuning.label_efficiency import points_of
 from clozeline.train.finetuning.report import FinetuneReport, summarize
 from clozeline.train.finetuning.results import ModelResult, ResultStore, is_unfinished
-from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.baseline import has_sklearn
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
-from clozeline.train.labelled.rows import Labelled, lone_labels
+from clozeline.train.labelled.rows import lone_labels
 from clozeline.train.labelled.scores import Scores
 from clozeline.train.monitoring.health import HELDOUT
 from clozeline.train.monitoring.metrics import read_metrics
@@ -95,51 +94,55 @@ def finetune(
         job = read_job(run, train, test, each_given(also_test), config)
         digests = job.digests()
         existing = {"resume": resume, "overwrite": overwrite}
-        if world.broadcast_from_main(partial(_is_kept, out, digests, **existing)):
-            return world.broadcast_from_main(lambda: _finished(out, digests))
-        notes = _notes(run, job)
-        if world.is_main:
-            for note in notes:
-                print(f"note: {note}", file=sys.stderr)
+        if kept := world.broadcast_from_main(partial(_kept_report, out, digests, **existing)):
+            return kept
+        notes = _notes(run, job, is_shown=world.is_main)
         store = world.broadcast_from_main(partial(ResultStore, out, digests, **existing))
         store.check_shared(world)
         disable_malloc_trim()
         compared = ComparedModels(job, world.device)
         results = train_all(compared, store, world)
-
-        def write() -> FinetuneReport:
-            found = [*notes, *_no_gain(run, job, results)]
-            report, classifier, files = _report(compared, store, results, found, sources)
-            result: dict[str, Any] = {"report": report.to_dict(), "files": files}
-            save_classifier(out, classifier, job=digests, options=options or {}, **result)
-            return report
-
-        return world.broadcast_from_main(write)
+        what = {"run": run, "notes": notes, "sources": sources, "options": options or {}}
+        return world.broadcast_from_main(lambda: _write_best(out, compared, store, results, **what))
 
 
-def _report(
+def _write_best(
+    out: Path,
     compared: ComparedModels,
     store: ResultStore,
     results: Sequence[ModelResult[Any]],
+    *,
+    run: Path,
     notes: Sequence[str],
     sources: dict[str, str | None],
-) -> tuple[FinetuneReport, Classifier, dict[str, bytes]]:
-    """The report, the best candidate, and the files beside them."""
-    job = compared.job
-    best = min(filter(lambda r: compared.is_candidate(r.key), results), key=_held_out_loss)
-    classifier = _classifier(job, compared, store, best)
-    logits, test = compared.logits(classifier.model, TEST), job.tests[TEST]
-    report = summarize(
-        results,
-        best,
-        logits,
-        train=job.train,
-        test=test,
-        excluded=job.excluded,
-        notes=notes,
-        sources=sources,
+    options: Mapping[str, Any],
+) -> FinetuneReport:
+    """Write the folder of the best candidate; returns its report."""
+    job, notes = compared.job, [*notes, *_no_gain(run, compared.job, results)]
+    candidates = [result for result in results if compared.is_candidate(result.key)]
+    best = min(candidates, key=lambda result: result.chosen.held_out.loss)
+    classifier = Classifier(
+        model=compared.model_of(store.read_weights(best.key)),
+        tokenizer=job.start.tokenizer,
+        names=job.names,
+        text=job.config.text,
+        text_pair=job.config.text_pair,
+        max_seq_length=job.start.max_seq_length,
+        temperature=best.chosen.held_out.temperature,
     )
-    return report, classifier, report.figures() | _predictions(classifier, test, logits)
+    logits = compared.logits(classifier.model, TEST)
+    report = summarize(job, results, best, logits, notes=notes, sources=sources)
+    probabilities = softmax(logits, classifier.temperature)
+    predictions = Predictions.of(job.tests[TEST], job.names, probabilities)
+    save_classifier(
+        out,
+        classifier,
+        job=store.job,
+        report=report.to_dict(),
+        files=report.figures() | {PREDICTIONS: predictions.csv().encode()},
+        options=options,
+    )
+    return report
 
 
 @contextmanager
@@ -149,15 +152,15 @@ def _own_folder(out: Path, overwrite: bool) -> Iterator[None]:
         yield
 
 
-def _is_kept(out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool) -> bool:
-    """Whether the folder has a classifier to keep instead of training again."""
-    if overwrite or (resume and is_unfinished(out, job)):
-        return False
-    return is_classifier(out)
+def _kept_report(
+    out: Path, job: dict[str, Any], *, resume: bool, overwrite: bool
+) -> FinetuneReport | None:
+    """The report of a classifier that is there and stays; None where there is something to train.
 
-
-def _finished(out: Path, job: dict[str, Any]) -> FinetuneReport:
-    """The report of the existing classifier. Raises InputError if its job was a different one."""
+    Raises InputError if the classifier's job was a different one.
+    """
+    if overwrite or (resume and is_unfinished(out, job)) or not is_classifier(out):
+        return None
     if differs := differences(read_metadata(out)["job"], job):
         raise InputError(
             f"{out} holds a classifier of another config ({'; '.join(differs)}). "
@@ -166,13 +169,16 @@ def _finished(out: Path, job: dict[str, Any]) -> FinetuneReport:
     return FinetuneReport.from_dict(read_report(out))
 
 
-def _notes(run: Path, job: Job) -> tuple[str, ...]:
+def _notes(run: Path, job: Job, *, is_shown: bool) -> list[str]:
+    """What the user should know before the models are trained; also printed."""
     notes = lone_labels(job.train)
     if "pooler" in job.start.absent and job.start.pooling == "cls":
         notes.append(f"{run} has no pooler; it was drawn from the seed.")
     if job.config.baseline and not has_sklearn():
         notes.append(NO_SKLEARN)
-    return tuple(notes)
+    for note in notes if is_shown else ():
+        print(f"note: {note}", file=sys.stderr)
+    return notes
 
 
 def _no_gain(run: Path, job: Job, results: Sequence[ModelResult[Scores]]) -> list[str]:
@@ -181,29 +187,3 @@ def _no_gain(run: Path, job: Job, results: Sequence[ModelResult[Scores]]) -> lis
         losses = [line[HELDOUT] for line in read_metrics(run) if HELDOUT in line]
         pairs = read_run(run).data.pairs
     return no_gain(points_of(results), test_rows=len(job.tests[TEST]), losses=losses, pairs=pairs)
-
-
-def _held_out_loss(result: ModelResult[Scores]) -> float:
-    assert result.selection is not None  # candidates are fine-tuned
-    return result.selection.held_out.loss
-
-
-def _predictions(classifier: Classifier, test: Labelled, logits: Logits) -> dict[str, bytes]:
-    """The file with the test rows and what the classifier says about them."""
-    probabilities = softmax(logits, classifier.temperature)
-    return {PREDICTIONS: Predictions.of(test, classifier.names, probabilities).csv().encode()}
-
-
-def _classifier(
-    job: Job, compared: ComparedModels, store: ResultStore, best: ModelResult[Scores]
-) -> Classifier:
-    assert best.selection is not None  # it is fine-tuned
-    return Classifier(
-        model=compared.model_of(store.read_weights(best.key)),
-        tokenizer=job.start.tokenizer,
-        names=job.names,
-        text=job.config.text,
-        text_pair=job.config.text_pair,
-        max_seq_length=job.start.max_seq_length,
-        temperature=best.selection.held_out.temperature,
-    )

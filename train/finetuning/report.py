@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from clozeline.train.finetuning.job import TEST, Job
 from clozeline.train.finetuning.label_efficiency import (
     Point,
     draw_label_efficiency,
@@ -80,13 +81,11 @@ class FinetuneReport:
         """As report.json stores it."""
         others: tuple[Start, ...] = ("from_scratch", "bag_of_words")
         scores = {start: self.scores(start) for start in others}
-        selection = self.finetuned.selection
-        assert selection is not None  # it is fine-tuned
         return {
             **self.sources,
             "examples": self.rows,
             "seed": self.chosen.seed,
-            "plan": asdict(selection.plan),
+            "plan": asdict(self.finetuned.chosen.plan),
             "finetuned": self.finetuned.scores.to_dict(),
             **{name: found.to_dict() if found else None for name, found in scores.items()},
             "label_efficiency": [
@@ -120,10 +119,8 @@ class FinetuneReport:
 
     def lines(self) -> list[str]:
         """For a terminal: the classes, the compared models, label efficiency, calibration."""
-        result, calibration = self.finetuned, self.calibration
-        selection = result.selection
-        assert selection is not None  # it is fine-tuned
-        points = self.points()
+        result, calibration, points = self.finetuned, self.calibration, self.points()
+        selection = result.chosen
         return [
             *result.scores.table(),
             "",
@@ -155,36 +152,32 @@ class FinetuneReport:
 
 
 def summarize(
+    job: Job,
     results: Sequence[ModelResult[Any]],
     best: ModelResult[Scores],
     logits: Logits,
     *,
-    train: Labelled,
-    test: Labelled,
-    excluded: dict[str, int | None],
     notes: Sequence[str],
     sources: dict[str, str | None],
 ) -> FinetuneReport:
     """The report of finished results and of the classifier's logits for the test rows, [N, C]."""
-    assert best.selection is not None  # it is fine-tuned
-    names = best.scores.names
-    temperature = best.selection.held_out.temperature
-    counts = Counter(train.labels)
-    class_counts = {name: counts[name] for name in names}
+    test, temperature = job.tests[TEST], best.chosen.held_out.temperature
+    counts = Counter(job.train.labels)
+    class_counts = {name: counts[name] for name in job.names}
     notes = [*notes, *_imbalance(class_counts)]
     if len({result.key.examples for result in results}) > 1 and not has_matplotlib():
         notes.append("no figure was drawn: matplotlib is not installed.")
-    labels = class_ids(test, names)
-    is_near_copy = near_duplicates(test.texts.joined(), train.texts.joined())
+    labels = class_ids(test, job.names)
+    is_near_copy = near_duplicates(test.texts.joined(), job.train.texts.joined())
     return FinetuneReport(
         is_new=True,
         results=tuple(results),
         chosen=best.key,
         calibration=Calibration.of(logits, labels, temperature=temperature),
-        mistakes=tuple(_mistakes(softmax(logits, temperature), labels, names, test)),
+        mistakes=tuple(_mistakes(softmax(logits, temperature), labels, job.names, test)),
         class_counts=class_counts,
         near_copies=int(is_near_copy.sum()),
-        excluded=excluded,
+        excluded=job.excluded,
         notes=tuple(notes),
         sources=sources,
     )

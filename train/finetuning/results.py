@@ -71,6 +71,12 @@ class ModelResult(Generic[AnyScores]):
     also: dict[str, AnyScores] = field(default_factory=dict)
     selection: Selection | None = None  # None: bag-of-words, which has nothing to choose
 
+    @property
+    def chosen(self) -> Selection:
+        """The selection of a model that is fine-tuned, unlike bag-of-words."""
+        assert self.selection is not None
+        return self.selection
+
     def line(self) -> str:
         """The result as one line of text."""
         line = f"{self.key.title}: {self.scores.summary}"
@@ -109,7 +115,7 @@ class ResultStore:
         Otherwise raises InputError if there are results of another job, or any without `resume`.
         """
         self._folder = out / RESULTS
-        self._job = job
+        self.job = job
         is_continued = resume and is_unfinished(out, job)
         if (overwrite and not is_continued) or not (self._folder / JOB).exists():
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -166,7 +172,7 @@ class ResultStore:
         """Store a finished result. Raises InputError where the disk is full."""
         self._folder.mkdir(parents=True, exist_ok=True)
         if not (self._folder / JOB).exists():
-            write_json(self._folder / JOB, self._job)
+            write_json(self._folder / JOB, self.job)
         values = result.to_dict()
         if weights is not None:
             path = self._path(result.key, "safetensors")

@@ -137,8 +137,7 @@ def _calibration(summary: ClassifierSummary) -> Section:
 
 
 def _selection(summary: ClassifierSummary) -> Section:
-    selection = summary.report.finetuned.selection
-    assert selection is not None  # it is fine-tuned
+    selection = summary.report.finetuned.chosen
     rows = [
         (f"{plan.learning_rate:g}", str(plan.epochs), f"{held.loss:.4f}", f"{held.accuracy:.4f}")
         for plan, held in selection.tried
