@@ -38,7 +38,9 @@ def example(text, *, hidden, length_a, label):
 
 
 def show(shown, width=80):
-    return list(show_example(shown, 0, TOKENIZER, name="train-00000-of-00001.arrow", width=width))
+    return list(
+        show_example(shown, 0, TOKENIZER, title="train-00000-of-00001.arrow, row 0", width=width)
+    )
 
 
 def test_a_pair_with_its_masks_and_the_original_tokens():
@@ -68,8 +70,8 @@ def test_a_masked_piece_stays_apart_and_a_cut_word_shows_its_cut():
         "  A        grow [1 ##ing] trees [2 ##s]",
         "  B        ##er ran",
     ]
-    [head, *_] = show_example(shown, 0, TOKENIZER, name="a", width=80, negative_pairs="swapped")
-    assert head == "a, row 0: 9 tokens, B is swapped"
+    [head, *_] = show_example(shown, 0, TOKENIZER, title="a", width=80, negative_pairs="swapped")
+    assert head == "a: 9 tokens, B is swapped"
 
 
 def test_a_row_without_b_has_one_span_and_long_ones_are_wrapped():

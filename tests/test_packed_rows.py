@@ -183,7 +183,7 @@ def test_a_packed_row_is_shown_piece_by_piece():
         piece_lengths=Ragged(np.array([4, 4], np.uint16), offsets_of([2])),
         piece_documents=Ragged(np.array([0, 1], np.uint64), offsets_of([2])),
     )
-    assert list(show_example(one, 0, TOKENIZER, name="s", width=80)) == [
+    assert list(show_example(one, 0, TOKENIZER, title="s, row 0", width=80)) == [
         "s, row 0: 8 tokens, 2 pieces",
         "  piece 1  the [1 MASK]",
         "  piece 2  dog ran",

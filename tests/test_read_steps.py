@@ -13,6 +13,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.buckets import hash_documents
 from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.report.shown_example import documents_of
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.artifacts.checkpoint import TrainState, save_checkpoint
 from clozeline.train.artifacts.run import RunConfig, read_run, write_run
@@ -23,12 +24,7 @@ from clozeline.train.data.batch_reader import RankSlice
 from clozeline.train.data.loader import Loader
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.schedule import batch_size_at
-from clozeline.train.view.read_steps import (
-    ReadSteps,
-    document_lines,
-    documents_of,
-    parse_steps,
-)
+from clozeline.train.view.read_steps import ReadSteps, document_lines, parse_steps
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import articles
 from tests.support.small_runs import one_layer

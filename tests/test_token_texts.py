@@ -109,7 +109,7 @@ def test_a_word_mark_alone_is_a_space_in_a_row_and_visible_by_itself(telephus):
     assert [telephus.tokens[i] for i in inside] == [
         *("\u2581", "Tele", "phus", "\u2581was"), *("\u2581", "[UNK]")
     ]  # fmt: skip
-    [_, line, _] = show_example(make_examples([row]), 0, telephus, name="a", width=80)
+    [_, line, _] = show_example(make_examples([row]), 0, telephus, title="a", width=80)
     assert line == "  A        Telephus was [UNK]"
     [(_, chips)] = shown_example(make_examples([row]), 0, telephus, title="").spans
     assert [chip.text for chip in chips[1:-1]] == [
@@ -121,7 +121,7 @@ def test_a_character_of_several_tokens_is_whole_in_a_row():
     inside = ids_of(BPE, "the \u0436\u0436 was")
     assert any("<0x" in BPE.shown_tokens[i] for i in inside)
     row = [BPE.cls_id, *inside, BPE.sep_id]
-    [_, line, _] = show_example(make_examples([row]), 0, BPE, name="a", width=80)
+    [_, line, _] = show_example(make_examples([row]), 0, BPE, title="a", width=80)
     assert line == "  A        the \u0436\u0436 was"
 
 

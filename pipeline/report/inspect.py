@@ -41,7 +41,7 @@ def inspect_dataset(folder: AnyPath, *, number: int, seed: int, width: int) -> I
             examples,
             row,
             tokenizer,
-            name=name,
+            title=f"{name}, row {row}",
             width=width,
             negative_pairs=manifest.config.negative_pairs,
         )
@@ -64,7 +64,7 @@ def show_example(
     row: int,
     tokenizer: Tokenizer,
     *,
-    name: str,
+    title: str,
     width: int,
     negative_pairs: str = "random",
 ) -> Iterator[str]:
@@ -85,7 +85,7 @@ def show_example(
         kind = f"{len(parts)} piece{'s' * (len(parts) != 1)}"
     elif parts["A"] < len(ids):
         parts["B"] = len(ids) - parts["A"]
-    yield f"{name}, row {row}: {len(ids)} tokens, {kind}"
+    yield f"{title}: {len(ids)} tokens, {kind}"
     stop = 0
     for part, length in parts.items():
         stop += length

@@ -175,17 +175,12 @@ def _pairs(summary: DatasetSummary) -> Section:
         heading=heading,
         sentence=f"{summary.all_rows.negative_share:.2%} of the pairs are {negative}; {low:.0%} to "
         f"{high:.0%} is balanced. A small shard may be outside by chance.",
-        charts=[
-            Chart(
-                svg=_balance(summary),
-                caption=f"{negative.capitalize()} pairs per shard; balanced band",
-            )
-        ],
+        charts=[_balance(summary)],
         tables=[Table(heads=("split", *names, f"{negative} pairs"), rows=rows)],
     )
 
 
-def _balance(summary: DatasetSummary) -> str:
+def _balance(summary: DatasetSummary) -> Chart:
     series: dict[str, tuple[ArrayLike, ArrayLike]] = {}
     for split in summary.splits:
         shards = [shard for shard in summary.shards if shard.entry.split == split]
@@ -193,8 +188,9 @@ def _balance(summary: DatasetSummary) -> str:
         if points:
             numbers, fractions = np.array(points).T
             series[split] = (numbers, fractions)
-    y_label = f"{summary.manifest.config.negative_pairs} pairs"
-    return draw_points("balance", series, band=BALANCED, x_label="shard number", y_label=y_label)
+    pairs = f"{summary.manifest.config.negative_pairs} pairs"
+    svg = draw_points("balance", series, band=BALANCED, x_label="shard number", y_label=pairs)
+    return Chart(svg=svg, caption=f"{pairs.capitalize()} per shard; balanced band")
 
 
 def _tokens(summary: DatasetSummary) -> Section:
@@ -273,17 +269,15 @@ def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.floa
 
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[DatasetSummary], Section | None], ...]] = (
-    *(
-        _config,
-        _shards,
-        _lengths,
-        _packed_rows,
-        _masks,
-        _pairs,
-        dropped,
-        samples,
-        mixture,
-        _tokens,
-        _time,
-    ),
+    _config,
+    _shards,
+    _lengths,
+    _packed_rows,
+    _masks,
+    _pairs,
+    dropped,
+    samples,
+    mixture,
+    _tokens,
+    _time,
 )

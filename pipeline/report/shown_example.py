@@ -97,20 +97,28 @@ def shown_example(
     length_a, ids = int(example.length_a[0]), example.input_ids.values
     tokens = list(_tokens(example, tokenizer, guesses))
     spans = [("A", tokens[:length_a]), ("B", tokens[length_a:])]
-    hashes = [int(column[0]) for column in (example.document_a, example.document_b)]
     kind = pair_label(int(example.next_sentence_label[0]), negative_pairs)
-    if example.piece_lengths is not None and example.piece_documents is not None:
+    if example.piece_lengths is not None:
         ends = np.cumsum(example.piece_lengths.values, dtype=np.int64).tolist()
         borders = list(pairwise([0, *ends]))
         spans = [(f"piece {n}", tokens[i:j]) for n, (i, j) in enumerate(borders, start=1)]
-        hashes = example.piece_documents.values.tolist()
         kind = f"{len(spans)} piece{'s' * (len(spans) != 1)}"
     return ShownExample(
         title=title,
         notes=[f"{len(ids)} tokens", kind],
         spans=[span for span in spans if span[1]],
-        documents=list(dict.fromkeys(f"{document:016x}" for document in hashes)),
+        documents=[f"{document:016x}" for document in documents_of(examples, row)],
     )
+
+
+def documents_of(examples: Examples, row: int) -> list[int]:
+    """The documents of a row, each once: that of A and that of B, or those of its pieces."""
+    if (pieces := examples.piece_documents) is not None:
+        found = pieces.slice(row, row + 1).values.tolist()
+    else:
+        has_b = bool(examples.next_sentence_label[row] != NO_PAIR)
+        found = [int(examples.document_a[row]), *([int(examples.document_b[row])] * has_b)]
+    return list(dict.fromkeys(found))
 
 
 def pair_label(label: int, negative_pairs: str) -> str:

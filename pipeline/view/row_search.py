@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.ragged import Ragged
-from clozeline.pipeline.dataset.schema import B_IS_RANDOM, Examples
+from clozeline.pipeline.dataset.schema import B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 Rows = NDArray[np.int64]
@@ -59,7 +59,7 @@ class RowSearch:
         if self.ids:
             matches &= has_sequence(original, self.ids) | has_sequence(examples.input_ids, self.ids)
         if self.document is not None:
-            matches &= has_document(examples, np.uint64(self.document))
+            matches &= has_document(examples, self.document)
         if self.only == RANDOM:
             matches &= examples.next_sentence_label == B_IS_RANDOM
         if self.only == UNKNOWN:
@@ -82,12 +82,13 @@ def token_ids(text: str, tokenizer: Tokenizer) -> list[int]:
     return ids
 
 
-def has_document(examples: Examples, document: np.uint64) -> NDArray[np.bool_]:
+def has_document(examples: Examples, document: int) -> NDArray[np.bool_]:
     """Whether each row has text of the document, in A, B or a piece, bool [R]."""
+    wanted = np.uint64(document)
     if examples.piece_documents is not None:
-        return has_sequence(examples.piece_documents, (document,))
-    found: NDArray[np.bool_] = examples.document_a == document
-    found |= examples.document_b == document
+        return has_sequence(examples.piece_documents, (wanted,))
+    found: NDArray[np.bool_] = examples.document_a == wanted
+    found |= (examples.document_b == wanted) & (examples.next_sentence_label != NO_PAIR)
     return found
 
 

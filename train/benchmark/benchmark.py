@@ -27,6 +27,7 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.finetuning.job import TEST, read_job
 from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
+from clozeline.train.labelled.scores import mean_in_words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +106,8 @@ def _run(
         found, excluded = _regression(run, task, out, config, overwrite=overwrite)
     else:
         report = finetune(
-            *(run, task.train),
+            run,
+            task.train,
             out=out,
             test=first,
             also_test=others,
@@ -144,10 +146,7 @@ def _regression(
 
 
 def _percent(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    mean, deviation = 100 * np.mean(values), 100 * np.std(values, ddof=len(values) > 1)
-    return f"{mean:.1f}" + (f" ± {deviation:.1f}" if len(values) > 1 else "")
+    return mean_in_words([100 * value for value in values], ".1f") if values else "-"
 
 
 def _row(task: str, rows: str, metric: str, *columns: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clozeline.train.finetuning.results import SHOWN, ModelResult, Start
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Scores, mean_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,8 @@ def label_efficiency_table(points: Sequence[Point]) -> list[str]:
         title = f"accuracy on {source}, %" if source else "accuracy, %"
         lines += ["", title, "      rows" + "".join(f"{SHOWN[start]:>16}" for start in starts)]
         for size in sizes:
-            shown = (_percent(by_key[size, start], source) for start in starts)
+            found = (by_key[size, start].accuracies_on(source) for start in starts)
+            shown = (mean_in_words([100 * accuracy for accuracy in of], ".1f") for of in found)
             lines.append(f"{size:>10,}" + "".join(f"{percent:>16}" for percent in shown))
     return lines
 
@@ -134,8 +135,3 @@ def plot_label_efficiency(
     axes.set_xlabel("labelled training rows")
     axes.set_ylabel(f"accuracy on {source}, %" if source else "test accuracy, %")
     axes.legend(loc="lower right", frameon=False)
-
-
-def _percent(point: Point, source: str | None) -> str:
-    mean, deviation = 100 * point.mean(source), 100 * point.deviation(source)
-    return f"{mean:.1f} ± {deviation:.1f}" if len(point.accuracies) > 1 else f"{mean:.1f}"

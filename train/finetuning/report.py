@@ -23,7 +23,7 @@ from clozeline.train.finetuning.training_loop import Logits
 from clozeline.train.labelled.calibration import Calibration, softmax
 from clozeline.train.labelled.duplicates import near_duplicates
 from clozeline.train.labelled.rows import Labelled, class_ids
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import Scores, mean_in_words
 
 MISTAKES = 10  # how many are listed, the most confident first
 SHOWN_TEXT = 300  # characters of a text
@@ -197,8 +197,8 @@ def has_matplotlib() -> bool:
 
 def _accuracy(point: Point) -> str:
     seeds = len(point.accuracies)
-    line = f"accuracy {point.mean():.4f}"
-    line += f" ± {point.deviation():.4f} ({seeds} seeds)" if seeds > 1 else ""
+    line = f"accuracy {mean_in_words(point.accuracies, '.4f')}"
+    line += f" ({seeds} seeds)" if seeds > 1 else ""
     others = (f"{point.mean(source):.4f} on {source}" for source in point.also)
     return ", ".join([line, *others])
 

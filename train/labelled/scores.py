@@ -110,6 +110,12 @@ class Scores:
         return lines
 
 
+def mean_in_words(values: Sequence[float], form: str) -> str:
+    """The mean in this format, and of several values their deviation: "0.8410 ± 0.0120"."""
+    mean = format(np.mean(values), form)
+    return mean if len(values) == 1 else f"{mean} ± {format(np.std(values, ddof=1), form)}"
+
+
 def _ratio(part: Any, whole: Any) -> Floats:
     """part / whole, and 0 where whole is 0."""
     whole = np.asarray(whole, dtype=np.float64)

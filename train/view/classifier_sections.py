@@ -13,7 +13,7 @@ from clozeline.train.finetuning.label_efficiency import Point, plot_label_effici
 from clozeline.train.finetuning.report import FinetuneReport
 from clozeline.train.finetuning.results import SHOWN
 from clozeline.train.labelled.predictions import PrecisionRecall, Predictions
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.labelled.scores import mean_in_words
 
 MOST_CLASSES = 4  # of which thresholds are drawn, the most frequent ones
 THRESHOLDS = np.arange(1, 20) / 20
@@ -30,58 +30,43 @@ class ClassifierSummary:
 
 def _classes(summary: ClassifierSummary) -> Section:
     scores = summary.report.finetuned.scores
-    columns = zip(
-        *(scores.names, scores.precision, scores.recall, scores.f1, scores.confusion.sum(1)),
-        strict=True,
-    )
+    columns = (scores.names, scores.precision, scores.recall, scores.f1, scores.confusion.sum(1))
+    rows = [
+        (name, f"{p:.4f}", f"{r:.4f}", f"{f:.4f}", f"{n:,}")
+        for name, p, r, f, n in zip(*columns, strict=True)
+    ]
+    heads = ("class", "precision", "recall", "F1", "rows")
     return Section(
         heading="Classes",
         sentence=f"On {scores.examples:,} test rows. Macro F1 is {scores.macro_f1:.4f}.",
-        tables=[
-            Table(
-                heads=("class", "precision", "recall", "F1", "rows"),
-                rows=[
-                    (name, f"{p:.4f}", f"{r:.4f}", f"{f:.4f}", f"{n:,}")
-                    for name, p, r, f, n in columns
-                ],
-            )
-        ],
+        tables=[Table(heads=heads, rows=rows)],
     )
 
 
 def _confusion(summary: ClassifierSummary) -> Section:
     scores = summary.report.finetuned.scores
+    rows = [
+        (name, *(f"{count:,}" for count in counts))
+        for name, counts in zip(scores.names, scores.confusion, strict=True)
+    ]
+    heads = ("label", *(f"predicted {name}" for name in scores.names))
     return Section(
         heading="Confusion matrix",
         sentence="A row for each label, a column for each prediction.",
-        tables=[
-            Table(
-                heads=("label", *(f"predicted {name}" for name in scores.names)),
-                rows=[
-                    (name, *(f"{count:,}" for count in counts))
-                    for name, counts in zip(scores.names, scores.confusion, strict=True)
-                ],
-            )
-        ],
+        tables=[Table(heads=heads, rows=rows)],
     )
 
 
 def _comparison(summary: ClassifierSummary) -> Section:
     report = summary.report
     points = [point for point in report.points() if point.examples == report.rows]
-    sources = list(points[0].also)
+    others = list(points[0].also)
+    rows = [(SHOWN[p.start], *(_accuracy(p, source) for source in (None, *others))) for p in points]
+    heads = ("model", "accuracy", *(f"on {source}" for source in others))
     return Section(
         heading="Compared models",
         sentence=f"Trained on all {report.rows:,} training rows and tested on the same rows.",
-        tables=[
-            Table(
-                heads=("model", "accuracy", *(f"on {source}" for source in sources)),
-                rows=[
-                    (SHOWN[p.start], _accuracy(p), *(_accuracy(p, source) for source in sources))
-                    for p in points
-                ],
-            )
-        ],
+        tables=[Table(heads=heads, rows=rows)],
     )
 
 
@@ -215,7 +200,7 @@ def _config(summary: ClassifierSummary) -> Section:
 
 def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     """The key figures at the top of the page."""
-    scores: Scores = report.finetuned.scores
+    scores = report.finetuned.scores
     yield "accuracy", f"{scores.accuracy:.4f}"
     yield "macro F1", f"{scores.macro_f1:.4f}"
     yield "training rows", f"{report.rows:,}"
@@ -226,13 +211,18 @@ def results(report: FinetuneReport) -> Iterator[tuple[str, str]]:
     yield "test rows found in the pretraining corpus", known
 
 
-def _accuracy(point: Point, source: str | None = None) -> str:
-    mean, deviation = point.mean(source), point.deviation(source)
-    return f"{mean:.4f} ± {deviation:.4f}" if len(point.accuracies) > 1 else f"{mean:.4f}"
+def _accuracy(point: Point, source: str | None) -> str:
+    return mean_in_words(point.accuracies_on(source), ".4f")
 
 
 #: In the order of the page.
 SECTIONS: Final[tuple[Callable[[ClassifierSummary], Section | None], ...]] = (
-    *(_classes, _confusion, _comparison, _label_efficiency),
-    *(_thresholds, _calibration, _selection, _config),
+    _classes,
+    _confusion,
+    _comparison,
+    _label_efficiency,
+    _thresholds,
+    _calibration,
+    _selection,
+    _config,
 )

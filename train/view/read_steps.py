@@ -22,11 +22,13 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
-from clozeline.pipeline.dataset.schema import NO_PAIR, Examples, concatenate_examples
+from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.report.find_documents import find_documents
 from clozeline.pipeline.report.inspect import show_example
+from clozeline.pipeline.report.shown_example import documents_of
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
+from clozeline.pipeline.view.row_search import has_document
 from clozeline.train.artifacts.checkpoint import TrainState, list_checkpoints, read_state
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
@@ -178,7 +180,7 @@ class ReadSteps:
     def _rows_with(self, document: int, digest: str) -> list[NDArray[np.int64]]:
         """The rows of each shard of a data set that have a part of the document."""
         shards = range(len(self._loader(digest).shards.entries))
-        return [np.flatnonzero(_has_document(self._read(digest, x), document)) for x in shards]
+        return [np.flatnonzero(has_document(self._read(digest, x), document)) for x in shards]
 
     def _examples(self, phase: Phase, located: Located) -> Examples:
         parts, order = [], []
@@ -195,16 +197,6 @@ class ReadSteps:
                 parts.append(part)
                 order.append(here)
         return concatenate_examples(parts).take(np.argsort(np.concatenate(order)))
-
-
-def documents_of(examples: Examples, row: int) -> list[int]:
-    """The documents of a row, each once: that of A and that of B, or those of its pieces."""
-    if (pieces := examples.piece_documents) is not None:
-        found = pieces.slice(row, row + 1).values.tolist()
-    else:
-        has_b = bool(examples.next_sentence_label[row] != NO_PAIR)
-        found = [int(examples.document_a[row]), *([int(examples.document_b[row])] * has_b)]
-    return list(dict.fromkeys(found))
 
 
 def step_lines(
@@ -227,16 +219,14 @@ def step_lines(
         )
         for row in range(min(number, len(examples))):
             shard, in_shard = int(located.shards[row]), int(located.rows[row])
-            first, *others = show_example(
+            yield from show_example(
                 examples,
                 row,
                 tokenizer,
-                name=shards.entries[shard].name,
+                title=f"{shards.entries[shard].name}, row {in_shard}",
                 width=width,
                 negative_pairs=shards.manifest.config.negative_pairs,
             )
-            yield first.replace(f", row {row}:", f", row {in_shard}:", 1)
-            yield from others
             documents = documents_of(examples, row)
             shown.update(documents)
             yield f"  {'from':<9}{', '.join(f'{hash:016x}' for hash in documents)}"
@@ -283,15 +273,3 @@ def parse_steps(text: str, last: int) -> range:
     if not steps or steps[0] < 1 or steps[-1] > last:
         raise InputError(f"--steps is {text}; the run has steps 1 to {last:,}.")
     return steps
-
-
-def _has_document(examples: Examples, document: int) -> NDArray[np.bool_]:
-    """Whether each row has a part of the document, [R]."""
-    wanted = np.uint64(document)
-    if (pieces := examples.piece_documents) is not None:
-        rows = np.repeat(np.arange(len(pieces)), pieces.lengths)
-        found = np.isin(np.arange(len(pieces)), rows[pieces.values == wanted])
-    else:
-        has_b = examples.next_sentence_label != NO_PAIR
-        found = (examples.document_a == wanted) | (has_b & (examples.document_b == wanted))
-    return found
