@@ -76,15 +76,23 @@ def write_run_graphs(folder: Path, model: BertForPretraining) -> Comparison:
 
     Raises InputError where a package is missing, or where a graph differs from the model.
     """
-    _write_graph(folder / ENCODER, _EncoderGraph(model), ["last_hidden_state", "pooled"])
-    return _write_graph(folder / MODEL, _MaskedLMGraph(model), ["logits"])
+
+    def logits(*inputs: Tensor) -> Tensor:
+        hidden, _ = model.encoder(*inputs)
+        found: Tensor = model.mlm_head(hidden, model.encoder.embeddings.word_embeddings.weight)
+        return found[..., : model.config.vocab_size]
+
+    encoder = _Graph(model, model.encoder)
+    _write_graph(folder / ENCODER, encoder, ["last_hidden_state", "pooled"])
+    return _write_graph(folder / MODEL, _Graph(model, logits), ["logits"])
 
 
 def write_classifier_graph(
     folder: Path, model: BertForClassification, temperature: float
 ) -> Comparison:
     """Write model.onnx, with logits divided by the temperature; raises as `write_run_graphs`."""
-    return _write_graph(folder / MODEL, _ClassifierGraph(model, temperature), ["logits"])
+    graph = _Graph(model, lambda *inputs: model(*inputs) / temperature)
+    return _write_graph(folder / MODEL, graph, ["logits"])
 
 
 def write_onnx_metadata(folder: Path, values: dict[str, Any]) -> None:
@@ -101,46 +109,25 @@ def read_onnx_metadata(folder: Path) -> dict[str, Any]:
         return values
 
 
-class _EncoderGraph(nn.Module):
-    def __init__(self, model: BertForPretraining | BertForClassification) -> None:
+class _Graph(nn.Module):
+    """Some outputs of a model, from the inputs of an ONNX graph."""
+
+    def __init__(
+        self,
+        model: BertForPretraining | BertForClassification,
+        outputs: Callable[[Tensor, Tensor, Tensor], Any],
+    ) -> None:
         super().__init__()
-        self.model = model
-
-    def inputs(
-        self, ids: Tensor, mask: Tensor, types: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return ids, torch.zeros_like(ids) if types is None else types, mask.bool()
+        self.model, self.outputs = model, outputs
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> Any:
-        return self.model.encoder(*self.inputs(input_ids, attention_mask, token_type_ids))
+        types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
+        return self.outputs(input_ids, types, attention_mask.bool())
 
 
-class _MaskedLMGraph(_EncoderGraph):
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Any:
-        model = self.model
-        assert isinstance(model, BertForPretraining)
-        hidden, _ = model.encoder(*self.inputs(input_ids, attention_mask, token_type_ids))
-        logits = model.mlm_head(hidden, model.encoder.embeddings.word_embeddings.weight)
-        return logits[..., : model.config.vocab_size]
-
-
-class _ClassifierGraph(_EncoderGraph):
-    def __init__(self, model: BertForClassification, temperature: float) -> None:
-        super().__init__(model)
-        self.temperature = temperature
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> Any:
-        logits = self.model(*self.inputs(input_ids, attention_mask, token_type_ids))
-        return logits / self.temperature
-
-
-def _write_graph(path: Path, graph: _EncoderGraph, outputs: list[str]) -> Comparison:
+def _write_graph(path: Path, graph: _Graph, outputs: list[str]) -> Comparison:
     onnx = import_package("onnx")
     import_package("onnxscript")
     graph.eval()
@@ -167,7 +154,7 @@ def _write_graph(path: Path, graph: _EncoderGraph, outputs: list[str]) -> Compar
     return _compare(OnnxGraph(path), graph, path)
 
 
-def _compare(found: OnnxGraph, graph: _EncoderGraph, path: Path) -> Comparison:
+def _compare(found: OnnxGraph, graph: _Graph, path: Path) -> Comparison:
     """Raises InputError where the outputs differ by more than the tolerance."""
     config, largest = graph.model.config, 0.0
     for rows, length in CHECKED:

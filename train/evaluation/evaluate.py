@@ -47,6 +47,25 @@ class Evaluation:
 
 
 @torch.no_grad()
+def logits_of(
+    model: BertForPretraining, batches: Iterable[Batch], *, precision: str
+) -> Iterator[tuple[Batch, Tensor, Tensor]]:
+    """Each batch on the model's device, with its masked-LM and next-sentence logits."""
+    device, was_training = model.nsp_head.weight.device, model.training
+    model.eval()
+    for batch in batches:
+        moved = batch.to(device)
+        with autocast(precision, device):
+            mlm_logits, nsp_logits = model(
+                moved.input_ids,
+                moved.token_type_ids,
+                moved.attention_mask,
+                moved.masked_lm_positions,
+            )
+        yield moved, mlm_logits, nsp_logits
+    model.train(was_training)
+
+
 def evaluate(
     model: BertForPretraining,
     batches: Iterable[LoadedBatch[Any]],
@@ -60,20 +79,10 @@ def evaluate(
     `log_unigram` [V] comes from the manifest.
     """
     unigram = torch.from_numpy(log_unigram).to(world.device)
-    was_training = model.training
-    model.eval()
     sums = torch.zeros(9, dtype=torch.float64, device=world.device)
-    for loaded in batches:
-        batch = loaded.batch.to(world.device)
-        with autocast(precision, world.device):
-            mlm_logits, nsp_logits = model(
-                batch.input_ids,
-                batch.token_type_ids,
-                batch.attention_mask,
-                batch.masked_lm_positions,
-            )
+    parts = (loaded.batch for loaded in batches)
+    for batch, mlm_logits, nsp_logits in logits_of(model, parts, precision=precision):
         sums += _sums(batch, mlm_logits, nsp_logits, unigram)
-    model.train(was_training)
     return _evaluation(world.sum(sums).tolist())
 
 
@@ -122,11 +131,8 @@ def evaluate_run(
     """
     config, tokenizer, weights = load_run(run)
     manifest = read_manifest(shards)
-    check_fits(
-        *(shards, manifest, run),
-        tokenizer_digest=tokenizer.digest,
-        positions=config.model.max_position_embeddings,
-    )
+    positions = config.model.max_position_embeddings
+    check_fits(shards, manifest, run, tokenizer_digest=tokenizer.digest, positions=positions)
     with join_world() as world:
         model = BertForPretraining(config.model)
         model.load_state_dict(weights)

@@ -10,28 +10,16 @@ from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining
 from clozeline.train.data.batch import Batch
-from clozeline.train.engine.precision import autocast
+from clozeline.train.evaluation.evaluate import logits_of
 from clozeline.train.monitoring.learning import Guesses, HeldOutRow
 
 
-@torch.no_grad()
 def guess(model: BertForPretraining, batches: Iterable[Batch], *, precision: str) -> Guesses:
     """The answers for each real row of the batches, in order; padding rows are left out."""
-    device = model.nsp_head.weight.device
-    was_training = model.training
-    model.eval()
     found = Guesses(guesses=[], probabilities=[], of_answers=[], label_1=[])
-    for batch in batches:
-        on_device = batch.to(device)
-        with autocast(precision, device):
-            mlm_logits, nsp_logits = model(
-                on_device.input_ids,
-                on_device.token_type_ids,
-                on_device.attention_mask,
-                on_device.masked_lm_positions,
-            )
-        _add(found, batch, mlm_logits[..., : model.config.vocab_size], nsp_logits)
-    model.train(was_training)
+    for batch, mlm_logits, nsp_logits in logits_of(model, batches, precision=precision):
+        here = batch.to(torch.device("cpu"))
+        _add(found, here, mlm_logits[..., : model.config.vocab_size], nsp_logits)
     return found
 
 

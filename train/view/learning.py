@@ -10,12 +10,13 @@ from clozeline.pipeline.commandline.given_paths import as_given
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.dataset.schema import Examples
-from clozeline.pipeline.report.shown_example import ShownExample, ShownGuess, shown_example
+from clozeline.pipeline.report.shown_example import ShownExample, shown_example
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.view.replies import Values, number_of
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.artifacts.run import TOKENIZER, read_run
 from clozeline.train.monitoring.learning import Guesses, HeldOutRow, Learning
+from clozeline.train.view.run_model import shown_guesses
 
 EVALUATIONS = 200  # per page; if there are more, some in between are left out
 
@@ -83,15 +84,8 @@ def shown_rows(
 ) -> Iterator[ShownExample]:
     """The rows with the guesses of the last evaluation."""
     last = learning.guesses[max(learning.guesses)]
-    for number, row in enumerate(learning.rows):
-        columns = zip(
-            *(last.guesses[number], last.probabilities[number], last.of_answers[number]),
-            strict=True,
-        )
-        guesses = [
-            ShownGuess(token=tokenizer.shown_tokens[token], probability=p, of_answer=of_answer)
-            for token, p, of_answer in columns
-        ]
+    rows = zip(learning.rows, shown_guesses(last, tokenizer), strict=True)
+    for number, (row, guesses) in enumerate(rows):
         yield shown_example(
             _examples(row),
             0,

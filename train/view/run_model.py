@@ -1,5 +1,6 @@
 """The newest model of a run that may still be training, loaded on first use."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -18,6 +19,7 @@ from clozeline.train.artifacts.run import check_fits, read_run
 from clozeline.train.data.batch import collate
 from clozeline.train.evaluation.guesses import guess
 from clozeline.train.inference.fill import Filled, fill_with
+from clozeline.train.monitoring.learning import Guesses
 
 ROWS_AT_ONCE = 32
 LEAST_PROBABILITY = 1e-9  # a loss stays finite
@@ -62,16 +64,7 @@ class RunModel:
                 for start in range(0, len(rows), ROWS_AT_ONCE)
             )
             found = guess(model, batches, precision="fp32")
-        columns = zip(found.guesses, found.probabilities, found.of_answers, strict=True)
-        guesses = [
-            [
-                ShownGuess(
-                    token=pretrained.tokenizer.shown_tokens[token], probability=p, of_answer=a
-                )
-                for token, p, a in zip(*row, strict=True)
-            ]
-            for row in columns
-        ]
+        guesses = list(shown_guesses(found, pretrained.tokenizer))
         return guesses, [_loss(of_answers) for of_answers in found.of_answers]
 
     @cached_property
@@ -83,11 +76,8 @@ class RunModel:
     def check_fits(self, folder: AnyPath, manifest: Manifest) -> None:
         """Raises InputError where the run cannot read the rows of a data set."""
         config = read_run(self.run)
-        check_fits(
-            *(folder, manifest, self.run),
-            tokenizer_digest=config.tokenizer_digest,
-            positions=config.model.max_position_embeddings,
-        )
+        digest, positions = config.tokenizer_digest, config.model.max_position_embeddings
+        check_fits(folder, manifest, self.run, tokenizer_digest=digest, positions=positions)
 
     def _newest(self) -> tuple[Pretrained, BertForPretraining]:
         newest = latest_checkpoint(self.run)
@@ -97,6 +87,15 @@ class RunModel:
             model.load_state_dict(pretrained.weights)
             self._loaded, self._checkpoint = (pretrained, model.eval()), newest
         return self._loaded
+
+
+def shown_guesses(found: Guesses, tokenizer: Tokenizer) -> Iterator[list[ShownGuess]]:
+    """The guesses for the masks of each row, as text."""
+    for row in zip(found.guesses, found.probabilities, found.of_answers, strict=True):
+        yield [
+            ShownGuess(token=tokenizer.shown_tokens[token], probability=p, of_answer=of_answer)
+            for token, p, of_answer in zip(*row, strict=True)
+        ]
 
 
 def _loss(of_answers: list[float]) -> float:
