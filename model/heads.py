@@ -169,18 +169,17 @@ def load_encoder(model: BertForClassification, pretrained: Mapping[str, Tensor])
     the masked-LM head. Raises ValueError naming the weights that are missing, unexpected, or of
     another shape.
     """
-    prefix = "encoder."
-    found = {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}
+
+    def part(prefix: str) -> dict[str, Tensor]:
+        return {k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)}
+
+    encoder = part("encoder.")
     if model.pooling == "mean":
-        found = {name: value for name, value in found.items() if not name.startswith("pooler.")}
+        encoder = {name: value for name, value in encoder.items() if not name.startswith("pooler.")}
     try:
-        model.encoder.load_state_dict(found)
+        model.encoder.load_state_dict(encoder)
         if model.config.classifier_transform:
-            prefix = "mlm_head.transform."
-            found = {
-                k.removeprefix(prefix): v for k, v in pretrained.items() if k.startswith(prefix)
-            }
-            model.transform.load_state_dict(found)
+            model.transform.load_state_dict(part("mlm_head.transform."))
     except RuntimeError as error:
         raise ValueError(
             "the pretrained encoder does not fit this model; build it from the config stored "

@@ -63,7 +63,7 @@ def glue(tmp_path_factory):
 @pytest.fixture(scope="module")
 def done(run, glue, tmp_path_factory):
     out = tmp_path_factory.mktemp("done") / "out"
-    config = FinetuneConfig(**{**CONFIG.to_dict(), "from_scratch": True, "seeds": 2})
+    config = replace(CONFIG, from_scratch=True, seeds=2)
     tasks = read_tasks([glue], out=out)
     return out, tasks, config, benchmark(run, tasks, out=out, config=config)
 
@@ -103,7 +103,7 @@ def test_results_are_kept_and_written(done, run):
     assert [found.values for found in of_moved] == [
         found.values for found in results if found.task == "STS-B"
     ]
-    other = FinetuneConfig(**{**config.to_dict(), "seed": 3})
+    other = replace(config, seed=3)
     with pytest.raises(InputError, match=r"fine-tuning with another config \(seed 0 there, 3 now"):
         benchmark(run, tasks[1:], out=out, config=other)
 

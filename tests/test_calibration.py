@@ -1,6 +1,7 @@
 """Temperature scaling and calibration error against their definitions."""
 
 import json
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_calibration_error_by_hand():
     assert found.confidences == pytest.approx((0.6, 0.9))
     assert found.accuracies == (1.0, 0.5)
     assert found.error == found.error_before == pytest.approx(0.4)
-    assert Calibration.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert Calibration.from_dict(json.loads(json.dumps(asdict(found)))) == found
 
 
 def test_the_right_temperature_lowers_the_error():

@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,9 +90,9 @@ def test_a_missing_file_and_a_damaged_list_are_named(tmp_path):
 
 def test_a_diverged_fine_tuning_leaves_no_classifier(run, tmp_path):
     rows = write_rows(tmp_path / "rows.parquet")
-    wild = {**QUICK.to_dict(), "learning_rate": 1e30}
+    wild = replace(QUICK, learning_rate=1e30)
     with pytest.raises(DivergedError, match=r"diverged at a learning rate of 1e\+30: .* smaller"):
-        finetune(run, rows, out=tmp_path / "out", config=type(QUICK)(**wild))
+        finetune(run, rows, out=tmp_path / "out", config=wild)
     assert not (tmp_path / "out").exists()
 
 

@@ -1,7 +1,7 @@
 """Learning rate and epochs are chosen by held-out rows; folds are disjoint and stratified."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -121,10 +121,10 @@ def test_wider_models_get_lower_rates():
 
 def test_a_selection_survives_json():
     found = search(1e-3)
-    assert Selection.from_dict(found.to_dict()) == found
+    assert Selection.from_dict(asdict(found)) == found
     worst = HeldOut.of(np.array([[np.nan, 0]], np.float32), np.array([1]))
     diverged = replace(found, tried=(*found.tried, (found.plan, worst)))
-    text = json.dumps(diverged.to_dict(), allow_nan=False)
+    text = json.dumps(asdict(diverged), allow_nan=False)
     assert Selection.from_dict(json.loads(text)) == diverged
 
 

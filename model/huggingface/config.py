@@ -32,20 +32,13 @@ SHARED = tuple(
     name for name in (*SIZES, "hidden_act", *RATES) if name not in (*MODERN_FIELDS, *MODERN_THETAS)
 )
 MODERN_NAMES = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_hidden_layers": "num_hidden_layers",
-    "num_attention_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_position_embeddings": "max_position_embeddings",
+    **{name: name for name in (*SIZES, *RATES) if name != "type_vocab_size"},
     "hidden_act": "hidden_activation",
     # Dropout is not part of the weights. transformers applies it in other places of a layer.
     "hidden_dropout_prob": "mlp_dropout",
     "attention_probs_dropout_prob": "attention_dropout",
     "layer_norm_eps": "norm_eps",
-    "initializer_range": "initializer_range",
     "head_bias": "decoder_bias",
-    **{name: name for name in (*MODERN_FIELDS, *MODERN_THETAS)},
 }
 # What a missing setting means in transformers, where our default differs.
 MODERN_DEFAULTS = {

@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from clozeline.pipeline.common.units import size_in_words
 from clozeline.pipeline.report.charts import draw_bars, draw_columns, draw_lines, draw_points
 from clozeline.pipeline.report.curation_sections import dropped, mixture, samples
 from clozeline.pipeline.report.dataset_summary import DatasetSummary
@@ -25,11 +26,6 @@ MEASURED = (
 )
 
 
-def size(number: int) -> str:
-    """A number of bytes: 1_234_567 -> "1.2 MB"."""
-    return f"{number / 1e6:,.1f} MB" if number >= 10**6 else f"{number / 1e3:,.1f} kB"
-
-
 def _config(summary: DatasetSummary) -> Section:
     config = summary.manifest.config.to_dict()
     rows = [(name, _value(value)) for name, value in config.items()]
@@ -46,7 +42,7 @@ def _shards(summary: DatasetSummary) -> Section:
             shard.entry.name,
             f"{shard.entry.rows:,}",
             f"{shard.tokens:,}",
-            size(shard.entry.bytes),
+            size_in_words(shard.entry.bytes),
             f"{shard.negative_share:.1%}" if shard.pairs else "-",
         )
         for shard in summary.shards

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR, Examples
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import CONTINUATION
@@ -102,7 +103,7 @@ def shown_example(
         ends = np.cumsum(example.piece_lengths.values, dtype=np.int64).tolist()
         borders = list(pairwise([0, *ends]))
         spans = [(f"piece {n}", tokens[i:j]) for n, (i, j) in enumerate(borders, start=1)]
-        kind = f"{len(spans)} piece{'s' * (len(spans) != 1)}"
+        kind = counted(len(spans), "piece")
     return ShownExample(
         title=title,
         notes=[f"{len(ids)} tokens", kind],

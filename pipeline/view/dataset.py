@@ -6,10 +6,11 @@ from typing import Any
 
 from clozeline.pipeline.common.packages import check_packages
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.units import size_in_words
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.report.dataset_summary import DatasetSummary, summarize_dataset
 from clozeline.pipeline.report.html import make_sections
-from clozeline.pipeline.report.sections import SECTIONS, size
+from clozeline.pipeline.report.sections import SECTIONS
 from clozeline.pipeline.view.site import Tab
 
 
@@ -40,6 +41,6 @@ def _figures(summary: DatasetSummary) -> Iterator[tuple[str, str]]:
     yield "documents read", f"{manifest.counts.get('documents', 0):,}"
     yield "vocabulary", f"{manifest.vocab_size:,}"
     yield "shards", f"{len(manifest.shards):,}"
-    yield "size on disk", size(sum(shard.bytes for shard in manifest.shards))
+    yield "size on disk", size_in_words(sum(shard.bytes for shard in manifest.shards))
     yield "dataset digest", manifest.dataset_digest
     yield "tokenizer digest", manifest.tokenizer_digest

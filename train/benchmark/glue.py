@@ -18,54 +18,30 @@ from clozeline.pipeline.common.errors import InputError
 COLA = ("source", "label", "original_label", "sentence")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class GlueTask:
-    """Files and columns of a task, and the metrics it is scored by."""
+    """The columns of a task in its files, the metrics it is scored by, and its test files."""
 
     name: str
-    text: str
-    text_pair: str | None = None
+    texts: tuple[str, ...]  # columns of a text, or of the two texts of a pair
     label: str = "label"
     metrics: tuple[str, ...] = ("accuracy",)
-    train: str = "train.tsv"
     tests: tuple[str, ...] = ("dev.tsv",)  # the first decides the score
     header: tuple[str, ...] | None = None  # None: the first line
 
 
+TRAIN = "train.tsv"
+PAIR, F1_AND_ACCURACY = ("sentence1", "sentence2"), ("f1", "accuracy")
 GLUE = (
-    GlueTask(name="CoLA", text="sentence", metrics=("matthews",), header=COLA),
-    GlueTask(name="SST-2", text="sentence"),
-    GlueTask(
-        name="MRPC",
-        text="#1 String",
-        text_pair="#2 String",
-        label="Quality",
-        metrics=("f1", "accuracy"),
-    ),
-    GlueTask(
-        name="STS-B",
-        text="sentence1",
-        text_pair="sentence2",
-        label="score",
-        metrics=("pearson", "spearman"),
-    ),
-    GlueTask(
-        name="QQP",
-        text="question1",
-        text_pair="question2",
-        label="is_duplicate",
-        metrics=("f1", "accuracy"),
-    ),
-    GlueTask(
-        name="MNLI",
-        text="sentence1",
-        text_pair="sentence2",
-        label="gold_label",
-        tests=("dev_matched.tsv", "dev_mismatched.tsv"),
-    ),
-    GlueTask(name="QNLI", text="question", text_pair="sentence"),
-    GlueTask(name="RTE", text="sentence1", text_pair="sentence2"),
-    GlueTask(name="WNLI", text="sentence1", text_pair="sentence2"),
+    GlueTask("CoLA", ("sentence",), metrics=("matthews",), header=COLA),
+    GlueTask("SST-2", ("sentence",)),
+    GlueTask("MRPC", ("#1 String", "#2 String"), "Quality", F1_AND_ACCURACY),
+    GlueTask("STS-B", PAIR, "score", ("pearson", "spearman")),
+    GlueTask("QQP", ("question1", "question2"), "is_duplicate", F1_AND_ACCURACY),
+    GlueTask("MNLI", PAIR, "gold_label", tests=("dev_matched.tsv", "dev_mismatched.tsv")),
+    GlueTask("QNLI", ("question", "sentence")),
+    GlueTask("RTE", PAIR),
+    GlueTask("WNLI", PAIR),
 )
 
 
@@ -92,8 +68,8 @@ def read_glue(path: Path, task: GlueTask) -> tuple[pa.Table, int]:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from error
     rows = [line.rstrip("\r").split("\t") for line in lines if line.strip()]
     header = list(task.header) if task.header else rows.pop(0) if rows else []
-    wanted = {"text": task.text, "text_pair": task.text_pair, "label": task.label}
-    columns = {name: column for name, column in wanted.items() if column is not None}
+    names = ("text", "text_pair", "label") if len(task.texts) > 1 else ("text", "label")
+    columns = dict(zip(names, (*task.texts, task.label), strict=True))
     missing = [column for column in columns.values() if column not in header]
     if missing:
         raise InputError(

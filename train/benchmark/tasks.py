@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
-from clozeline.train.benchmark.glue import GLUE, glue_task, read_glue
+from clozeline.train.benchmark.glue import GLUE, TRAIN, glue_task, read_glue
 from clozeline.train.labelled.correlations import Correlations
 from clozeline.train.labelled.scores import Scores
 
@@ -131,7 +131,7 @@ def _glue_task(folder: Path, tables: Path) -> Task:
     glue = glue_task(folder)
     tables.mkdir(parents=True, exist_ok=True)
     written = []
-    for name in (glue.train, *glue.tests):
+    for name in (TRAIN, *glue.tests):
         table, skipped = read_glue(folder / name, glue)
         if skipped:
             print(f"{folder / name}: {skipped:,} rows without all columns skipped", file=sys.stderr)
@@ -142,6 +142,6 @@ def _glue_task(folder: Path, tables: Path) -> Task:
         name=glue.name,
         train=written[0],
         test=tuple(written[1:]),
-        text_pair="text_pair" if glue.text_pair else None,
+        text_pair="text_pair" if len(glue.texts) > 1 else None,
         metrics=glue.metrics,
     )

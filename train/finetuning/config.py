@@ -1,8 +1,8 @@
 """The fine-tuning config; free of torch, so that `--help` answers at once."""
 
 import re
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from clozeline.model.config import Pooling
 from clozeline.pipeline.commandline.config_options import option
@@ -167,7 +167,3 @@ class FinetuneConfig:
                 )
             sizes.add(int(part))
         return sorted(sizes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as JSON stores them."""
-        return asdict(self)

@@ -25,13 +25,14 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
+from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
@@ -101,19 +102,14 @@ class Selection:
     def line(self) -> str:
         """The plan and its result as text."""
         plan, held_out = self.plan, self.held_out
-        epochs = f"{plan.epochs} epochs" if plan.epochs > 1 else "1 epoch"
-        line = f"learning rate {plan.learning_rate:g}, {epochs}"
+        line = f"learning rate {plan.learning_rate:g}, {counted(plan.epochs, 'epoch')}"
         if not held_out.rows:
             return line
         return f"{line}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
 
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON stores it."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """From what `to_dict` gave."""
+        """From the values of `asdict`, as JSON returns them."""
         return cls(
             plan=Plan(**values["plan"]),
             held_out=HeldOut(**values["held_out"]),

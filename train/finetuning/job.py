@@ -6,7 +6,7 @@ job.digests()   ->  {"epochs": "auto", ..., "pretrained": "5f2c..", "training ro
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Job:
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
         return {
-            **self.config.to_dict(),
+            **asdict(self.config),
             "max_seq_length": self.start.max_seq_length,
             "pooling": self.start.pooling,
             "pretrained": weights_digest(self.start.weights),

@@ -92,7 +92,7 @@ class FinetuneReport:
                 {**asdict(point), "mean": point.mean(), "deviation": point.deviation()}
                 for point in self.points()
             ],
-            "calibration": self.calibration.to_dict(),
+            "calibration": asdict(self.calibration),
             "mistakes": [asdict(mistake) for mistake in self.mistakes],
             "class_counts": self.class_counts,
             "near_copies": self.near_copies,

@@ -88,7 +88,7 @@ class ModelResult(Generic[AnyScores]):
             **asdict(self.key),
             "scores": self.scores.to_dict(),
             "also": {source: scores.to_dict() for source, scores in self.also.items()},
-            "selection": self.selection.to_dict() if self.selection else None,
+            "selection": asdict(self.selection) if self.selection else None,
         }
 
     @classmethod

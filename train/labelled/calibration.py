@@ -8,7 +8,7 @@
 Guo et al. 2017, "On calibration of modern neural networks".
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -47,13 +47,9 @@ class Calibration:
             accuracies=tuple(accuracies.tolist()),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """From the values of `asdict`, which JSON may have turned into lists."""
         columns = ("counts", "confidences", "accuracies")
         return cls(**{**values, **{name: tuple(values[name]) for name in columns}})
 

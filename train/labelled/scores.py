@@ -91,7 +91,7 @@ class Scores:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """From the names and the confusion matrix of `to_dict`."""
         return cls(tuple(values["names"]), np.array(values["confusion"], dtype=np.int64))
 
     def table(self) -> list[str]:

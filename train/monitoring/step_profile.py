@@ -5,7 +5,6 @@ RUN/profile/operations.txt     the ten most expensive operations
 """
 
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -35,12 +34,7 @@ class StepProfile:
         self._profile.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._profile.stop()
 
     def step(self) -> None:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.paths import AnyPath
+from clozeline.pipeline.common.units import counted
 from clozeline.pipeline.dataset.manifest import TOKENIZER, read_manifest
 from clozeline.pipeline.dataset.schema import Examples, concatenate_examples
 from clozeline.pipeline.dataset.shards import read_shard
@@ -248,7 +249,7 @@ def document_lines(
     count = 0
     for step, examples in read.steps_of(hash, steps):
         count += 1
-        yield f"step {step:,}: {examples:,} example{'s' * (examples != 1)}"
+        yield f"step {step:,}: {counted(examples, 'example')}"
     yield f"{hash:016x} was read in {count:,} of steps {steps[0]:,} to {steps[-1]:,}"
     if sources:
         yield from source_lines(read, sources, {hash})
