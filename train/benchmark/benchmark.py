@@ -41,11 +41,6 @@ class Result:
     values: dict[Start, list[float]]  # in [-1, 1], one per seed
     excluded: int | None = None  # documents that the corpus left out for this test; None: unknown
 
-    def line(self, name: str) -> str:
-        """As a row of the table."""
-        shown = (_percent(self.values.get(start, [])) for start in SHOWN)
-        return _row(name, f"{self.rows:,}", self.metric, *shown)
-
 
 def benchmark(
     run: Path, tasks: Sequence[Task], *, out: Path, config: FinetuneConfig, overwrite: bool = False
@@ -80,7 +75,9 @@ def as_table(results: Sequence[Result]) -> Iterator[str]:
     yield _row("", "rows", "metric", *SHOWN.values())
     for result in results:
         is_first = result.test == first_test[result.task]
-        yield result.line(result.task if is_first else f"  {Path(result.test).stem}")
+        name = result.task if is_first else f"  {Path(result.test).stem}"
+        shown = (_percent(result.values.get(start, [])) for start in SHOWN)
+        yield _row(name, f"{result.rows:,}", result.metric, *shown)
     means = []
     for start in SHOWN:
         by_task: dict[str, list[float]] = {}

@@ -17,10 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from torch import Tensor
-
 from clozeline.model.config import BertConfig, Pooling
-from clozeline.model.heads import BertForPretraining, count_parameters
+from clozeline.model.heads import BertForClassification, BertForPretraining, count_parameters
 from clozeline.model.huggingface.config import CLASSIFICATION, CONFIG, model_type_of
 from clozeline.model.huggingface.convert import save_huggingface
 from clozeline.model.huggingface.weight_files import SAFETENSORS
@@ -80,7 +78,8 @@ class _Source:
     tokenizer: Tokenizer
     max_seq_length: int
     pooling: Pooling
-    model: BertForPretraining | Classifier
+    model: BertForPretraining | BertForClassification
+    classifier: Classifier | None = None  # None: a run
     card: str
 
 
@@ -131,8 +130,11 @@ def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: boo
         apart = (CARD, SUMS)  # the sums of the tokenizer are replaced by those of all files
         write_sums(partial, [path.name for path in partial.iterdir() if path.name not in apart])
         is_new = overwrite or not _is_same(partial, out)
+        if is_new and _is_export(out) and not overwrite:
+            raise InputError(
+                f"{out} holds a different export; choose another --out, or add --overwrite."
+            )
         if is_new:
-            _check_overwrite(out, overwrite=overwrite)
             replace_folder(partial, out)
     return Exported(is_new=is_new, description=description)
 
@@ -168,7 +170,8 @@ def _read_classifier(source: Path, *, folder: str) -> _Source:
         tokenizer=classifier.tokenizer,
         max_seq_length=classifier.max_seq_length,
         pooling=classifier.model.pooling,
-        model=classifier,
+        model=classifier.model,
+        classifier=classifier,
         card=classifier_card(metadata, report, folder=folder),
     )
 
@@ -183,8 +186,8 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
         raise InputError(
             f"{source} cannot be exported for transformers, which has no such model; {instead}."
         ) from error
-    is_classifier = isinstance(found.model, Classifier)
-    if form == "transformers" and is_classifier and has_segments and found.pooling != "cls":
+    by_mean = found.classifier is not None and found.pooling != "cls"
+    if form == "transformers" and by_mean and has_segments:
         raise InputError(
             f"{source} cannot be exported: it pools by mean, but {CLASSIFICATION[0]} pools by "
             f"[CLS] only; fine-tune with --pooling cls, or {instead}."
@@ -192,15 +195,15 @@ def _check_expressible(source: Path, found: _Source, form: Format) -> None:
 
 
 def _write_transformers(found: _Source, partial: Path) -> str:
-    weights = _weights(found)
-    if isinstance(found.model, Classifier):
+    weights, classifier = dict(found.model.state_dict()), found.classifier
+    if classifier:
         for name in ("classifier.weight", "classifier.bias"):  # transformers has no temperature
-            weights[name] = weights[name] / found.model.temperature
+            weights[name] = weights[name] / classifier.temperature
     saved = save_huggingface(
         partial,
         found.config,
         weights,
-        labels=found.model.names if isinstance(found.model, Classifier) else (),
+        labels=classifier.names if classifier else (),
         pooling=found.pooling,
         pad_id=found.tokenizer.pad_id,
     )
@@ -215,7 +218,7 @@ def _write_sentence_transformers(found: _Source, partial: Path) -> str:
         partial,
         # A mean needs no pooler, and the family follows from the segments alone.
         replace(found.config, pooler=found.config.type_vocab_size > 0),
-        _weights(found),
+        found.model.state_dict(),
         architecture="BertModel" if found.config.type_vocab_size else "ModernBertModel",
         pooling=found.pooling,
         pad_id=found.tokenizer.pad_id,
@@ -231,20 +234,18 @@ def _write_sentence_transformers(found: _Source, partial: Path) -> str:
 
 def _write_onnx(found: _Source, partial: Path) -> str:
     values: dict[str, object] = {"max_seq_length": found.max_seq_length}
-    if isinstance(found.model, Classifier):
-        classifier, model = found.model, found.model.model
-        compared = write_classifier_graph(partial, model, classifier.temperature)
+    if classifier := found.classifier:
+        compared = write_classifier_graph(partial, classifier.model, classifier.temperature)
         values |= {"names": list(classifier.names), "pooling": found.pooling}
         values |= {"text": classifier.text, "text_pair": classifier.text_pair}
-        parameters = count_parameters(model)
     else:
+        assert isinstance(found.model, BertForPretraining)
         compared = write_run_graphs(partial, found.model)
-        parameters = count_parameters(found.model)
     write_onnx_metadata(partial, values)
     return (
-        f"ONNX graph of {parameters:,} parameters, within {compared.difference:.0e} of torch, "
-        f"{compared.onnx_speed:,.0f} tokens per second in onnxruntime, "
-        f"{compared.torch_speed:,.0f} in torch"
+        f"ONNX graph of {count_parameters(found.model):,} parameters, within "
+        f"{compared.difference:.0e} of torch, {compared.onnx_speed:,.0f} tokens per second in "
+        f"onnxruntime, {compared.torch_speed:,.0f} in torch"
     )
 
 
@@ -258,11 +259,6 @@ def _quantize(found: _Source, partial: Path) -> str:
     smaller = bytes_before / model.stat().st_size
     speed = tokens_per_second(OnnxGraph(model), found.config)
     return f"; with int8 {smaller:.1f} times smaller, {speed:,.0f} tokens per second"
-
-
-def _weights(found: _Source) -> dict[str, Tensor]:
-    model = found.model.model if isinstance(found.model, Classifier) else found.model
-    return dict(model.state_dict())
 
 
 def _heldout(run: Path, step: int) -> dict[str, float] | None:
@@ -295,10 +291,3 @@ def _is_same(partial: Path, out: Path) -> bool:
     return new == old and all(
         filecmp.cmp(partial / name, out / name, shallow=False) for name in new
     )
-
-
-def _check_overwrite(out: Path, *, overwrite: bool) -> None:
-    if _is_export(out) and not overwrite:
-        raise InputError(
-            f"{out} holds a different export; choose another --out, or add --overwrite."
-        )

@@ -1,5 +1,6 @@
 """A classifier in onnxruntime, from the folder that `clozeline export --format onnx` writes."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -7,7 +8,6 @@ import torch
 
 from clozeline.pipeline.common.checksums import check_sums
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.artifacts.model_links import check_links
 from clozeline.train.artifacts.onnx_folder import MODEL, NAMES, OnnxGraph, read_onnx_metadata
@@ -16,24 +16,23 @@ from clozeline.train.labelled.encoding import Encoder, evaluation_batches
 from clozeline.train.labelled.rows import Texts
 
 
+@dataclass(frozen=True, kw_only=True)
 class OnnxClassifier:
     """Texts in, probabilities out, like `Classifier`; its graph includes the temperature."""
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, names: tuple[str, ...]) -> None:
-        values = read_onnx_metadata(folder)
-        self.names = names
-        self.text: str = values["text"]
-        self.text_pair: str | None = values["text_pair"]
-        self._graph = OnnxGraph(folder / MODEL)
-        self._encoder = Encoder(tokenizer, max_seq_length=values["max_seq_length"])
+    names: tuple[str, ...]  # [C]
+    text: str  # columns it was trained on
+    text_pair: str | None
+    graph: OnnxGraph
+    encoder: Encoder
 
     def classify(self, texts: Texts) -> Floats:
         """The probability of each class for each text, [N, C]."""
-        rows = self._encoder.encode(texts)
+        rows = self.encoder.encode(texts)
         logits = np.empty((len(rows), len(self.names)), dtype=np.float32)
         for batch, (ids, types, mask) in evaluation_batches(rows, torch.device("cpu")):
             inputs = dict(zip(NAMES, (ids, mask.long(), types), strict=True))
-            logits[batch] = self._graph.run(inputs)[0]
+            logits[batch] = self.graph.run(inputs)[0]
         return softmax(logits, 1.0)
 
 
@@ -44,4 +43,10 @@ def load_onnx_classifier(folder: Path) -> OnnxClassifier:
     check_sums(folder)
     if "names" not in values:
         raise InputError(f"{folder} is an exported run, not a classifier; export a classifier.")
-    return OnnxClassifier(folder, read_tokenizer(folder), tuple(values["names"]))
+    return OnnxClassifier(
+        names=tuple(values["names"]),
+        text=values["text"],
+        text_pair=values["text_pair"],
+        graph=OnnxGraph(folder / MODEL),
+        encoder=Encoder(read_tokenizer(folder), max_seq_length=values["max_seq_length"]),
+    )
