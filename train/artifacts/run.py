@@ -88,14 +88,9 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The values that run.json stores."""
-        configs: dict[str, Any] = {
-            "model": self.model,
-            "training": self.training,
-            "data": self.data,
-        }
+        parts = {"model": self.model.to_dict(), "training": self.training.to_dict()}
         phases = [phase.to_dict() for phase in self.phases]
-        plain = {name: config.to_dict() for name, config in configs.items()}
-        return vars(self) | plain | {"phases": phases}
+        return vars(self) | parts | {"data": self.data.to_dict(), "phases": phases}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -42,7 +42,7 @@ class Evaluation:
         return self.mlm_loss + (0.0 if np.isnan(self.nsp_loss) else self.nsp_loss)
 
     def to_dict(self) -> dict[str, float]:
-        """Plain values; what is not measured is left out."""
+        """The numbers by name, without those that were not measured."""
         return {name: value for name, value in asdict(self).items() if not np.isnan(value)}
 
 

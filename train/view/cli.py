@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @click.command(cls=Command, example="clozeline inspect work/shards -n 5")
 @click.argument("folder", metavar="SHARDS|RUN", type=PathOrUrl())
 @grouped_option(
-    *("-n", "number"),
+    "-n",
+    "number",
     default=3,
     show_default=True,
     type=click.IntRange(min=0),
