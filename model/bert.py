@@ -260,6 +260,8 @@ def initialize(model: nn.Module, config: BertConfig, *, seed: int) -> None:
     Embeddings are normal or sinusoids, matrices follow `config.init`, biases are 0, norms 1 and 0,
     and the padding rows of the vocabulary 0. On the meta device nothing is drawn.
     """
+    if next(model.parameters()).is_meta:
+        return
     generator = torch.Generator().manual_seed(seed)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
