@@ -102,7 +102,8 @@ def finetune(
         disable_malloc_trim()
         compared = ComparedModels(job, world.device)
         results = train_all(compared, store, world)
-        what = {"run": run, "notes": notes, "sources": sources, "options": options or {}}
+        what: dict[str, Any] = {"run": run, "notes": notes, "sources": sources}
+        what["options"] = options or {}
         return world.broadcast_from_main(lambda: _write_best(out, compared, store, results, **what))
 
 
