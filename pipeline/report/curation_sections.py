@@ -9,6 +9,7 @@ from clozeline.pipeline.report.dropped import uses_in_words
 from clozeline.pipeline.report.html import Chart, Section, Table
 
 REJECTED_SHOWN = 10
+TEXTS = {"text": "text", "kept_text": "text of the document that was kept"}  #: of a sample
 
 
 def dropped(summary: DatasetSummary) -> Section:
@@ -50,18 +51,10 @@ def samples(summary: DatasetSummary) -> Section | None:
         reasons.setdefault(sample["reason"], []).append(sample)
     tables = []
     for reason, shown in sorted(reasons.items()):
-        with_twin = "kept_text" in shown[0]
-        heads = (
-            f"{reason.replace('_', ' ')}: value (document)",
-            "text",
-            *(["text of the document that was kept"] * with_twin),
-        )
+        texts = [name for name in TEXTS if name in shown[0]]
+        heads = (f"{reason.replace('_', ' ')}: value (document)", *(TEXTS[name] for name in texts))
         rows = [
-            (
-                f"{sample['value']:.4g} ({sample['document'][:8]})",
-                sample["text"],
-                *([sample["kept_text"]] if with_twin else []),
-            )
+            (f"{sample['value']:.4g} ({sample['document'][:8]})", *(sample[name] for name in texts))
             for sample in shown
         ]
         tables.append(Table(heads=heads, rows=rows, is_numeric=False))
