@@ -114,10 +114,14 @@ class SentenceSplitter:
         certain[rest] = np.array([ending is CERTAIN for ending in distinct], bool)[of_rest]
         # NLTK may take a control character for a blank line: see is_end.
         certain &= np.frombuffer(data, np.uint8)[found.followers] >= ord(" ")
-        open_, ends = np.flatnonzero(~certain), stops.tolist()
-        spans = (array[open_].tolist() for array in (found.starts, found.ends, found.followers))
-        decide = self._rules.is_end
-        certain[open_] = [decide(data, *span, ends) for span in zip(*spans, strict=True)]
+        undecided, of_paragraphs = np.flatnonzero(~certain), stops.tolist()
+        starts, ends, followers = (
+            column[undecided].tolist() for column in (found.starts, found.ends, found.followers)
+        )
+        certain[undecided] = [
+            self._rules.is_end(data, start, end, at, of_paragraphs)
+            for start, end, at in zip(starts, ends, followers, strict=True)
+        ]
         return certain
 
 
