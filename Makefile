@@ -209,7 +209,7 @@ ladder: $(READY)  ## pretrain for HOURS (8) on real text, then fine-tune with an
 # Two at a time: many tests wait for processes that they started. Tests of one file share their set-up.
 PYTEST := -m pytest -q -n 2 --dist loadfile
 
-.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts engines engine-kills fuzz stores soak clean distclean
+.PHONY: test test-all test-installed test-minima lint types docs check gpu bench speedrun torture kills hosts slurm engines engine-kills engines-scale fuzz stores soak clean distclean
 test: $(READY)  ## run the tests, without the slow ones
 	$(BIN)/python $(PYTEST) -m "not slow and not gpu"
 
@@ -270,6 +270,9 @@ kills: $(READY)  ## kill commands at random moments, run them again, and compare
 hosts: $(READY)  ## train on two hosts (Linux namespaces) while one dies, is cut off, or has a full disk; needs root
 	PYTHONPATH=. $(BIN)/python -m tests.faults.hosts --out $(WORK)/hosts
 
+slurm: $(READY)  ## run the recipes of deploy/ on a Slurm of two hosts while it stops, requeues and loses jobs; needs root
+	PYTHONPATH=. $(BIN)/python -m tests.faults.slurm --out $(WORK)/slurm
+
 # MAVEN="mvn -s mirror.xml" and pip's PIP_INDEX_URL name mirrors.
 MAVEN ?= mvn
 engines: $(READY)  ## build shards on Flink and on Spark, each a cluster on this machine; needs Java and Maven, fetches 1 GB
@@ -277,6 +280,11 @@ engines: $(READY)  ## build shards on Flink and on Spark, each a cluster on this
 
 engine-kills: $(READY)  ## kill each process of those clusters in the middle of a job, and compare what is written
 	PYTHONPATH=. $(BIN)/python -m tests.faults.engine_kills --cache $(WORK)/engines --maven "$(MAVEN)"
+
+# About three bytes of disk for each byte of text; 20 GB is about the English Wikipedia.
+SCALE ?= 20GB
+engines-scale: $(READY)  ## build shards from SCALE of text on Flink, a task manager killed half-way, and compare with a local job
+	PYTHONPATH=. $(BIN)/python -m tests.faults.engine_scale --cache $(WORK)/engines --maven "$(MAVEN)" --only flink --size $(SCALE)
 
 fuzz: $(READY)  ## fuzz every parser with FUZZ_RUNS inputs; installs atheris (Linux, Python up to 3.13)
 	$(BIN)/$(INSTALL) atheris==3.0.0

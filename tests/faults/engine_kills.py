@@ -9,14 +9,23 @@ exit codes of the commands, and what the first failure said.
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import psutil
 
 from clozeline.pipeline.job.worker import WORKER as SDK_WORKER
-from tests.faults.engines import FLINK, SECONDS, Cluster, Engine, Trials, isolated, wait_until
-from tests.faults.engines import digests as bytes_of
+from tests.faults.engines import (
+    SECONDS,
+    Cluster,
+    Engine,
+    Trials,
+    digests,
+    isolated,
+    small_text,
+    wait_until,
+)
 
 #: By what a row says: a part of the command line, and which process of the cluster it is, if any.
 VICTIMS: Final[dict[str, dict[str, tuple[str, int | None]]]] = {
@@ -27,11 +36,12 @@ VICTIMS: Final[dict[str, dict[str, tuple[str, int | None]]]] = {
         "submitter": ("", None),
         "job manager": ("StandaloneSession", 0),
     },
-    "spark": {  # not the master: with a new one the application may wait for ever
+    "spark": {
         "Python worker": (SDK_WORKER, None),
         "executor": ("CoarseGrainedExecutorBackend", None),
         "job server": (" -jar ", None),
         "submitter": ("", None),
+        "master": ("deploy.master.Master", 0),
     },
 }
 
@@ -42,10 +52,12 @@ def trial(
     """Kill a process of a running job, run the command until it ends well, print a row."""
     what = victim if restarts else f"{victim}, without restarts"
     out = trials.folder / f"{engine.name}-{what}-{phase}".replace(" ", "-")
-    config = FLINK if restarts else FLINK.replace("fixed-delay\n", "none\n")
+    if not restarts:
+        name, text = engine.config
+        engine = replace(engine, config=(name, text.replace("fixed-delay\n", "none\n")))
     part, number = VICTIMS[engine.name][victim]
     codes, failures = [], []
-    with Cluster(engine, trials.cache, trials.folder / f"{out.name}-cluster", config) as cluster:
+    with Cluster(engine, trials.cache, trials.folder / f"{out.name}-cluster") as cluster:
         job = trials.start(out, *trials.on(engine))
         wait_until(lambda: has_begun(out, phase), f"{phase} before a kill of the {victim}")
         job.kill() if not part else kill_first(part)
@@ -58,7 +70,7 @@ def trial(
             if job.returncode == 0:
                 break
             job = trials.start(out, *trials.on(engine))
-    same = bytes_of(out) == bytes_of(trials.folder / "local")
+    same = digests(out) == digests(trials.folder / "local")
     print(
         f"| {engine.name} | {what} | {phase} | {', '.join(map(str, codes))} | "
         f"{'same' if same else 'OTHER'} | {' / '.join(failures)[:200]} |",
@@ -87,7 +99,7 @@ def kill_first(part: str) -> None:
 def main() -> None:
     """Print the table."""
     options, engines = isolated("tests.faults.engine_kills")
-    trials = Trials(options.cache, options.megabytes)
+    trials = Trials(options.cache, small_text(options.size))
     trials.row("local", "--workers=2")
     right = []
     for engine in engines:

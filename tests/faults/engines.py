@@ -17,7 +17,7 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -71,6 +71,11 @@ restart-strategy.type: fixed-delay
 restart-strategy.fixed-delay.attempts: 5
 restart-strategy.fixed-delay.delay: 2 s
 """
+#: A master that is started again knows its applications from this folder.
+SPARK: Final = """\
+spark.deploy.recoveryMode FILESYSTEM
+spark.deploy.recoveryDirectory recovery
+"""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Engine:
     name: str
     package: str  #: on PyPI; brings the jars
     processes: tuple[tuple[str, ...], ...]  #: class and arguments of each; the first one leads
+    config: tuple[str, str]  #: name and content of the file that they read
     address: tuple[str, int]
     arguments: tuple[str, ...]  #: for Beam; {jar} is the job server's
 
@@ -95,6 +101,7 @@ ENGINES: Final = (
             ),
             *[("org.apache.flink.runtime.taskexecutor.TaskManagerRunner", "--configDir=.")] * 2,
         ),
+        ("config.yaml", FLINK),
         ("127.0.0.1", 8081),
         (
             "--runner=FlinkRunner",
@@ -108,7 +115,13 @@ ENGINES: Final = (
         "spark",
         "pyspark==3.5.4",
         (
-            ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"),
+            (
+                "org.apache.spark.deploy.master.Master",
+                "--host",
+                "127.0.0.1",
+                "--properties-file",
+                "spark.conf",
+            ),
             *[
                 (
                     "org.apache.spark.deploy.worker.Worker",
@@ -121,6 +134,7 @@ ENGINES: Final = (
             ]
             * 2,
         ),
+        ("spark.conf", SPARK),
         ("127.0.0.1", 7077),
         (
             "--runner=SparkRunner",
@@ -159,9 +173,10 @@ def fetch(engine: Engine, cache: Path, maven: str) -> None:
 class Cluster:
     """A cluster that is ready; in a `with`, its processes are gone afterwards."""
 
-    def __init__(self, engine: Engine, cache: Path, folder: Path, config: str = FLINK) -> None:
+    def __init__(self, engine: Engine, cache: Path, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(config)
+        name, text = engine.config
+        (folder / name).write_text(text)
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # of the job server, too
         self.engine, self.folder, self.jars = engine, folder, cache / engine.name / "jars"
         self.start(0)
@@ -194,9 +209,9 @@ def answers(address: tuple[str, int]) -> bool:
     return False
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    """Wait, at most SECONDS."""
-    until = time.monotonic() + SECONDS
+def wait_until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+    """Wait, at most so long."""
+    until = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < until, f"not in time: {what}"
         time.sleep(0.05)
@@ -244,7 +259,7 @@ def measured() -> Iterator[Usage]:
 class Trials:
     """The source's job, on a cluster or not, and the right bytes."""
 
-    def __init__(self, cache: Path, megabytes: int) -> None:
+    def __init__(self, cache: Path, text: Sequence[str]) -> None:
         self.cache, self.folder = cache, cache / "trials"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -252,7 +267,6 @@ class Trials:
         clozeline_ok(
             "tokenizer", "sample:articles?size=2MB", "--vocab-size=4096", "--out", tokenizer
         )
-        text = [f"sample:articles?size={megabytes}MB", "--block-bytes=1000000", "--num-shards=6"]
         self.line = [*COMMAND, "shards", *text, "--tokenizer", str(tokenizer)]
         self.worker = self.folder / "clozeline-worker"  # as pip would write it
         code = "from clozeline.pipeline.job.beam_workers import boot; boot()"
@@ -297,6 +311,11 @@ class Trials:
         return same and job.returncode == 0
 
 
+def small_text(size: str) -> tuple[str, ...]:
+    """A source of sample text and its options: blocks of 1 MB, six shards."""
+    return (f"sample:articles?size={size}", "--block-bytes=1000000", "--num-shards=6")
+
+
 def digests(out: Path) -> dict[str, str]:
     """The sha256 of the manifest and of each shard, by name."""
     files = [*out.glob("*.arrow"), *out.glob("manifest.json")]
@@ -309,7 +328,7 @@ def isolated(module: str) -> tuple[argparse.Namespace, list[Engine]]:
     parser.add_argument("--cache", type=Path, default=Path("work/engines"))
     parser.add_argument("--maven", default="mvn", help='such as "mvn -s mirror.xml"')
     parser.add_argument("--only", choices=[engine.name for engine in ENGINES])
-    parser.add_argument("--megabytes", type=int, default=20, help="size of the text (default: 20)")
+    parser.add_argument("--size", default="20MB", help="of the text (default: 20MB)")
     options = parser.parse_args()
     options.cache = options.cache.absolute()
     engines = [engine for engine in ENGINES if options.only in (None, engine.name)]
@@ -329,7 +348,7 @@ def isolated(module: str) -> tuple[argparse.Namespace, list[Engine]]:
 def main() -> None:
     """Print the table."""
     options, engines = isolated("tests.faults.engines")
-    trials = Trials(options.cache, options.megabytes)
+    trials = Trials(options.cache, small_text(options.size))
     print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)
     right = [trials.row("local", "--workers=2")]
     for engine in engines:

@@ -1,0 +1,337 @@
+"""`make slurm`: the recipes of deploy/ as jobs of Slurm, which stops, requeues and loses them.
+
+    python -m tests.faults.slurm --out work/slurm [--only requeue]
+
+The cluster is two hosts in Linux namespaces (`slurm_cluster.py`). `deploy/slurm.sh` pretrains on
+both, a process each; the metrics of every step and the last checkpoint must equal those of two
+processes without Slurm, byte for byte. `deploy/slurm-shards.sh` runs as an array of four; shards
+and manifest must equal a local job's.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import list_checkpoints
+from tests.faults.engines import digests
+from tests.faults.hosts import OPTIONS, UnexpectedError
+from tests.support.network_hosts import INSIDE, TwoHosts, unshare_command
+from tests.support.slurm_cluster import SlurmCluster, check_programs
+from tests.support.small_data import write_data_set
+from tests.support.small_jobs import ROOT, clozeline_ok
+from tests.support.small_training import numbers
+
+FAULT_AT: Final = 30  #: step
+SAVE_EVERY: Final = 20  #: steps, in OPTIONS
+BLOCKS_DONE: Final = 2
+PATIENCE: Final = 1800.0  #: seconds, for a job
+LAUNCH: Final = (sys.executable, ROOT / "deploy" / "launch.py")
+OVER: Final = {"COMPLETED", "CANCELLED", "FAILED", "NODE_FAIL", "TIMEOUT", "OUT_OF_MEMORY"}
+TEXT: Final = ("sample:articles?size=10MB", "--block-bytes=500000", "--num-shards=6")
+SHARDS: Final = "deploy/slurm-shards.sh"
+PRETRAIN: Final = "deploy/slurm.sh"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What happens to a job."""
+
+    name: str
+    happen: Callable[["Job"], str]  #: returns what was seen
+    script: str = PRETRAIN
+    sbatch: str = "--nodes 2"
+    steps: int = 120
+
+    @property
+    def reference(self) -> str:
+        """The folder of what is written without Slurm."""
+        return "local-shards" if self.script == SHARDS else f"local-run-of-{self.steps}"
+
+
+class Job:
+    """One line of the manual as a job: submitted, watched, submitted again."""
+
+    def __init__(self, cluster: SlurmCluster, folder: Path, trial: Trial) -> None:
+        self.cluster, self.out, self.log = cluster, folder / "out", folder / "job.log"
+        self._line = [*trial.sbatch.split(), trial.script, *arguments(trial, folder.parent)]
+        self._line += ["--out", self.out]
+        self.id = ""
+        self.since = 0.0
+
+    def submit(self) -> None:
+        """Submit it; what it prints goes to the end of its log."""
+        self.id = self.cluster.submit("--output", self.log, "--open-mode=append", *self._line)
+
+    def submit_and_reach(self) -> None:
+        """Wait until training is at a step, or some blocks are tokenized; the fault comes now."""
+        self.submit()
+        self.wait(self._has_progress, "progress")
+        self.since = time.monotonic()
+
+    def _has_progress(self) -> bool:
+        with suppress(FileNotFoundError):
+            return (self.out / "metrics.jsonl").read_text().count("\n") > FAULT_AT
+        return len(list((self.out / ".cache").glob("*.tokens"))) > BLOCKS_DONE
+
+    def wait(self, is_done: Callable[[], object], what: str) -> None:
+        """Wait until `is_done` is true; the job may not end before."""
+        self.cluster.wait(lambda: is_done() or self.is_over(), what)
+        if not is_done():
+            raise UnexpectedError(f"no {what}, but {self.states()}")
+
+    def states(self) -> list[str]:
+        """The state of the job, or of each element of the array."""
+        return re.findall(r"\bJobState=(\w+)", self._show())
+
+    def is_over(self) -> bool:
+        """Whether nothing of the job runs or waits."""
+        return set(self.states()) <= OVER
+
+    def ends(self, *states: str) -> str:
+        """Wait until the job is over, in one of these states, and say which."""
+        self.cluster.wait(self.is_over, "end of the job", seconds=PATIENCE)
+        found = sorted(set(self.states()))
+        if not set(found) <= set(states):
+            raise UnexpectedError(f"the job is {found}")
+        return " and ".join(found)
+
+    def restarts(self) -> int:
+        """How often Slurm has queued the job again; an array's elements together."""
+        return sum(map(int, re.findall(r"\bRestarts=(\d+)", self._show())))
+
+    def requeued(self) -> str:
+        """Wait until the job is in the queue again, and say when that was."""
+        self.wait(self.restarts, "requeue")
+        return f"requeued after {self.seconds()}"
+
+    def saved(self) -> str:
+        """At which step it has stopped, if it has saved that."""
+        steps = re.findall(r"Stopped at step (\d+)", self.log.read_text())
+        return f"a checkpoint of step {steps[0]}" if steps else "no checkpoint at its end"
+
+    def control(self, *words: object) -> None:
+        """scontrol."""
+        self.cluster.ask("scontrol", *words)
+
+    def _show(self) -> str:
+        return self.cluster.ask("scontrol", "show", "job", "-o", self.id)
+
+    def seconds(self) -> str:
+        """The time since the fault."""
+        return f"{time.monotonic() - self.since:.0f} s"
+
+
+def arguments(trial: Trial, folder: Path) -> list[object]:
+    """Of the command, without its output folder."""
+    if trial.script == SHARDS:
+        return [*TEXT, "--tokenizer", folder / "tokenizer"]
+    return [folder / "shards", *OPTIONS.split(), f"--max-steps={trial.steps}"]
+
+
+# --- what happens ---------------------------------------------------------------------------------
+
+
+def nothing(job: Job) -> str:
+    job.submit()
+    return job.ends("COMPLETED")
+
+
+def cancelled(job: Job) -> str:
+    job.submit_and_reach()
+    job.cluster.ask("scancel", job.id)
+    ended = f"{job.ends('CANCELLED')} after {job.seconds()}, {job.saved()}"
+    job.submit()
+    return f"{ended}; submitted again: {job.ends('COMPLETED')}"
+
+
+def told_to_save(job: Job) -> str:
+    job.submit_and_reach()
+    job.cluster.ask("scancel", "-s", "USR1", job.id)
+    job.wait(lambda: steps_off_schedule(job.out), "checkpoint")
+    (step,) = steps_off_schedule(job.out)
+    return f"a checkpoint of step {step}; {job.ends('COMPLETED')}, {job.restarts()} restarts"
+
+
+def requeued(job: Job) -> str:
+    job.submit_and_reach()
+    job.control("requeue", job.id)
+    ended = f"{job.requeued()}; {job.ends('COMPLETED')}"
+    return f"{ended}; {job.saved()}"
+
+
+def time_limit(job: Job) -> str:
+    job.submit()
+    job.since = time.monotonic()
+    ended = f"{job.requeued()}, by exit code 75; {job.ends('COMPLETED')}"
+    return f"{ended} after {job.restarts()} restarts; {job.saved()}"
+
+
+def preempted(job: Job) -> str:
+    job.submit_and_reach()
+    job.cluster.submit("-p", "urgent", "--nodes=2", "--exclusive", "--wrap=true")
+    ended = f"{job.requeued()}; {job.ends('COMPLETED')}"
+    return f"{ended}; {job.saved()}"
+
+
+def node_killed(job: Job) -> str:
+    job.submit_and_reach()
+    job.cluster.hosts.b.kill_everything()
+    seen = job.requeued()
+    job.cluster.start_node(job.cluster.hosts.b)
+    return f"{seen}; host-b starts again: {job.ends('COMPLETED')}"
+
+
+def node_cut_off(job: Job) -> str:
+    """Slurm cannot end what runs on the node; when the link is back, that is still there."""
+    job.submit_and_reach()
+    job.cluster.hosts.b.set_link("down")
+    seen = job.requeued()
+    job.cluster.hosts.b.set_link("up")
+    return f"{seen}; the link is back: {job.ends('COMPLETED')}"
+
+
+def node_down(job: Job) -> str:
+    job.submit_and_reach()
+    job.control("update", "NodeName=host-b", "State=DOWN", "Reason=trial")
+    seen = job.requeued()
+    job.wait(lambda: job.states() == ["PENDING"], "end of the old processes")
+    job.control("update", "NodeName=host-b", "State=RESUME")
+    return f"{seen}, {job.saved()}; resumed: {job.ends('COMPLETED')}"
+
+
+def element_cancelled(job: Job) -> str:
+    job.submit_and_reach()
+    job.cluster.ask("scancel", f"{job.id}_1")
+    job.wait(job.restarts, "requeue")
+    seen = f"the others exit with 75 and are queued again after {job.seconds()}"
+    job.cluster.ask("scancel", job.id)
+    job.ends("CANCELLED")
+    job.submit()
+    return f"{seen}; all of them submitted again: {job.ends('COMPLETED')}"
+
+
+def element_requeued(job: Job) -> str:
+    job.submit_and_reach()
+    job.control("requeue", f"{job.id}_1")
+    return f"{job.requeued()}; {job.ends('COMPLETED')}"
+
+
+def steps_off_schedule(run: Path) -> list[int]:
+    """Of the checkpoints that were asked for."""
+    steps = [int(path.name.removeprefix("step-")) for path in list_checkpoints(run)]
+    return [step for step in steps if step % SAVE_EVERY]
+
+
+ARRAY: Final = "--array 0-3 --cpus-per-task 16"  # two on each node
+TWO_MINUTES: Final = "--nodes 2 --time 2 --signal TERM@30"
+TRIALS: Final = (
+    Trial("pretraining: nothing", nothing),
+    Trial("pretraining: scancel", cancelled),
+    Trial("pretraining: scancel -s USR1", told_to_save),
+    Trial("pretraining: scontrol requeue", requeued),
+    Trial("pretraining: preempted", preempted),
+    Trial("pretraining: kill -9 of all of host-b", node_killed),
+    Trial("pretraining: host-b cut off", node_cut_off),
+    Trial("pretraining: host-b set down", node_down),
+    Trial("shards: nothing", nothing, SHARDS, ARRAY),
+    Trial("shards: scancel of an element", element_cancelled, SHARDS, ARRAY),
+    Trial("shards: scontrol requeue of an element", element_requeued, SHARDS, ARRAY),
+    Trial("shards: kill -9 of all of host-b", node_killed, SHARDS, ARRAY),
+    # Slurm looks at the clock every 30 seconds: the signal comes after 60 to 90 seconds.
+    Trial("pretraining: time limit", time_limit, PRETRAIN, TWO_MINUTES, steps=4000),
+)
+
+
+def write_reference(trial: Trial, folder: Path) -> None:
+    """What the trial's command writes without Slurm."""
+    out = folder / trial.reference
+    line = [*map(str, arguments(trial, folder)), "--out", str(out)]
+    if trial.script == SHARDS:
+        clozeline_ok("shards", *line)
+        return
+    two = [*LAUNCH, "--standalone", "--nproc-per-node=2", "--no-python", "clozeline", "pretrain"]
+    with (folder / f"{trial.reference}.log").open("wb") as log:
+        subprocess.run([*two, *line], cwd=ROOT, stdout=log, stderr=log, check=True)
+
+
+def compare(trial: Trial, out: Path, reference: Path) -> None:
+    """Every byte of shards and manifest; every number and the last checkpoint of a run."""
+    if trial.script == SHARDS:
+        is_same = digests(out) == digests(reference)
+    else:
+        checkpoints = [list_checkpoints(run)[-1] for run in (out, reference)]
+        files = [{path.name: path.read_bytes() for path in one.iterdir()} for one in checkpoints]
+        is_same = files[0] == files[1] and numbers(out) == numbers(reference)
+    if not is_same:
+        raise UnexpectedError(f"{out} differs from {reference}")
+
+
+def run_trial(trial: Trial, folder: Path) -> str:
+    """What was seen. Raises UnexpectedError if something else was, or if bytes differ."""
+    if not (folder / trial.reference).exists():
+        write_reference(trial, folder)
+    here = folder / re.sub(r"\W+", "-", trial.name)
+    here.mkdir()
+    with TwoHosts(here) as hosts:
+        try:
+            job = Job(SlurmCluster(hosts, here), here, trial)
+            seen = trial.happen(job)
+        except (TimeoutError, AssertionError) as error:
+            raise UnexpectedError(str(error)) from error
+    compare(trial, job.out, folder / trial.reference)
+    return seen
+
+
+def table(folder: Path, wanted: str) -> bool:
+    """Print a row for each trial, as Markdown; return whether all went well."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_data_set(folder / "shards", train=(40,) * 8)
+    clozeline_ok("tokenizer", TEXT[0], "--vocab-size=2000", "--out", folder / "tokenizer")
+    print("| What happens | What is seen | Bytes |\n|---|---|---|", flush=True)
+    is_good = True
+    for trial in TRIALS:
+        if not re.search(wanted, trial.name):
+            continue
+        try:
+            seen, same = run_trial(trial, folder), "the same"
+        except UnexpectedError as error:
+            seen, same, is_good = str(error), "FAILED", False
+        print(f"| {trial.name} | {seen} | {same} |", flush=True)
+    return is_good
+
+
+def main() -> None:
+    """Make the namespaces, and run the trials in them; exit code 2 where that is not possible."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("work/slurm"))
+    parser.add_argument("--only", default="", help="pattern of the trials' names")
+    options = parser.parse_args()
+    if INSIDE not in os.environ:
+        try:
+            check_programs()
+            command = unshare_command()
+        except InputError as error:
+            print(f"Error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        again = [sys.executable, "-m", "tests.faults.slurm", *sys.argv[1:]]
+        os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # A process on each host; jobs get these variables, too.
+    os.environ |= {"GPUS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    sys.exit(not table(options.out.absolute(), options.only))
+
+
+if __name__ == "__main__":
+    main()
