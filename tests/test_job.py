@@ -15,7 +15,7 @@ from clozeline.pipeline.job.job import (
     build_shards,
     local_runner,
 )
-from clozeline.pipeline.job.job_log import error_of_a_worker
+from clozeline.pipeline.job.job_log import error_of_a_worker, last_line
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import Normalization
@@ -177,6 +177,14 @@ def test_of_a_workers_error_its_own_message_is_shown_and_not_its_cause():
     found = error_of_a_worker(carried)
     assert isinstance(found, InputError)
     assert str(found) == "a.parquet changed while it was read"
+
+
+def test_the_reason_of_a_job_is_a_line_of_words_and_not_a_frame_of_a_stack():
+    cause = "Caused by: java.net.ConnectException: Connection refused: /127.0.0.1:8081"
+    frames = "\n\tat java.base/sun.nio.ch.Net.pollConnect(Native Method)\n\t... 5 more\n}\n"
+    assert last_line(f"java.lang.RuntimeException: no master\n{cause}{frames}") == cause
+    assert last_line("Traceback\n  at the end (of it)\nValueError: no\n\n") == "ValueError: no"
+    assert last_line("...") == ""
 
 
 def test_the_cache_of_a_killed_job_goes_when_another_cache_finishes_it(tmp_path):

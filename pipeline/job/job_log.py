@@ -24,6 +24,7 @@ from clozeline.pipeline.job.progress import Progress
 from clozeline.pipeline.sources.block import Block
 
 LOG = "job.log"
+JAVA_FRAME = re.compile(r"\s*(at .+\(.*\)|\.\.\. \d+ more)")
 
 
 @contextmanager
@@ -105,6 +106,7 @@ def error_of_a_worker(error: BaseException) -> errors.ClozelineError | None:
 
 
 def last_line(text: str) -> str:
-    """The last line with a letter in it, which says what is wrong; or nothing."""
+    """The last line that says what is wrong: with a letter, and not a frame of Java's stack."""
     lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
+    lines = [line for line in lines if not JAVA_FRAME.fullmatch(line)] or lines
     return lines[-1].strip() if lines else ""
