@@ -98,6 +98,8 @@ def test_every_command_and_option_in_running_text_exists():
         "--help",
         "--logdir",
         "--nodes",
+        "--signal",
+        "--time",
     }
     assert len(commands) >= 6
     assert commands <= set(main.commands)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from clozeline.pipeline.common.errors import InputError
@@ -51,6 +52,7 @@ class Trial:
     script: str = PRETRAIN
     sbatch: str = "--nodes 2"
     steps: int = 120
+    wait: str = "10m"  #: of the elements of an array, for others
 
     @property
     def reference(self) -> str:
@@ -134,7 +136,7 @@ class Job:
 def arguments(trial: Trial, folder: Path) -> list[object]:
     """Of the command, without its output folder."""
     if trial.script == SHARDS:
-        return [*TEXT, "--tokenizer", folder / "tokenizer"]
+        return [*TEXT, "--tokenizer", folder / "tokenizer", f"--wait={trial.wait}"]
     return [folder / "shards", *OPTIONS.split(), f"--max-steps={trial.steps}"]
 
 
@@ -178,7 +180,9 @@ def time_limit(job: Job) -> str:
 
 def preempted(job: Job) -> str:
     job.submit_and_reach()
-    job.cluster.submit("-p", "urgent", "--nodes=2", "--exclusive", "--wrap=true")
+    job.cluster.submit(
+        "-p", "urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"
+    )
     ended = f"{job.requeued()}; {job.ends('COMPLETED')}"
     return f"{ended}; {job.saved()}"
 
@@ -244,7 +248,7 @@ TRIALS: Final = (
     Trial("pretraining: host-b cut off", node_cut_off),
     Trial("pretraining: host-b set down", node_down),
     Trial("shards: nothing", nothing, SHARDS, ARRAY),
-    Trial("shards: scancel of an element", element_cancelled, SHARDS, ARRAY),
+    Trial("shards: scancel of an element", element_cancelled, SHARDS, ARRAY, wait="10s"),
     Trial("shards: scontrol requeue of an element", element_requeued, SHARDS, ARRAY),
     Trial("shards: kill -9 of all of host-b", node_killed, SHARDS, ARRAY),
     # Slurm looks at the clock every 30 seconds: the signal comes after 60 to 90 seconds.
@@ -282,9 +286,9 @@ def run_trial(trial: Trial, folder: Path) -> str:
         write_reference(trial, folder)
     here = folder / re.sub(r"\W+", "-", trial.name)
     here.mkdir()
-    with TwoHosts(here) as hosts:
+    with TemporaryDirectory(prefix="slurm-") as sockets, TwoHosts(here) as hosts:
         try:
-            job = Job(SlurmCluster(hosts, here), here, trial)
+            job = Job(SlurmCluster(hosts, here, Path(sockets)), here, trial)
             seen = trial.happen(job)
         except (TimeoutError, AssertionError) as error:
             raise UnexpectedError(str(error)) from error

@@ -34,9 +34,9 @@ SlurmctldHost=host-a
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge/socket,cred_expire=5
+AuthInfo=socket={sockets}/munge/socket,cred_expire=5
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={sockets}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
@@ -71,25 +71,29 @@ def check_programs() -> None:
 
 
 class SlurmCluster:
-    """A cluster with both nodes idle, while the hosts exist."""
+    """A cluster with both nodes idle, while the hosts exist.
 
-    def __init__(self, hosts: TwoHosts, folder: Path) -> None:
+    The path of a socket has at most 107 characters, so there is another folder with a short name.
+    """
+
+    def __init__(self, hosts: TwoHosts, folder: Path, sockets: Path) -> None:
         self.hosts, self.folder = hosts, folder
-        (folder / "slurm.conf").write_text(CONFIG.format(folder=folder))
+        (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, sockets=sockets))
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-7]\n")
         for number in range(8):
             (folder / f"gpu{number}").touch()
-        for name in ("state", "spool-host-a", "spool-host-b"):
-            (folder / name).mkdir()
+        for path in (folder / "state", sockets / "spool-host-a", sockets / "spool-host-b"):
+            path.mkdir()
         self._env = {"SLURM_CONF": str(folder / "slurm.conf")}
-        self._start_munge(folder / "munge")
+        self._start_munge(sockets / "munge")
         self._daemon(hosts.a, "slurmctld", "-D", "-i")
         for host in (hosts.a, hosts.b):
             self.start_node(host)
         self.wait(lambda: self.node_states() == ["idle", "idle"], "idle nodes")
 
     def _start_munge(self, folder: Path) -> None:
-        """Munge refuses folders that others could write to."""
+        """Munge refuses folders that others could write to or cannot enter."""
+        folder.parent.chmod(0o755)
         folder.mkdir(mode=0o755)
         (folder / "key").write_bytes(os.urandom(128))
         (folder / "key").chmod(0o400)
