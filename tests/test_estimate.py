@@ -1,23 +1,29 @@
 """What a run will need, from the real step on tensors without memory."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from click.testing import CliRunner
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.cli import main
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.gpus import GPUS, gpu_named
+from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
-from clozeline.train.pretraining.fake_step import WithoutDevice, backward, step_cost
+from clozeline.train.pretraining.fake_step import Memory, WithoutDevice, backward, step_cost
+from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import forward_losses, split_batch, train_step
 from tests.benchmarks.estimate_memory import measured_peak, predicted
 from tests.support.small_models import gradients
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
 from tests.test_flops import LENGTH, ROWS, counted_flops
+from tests.test_step import make_batch
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -150,6 +156,43 @@ def test_bad_values_are_refused_in_one_line(options, reason, small_folder, tmp_p
     assert reason in line or reason in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("changes", "passes", "above"),
+    [
+        ({}, 1, 1.0),
+        ({"unpadded": True}, 1, 1.0),
+        ({"optimizer": "muon", "precision": "bf16"}, 2, 1.0),
+        ({"activation_checkpointing": True}, 1, 1.05),  # layers' inputs live a little longer
+    ],
+)
+def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
+    """The same tensors, counted in a real step with autograd's own backward pass."""
+    config, data = preset("bert-tiny", vocab_size=500), DataConfig(max_seq_length=32)
+    training = training_config(batch_size=16, **changes)
+    found = step_cost(config, training, data, rows=16 // passes, passes=passes, device=CPU).peak
+    batch = longest_batch(16, config, data, unpadded=training.unpadded)
+    with Memory(config.padded_vocab_size) as memory:
+        model = BertForPretraining(config, seed=0).train()
+        if training.activation_checkpointing:
+            model.encoder.checkpoint_activations()
+        optimizer = build_optimizer(model, training)
+        tensors = {name: value.clone() for name, value in batch.tensors().items()}
+        loaded = replace(make_batch(), batch=replace(batch, **tensors), num_tokens=0)
+        for _ in range(2):
+            train_step(
+                model,
+                optimizer,
+                loaded,
+                world=World(0, 1, CPU),
+                accumulation=passes,
+                precision=training.precision,
+                clip=1.0,
+            )
+    wanted = memory.fullest.total()
+    assert 0.999 * wanted < found < 1.001 * above * wanted
+
+
 @pytest.mark.slow
-def test_predicted_memory_is_that_of_the_process():
-    assert predicted("bert-mini").peak == pytest.approx(measured_peak("bert-mini"), rel=0.1)
+@pytest.mark.parametrize("name", ["nano", "bert-mini", "bert-small", "modern-mini"])
+def test_predicted_memory_is_that_of_the_process(name):
+    assert predicted(name).peak == pytest.approx(measured_peak(name), rel=0.05)

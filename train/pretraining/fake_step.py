@@ -28,7 +28,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import flop_registry
 
 from clozeline.model.bert import Layer
 from clozeline.model.config import BertConfig
@@ -91,33 +91,42 @@ def step_cost(
             digest=0,
         )
         optimizer = build_optimizer(built, training)
-        before_update: list[float] = []
-
-        def update_begins(*_: object) -> None:
-            before_update[:] = [counter.get_total_flops(), memory.traffic]
-            memory.kind = "optimizer"
-
-        optimizer.register_step_pre_hook(update_begins)
-        optimizer.register_step_post_hook(lambda *_: memory.begin_pass())
-        for _ in range(2):
-            memory.traffic = 0
-            with FlopCounterMode(display=False) as counter:
-                train_step(
-                    built,
-                    optimizer,
-                    loaded,
-                    world=world,
-                    accumulation=passes,
-                    precision=training.precision,
-                    clip=training.clip,
-                )
-    flops, traffic = before_update
+        step = partial(
+            train_step,
+            built,
+            optimizer,
+            loaded,
+            world=world,
+            accumulation=passes,
+            precision=training.precision,
+            clip=training.clip,
+        )
+        _counted(step, optimizer, memory)
+        flops, traffic, optimizer_flops = _counted(step, optimizer, memory)
     return StepCost(
         parts={part: memory.fullest[part] for part in PARTS},
         pass_flops=flops / passes,
-        optimizer_flops=counter.get_total_flops() - flops,
+        optimizer_flops=optimizer_flops,
         traffic=traffic / passes,
     )
+
+
+def _counted(
+    step: Callable[[], object], optimizer: torch.optim.Optimizer, memory: "Memory"
+) -> tuple[float, float, float]:
+    """Operations and traffic of a step before its update, and the operations of the update."""
+    before_update: list[float] = []
+
+    def update_begins(*_: object) -> None:
+        before_update[:] = [memory.flops, memory.traffic]
+        memory.kind = "optimizer"
+
+    begins = optimizer.register_step_pre_hook(update_begins)
+    memory.flops, memory.traffic, memory.kind = 0, 0, "activations"
+    step()
+    begins.remove()
+    flops, traffic = before_update
+    return flops, traffic, memory.flops - flops
 
 
 def _in_precision(
@@ -144,7 +153,10 @@ def _prepared(
 
 
 class Memory(TorchDispatchMode):
-    """Counts the bytes of all living tensors, by part, and what other operations read and write."""
+    """Counts the bytes of all living tensors, by part, operations, and what all but they move.
+
+    Not `FlopCounterMode`, whose hooks keep what a layer computes for the second time.
+    """
 
     def __init__(self, logits_width: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -152,6 +164,7 @@ class Memory(TorchDispatchMode):
         self.kind = "activations"
         self.now: Counter[str] = Counter()
         self.fullest: Counter[str] = Counter()
+        self.flops = 0
         self.traffic = 0
         self._storages: dict[int, tuple[weakref.ref[Any], str, int]] = {}
 
@@ -162,7 +175,9 @@ class Memory(TorchDispatchMode):
         tensors = [x for x in tree_leaves(outputs) if isinstance(x, Tensor)]
         for tensor in tensors:
             self._add(tensor)
-        if func._overloadpacket not in flop_registry and not getattr(func, "is_view", False):
+        if count := flop_registry.get(func._overloadpacket):
+            self.flops += count(*args, **(kwargs or {}), out_val=outputs)
+        elif not getattr(func, "is_view", False):
             inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
             self.traffic += sum(x.nbytes for x in (*inputs, *tensors))
         return outputs
@@ -175,10 +190,6 @@ class Memory(TorchDispatchMode):
             self.now[kind] -= size
             self.now["gradients"] += size
             self._storages[key] = reference, "gradients", size
-
-    def begin_pass(self) -> None:
-        """Count what is made from now on as activations."""
-        self.kind = "activations"
 
     def _add(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
@@ -239,9 +250,9 @@ def _attention(
 
 
 def backward(loss: Tensor, memory: Memory | None = None) -> None:
-    """Autograd's backward pass over the graph of `loss`, node by node.
+    """Autograd's backward pass over the graph of `loss`, node by node, in autograd's order.
 
-    Each node is dropped, with the tensors it saved, as soon as its gradients are passed on.
+    What a node saved is let go as soon as its gradients are computed.
     """
     root = loss.grad_fn
     waiting = _numbers_of_consumers(root)
@@ -251,7 +262,9 @@ def backward(loss: Tensor, memory: Memory | None = None) -> None:
     group = getattr(torch.utils.checkpoint, "GraphExecGroup", nullcontext)  # from torch 2.12 on
     with torch.no_grad(), group():
         while ready:
-            _pass_on(ready.pop(), gradients, waiting, ready, memory)
+            newest = max(ready, key=lambda node: node._sequence_nr())
+            ready.remove(newest)
+            _pass_on(newest, gradients, waiting, ready, memory)
 
 
 def _pass_on(
@@ -268,6 +281,7 @@ def _pass_on(
         call = node.apply if isinstance(node, BackwardCFunction) else node
         outputs = call(*(found.get(i) for i in range(len(node._input_metadata))))
         del found, call
+        _release(node)
     if memory and hasattr(node, "variable"):
         memory.is_gradient(node.variable.grad)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
@@ -284,6 +298,18 @@ def _pass_on(
         if not waiting[other]:
             del waiting[other]
             ready.append(other)
+
+
+def _release(node: Any) -> None:
+    """Let go of what a node saved, as autograd does: the node lives as long as a loss does."""
+    for name in dir(node):
+        if name.startswith("_raw_saved_"):
+            found = getattr(node, name)
+            for saved in found if isinstance(found, tuple) else (found,):
+                if isinstance(saved.data, Tensor) and saved.data.dim():  # else it is no memory
+                    saved.register_hooks(lambda _: None, lambda nothing: nothing)
+                elif hasattr(saved.data, "handles"):  # of a layer that is computed again
+                    saved.data.handles.clear()
 
 
 def _numbers_of_consumers(root: Any) -> Counter[Any]:
