@@ -14,8 +14,10 @@ from torch import nn
 from clozeline.pipeline.common.errors import DivergedError, InputError, JobFailedError
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.train.artifacts.checkpoint import (
+    CHECKPOINT_FILES,
     TrainState,
     check_checkpoint,
+    checkpoint_of,
     latest_checkpoint,
     list_checkpoints,
     load_moments,
@@ -27,6 +29,7 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
+from tests.support.small_training import train
 
 STATE = TrainState(step=7, loader={"next_position": 56, "seed": 3}, heldout_loss=1.5)
 
@@ -211,6 +214,37 @@ def test_the_writer_writes_the_snapshot_and_not_what_training_changes_since(tmp_
     assert all(torch.equal(stored[name], value) for name, value in before.items())
 
 
+def test_training_goes_on_until_the_checkpoint_is_there(tmp_path):
+    """A model that is large enough to be written slowly, changed all the time."""
+    model = nn.Linear(2048, 2048)
+    optimizer = make_optimizer(model)
+    model(torch.ones(2048)).sum().backward()
+    optimizer.step()
+    before = take_snapshot(model, optimizer)
+    with CheckpointWriter(tmp_path, keep=1) as writer:
+        writer.save(take_snapshot(model, optimizer), STATE)
+        while latest_checkpoint(tmp_path) is None and not writer.has_failed:
+            optimizer.step()
+    folder = latest_checkpoint(tmp_path)
+    for stored, wanted in (
+        (load_weights(folder), before.weights),
+        (load_moments(folder), before.moments),
+    ):
+        assert stored.keys() == wanted.keys()
+        assert all(torch.equal(stored[name], value) for name, value in wanted.items())
+    assert not torch.equal(model.weight, before.weights["weight"])
+
+
+def test_a_checkpoint_of_a_run_that_went_on_is_that_of_one_that_ended(small_folder, tmp_path):
+    options = {"save_every": 1, "keep": 99, "schedule": "wsd", "warmup": 0.0, "cool_down": 1e-9}
+    train(small_folder, tmp_path / "long", max_steps=9, **options)
+    for steps in (1, 4):
+        train(small_folder, tmp_path / str(steps), max_steps=steps, **options)
+        found, wanted = (checkpoint_of(tmp_path / name, steps) for name in ("long", str(steps)))
+        for name in CHECKPOINT_FILES[:2]:
+            assert (found / name).read_bytes() == (wanted / name).read_bytes()
+
+
 def test_a_process_that_does_not_keep_a_snapshot_copies_nothing():
     model = make_model()
     snapshot = take_snapshot(model, make_optimizer(model), is_kept=False)
@@ -263,11 +297,12 @@ def test_a_full_disk_leaves_what_was_there(size, tmp_path):
     assert steps_of(tmp_path) == [5, 7]
 
 
-def test_weights_that_are_not_finite_are_not_written(tmp_path):
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite_are_not_written(value, tmp_path):
     save(tmp_path)
     model = make_model()
     with torch.no_grad():
-        model[2].bias.fill_(float("nan"))
+        model[2].bias.fill_(value)
     with pytest.raises(DivergedError, match=r"2\.bias is not finite after step 8, so no check"):
         save_checkpoint(
             tmp_path, take_snapshot(model, make_optimizer(model)), replace(STATE, step=8)
