@@ -4,29 +4,39 @@
 
 A checkpoint in the background stops the step loop for the copy of weights and moments alone; the
 same checkpoint written in place stops it for the copy, the files, their checksums and their sync.
-Both are measured in turns; medians, and their ratio. Then the seconds of a small step with and
-without what each step of several processes has for the report of stragglers.
+Both are measured in turns; medians, their ratio, and that to an ordinary step. Then the processor
+time of a small step with and without what the report of stragglers and the spike guard add to it.
 """
 
 import argparse
 import statistics
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from clozeline.model.config import preset
+from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.config import DataConfig
 from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoints, save_checkpoint
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import take_snapshot
+from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.engine.distributed import World
+from clozeline.train.engine.malloc import disable_malloc_trim
 from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.monitoring.local_time import LocalTime
+from clozeline.train.pretraining.micro_batch import longest_batch
+from clozeline.train.pretraining.step import train_step
 from tests.benchmarks.training_speed import one_step
 from tests.support.small_training import STILL
 from tests.support.training_configs import training_config
 from tests.test_step import make_batch
+
+CPU = torch.device("cpu")
 
 
 def stalls(name: str, rounds: int, folder: Path) -> tuple[float, float]:
@@ -51,22 +61,51 @@ def stalls(name: str, rounds: int, folder: Path) -> tuple[float, float]:
     return statistics.median(behind), statistics.median(in_place)
 
 
-def steps(rounds: int) -> tuple[float, float]:
-    """Median seconds of a small step, watched and not, in turns."""
+def ordinary_step(name: str, rounds: int) -> float:
+    """Median seconds of a step of 8 rows."""
+    model = BertForPretraining(preset(name)).train()
+    optimizer = build_optimizer(model, training_config())
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        one_step(model, optimizer, eight_rows(preset(name)), "fp32")
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def eight_rows(config: BertConfig) -> LoadedBatch:
+    """Eight examples of 128 tokens."""
+    batch = longest_batch(8, config, DataConfig(max_seq_length=128), unpadded=False)
+    return replace(make_batch(), batch=batch, num_tokens=0)
+
+
+def steps(rounds: int) -> dict[str, float]:
+    """Median processor seconds of a small step: bare, watched, with a guard, and both, in turns."""
     sides = []
-    for is_watched in (True, False):
+    for is_watched, is_guarded in ((False, False), (True, False), (False, True), (True, True)):
         model = BertForPretraining(STILL).train()
         if is_watched:
             words = model.encoder.embeddings.word_embeddings.weight
-            LocalTime(model, words, torch.device("cpu"))
-        sides.append((model, build_optimizer(model, training_config()), []))
+            LocalTime(model, words, CPU)
+        guard = SpikeGuard(6.0) if is_guarded else None
+        sides.append((model, build_optimizer(model, training_config()), guard, []))
     for _ in range(rounds):
-        for model, optimizer, seconds in sides:
-            start = time.perf_counter()
-            one_step(model, optimizer, make_batch(), "fp32")
-            seconds.append(time.perf_counter() - start)
-    watched, bare = (statistics.median(seconds) for _, _, seconds in sides)
-    return watched, bare
+        for model, optimizer, guard, seconds in sides:
+            start = time.process_time()
+            train_step(
+                model,
+                optimizer,
+                make_batch(),
+                world=World(0, 1, CPU),
+                accumulation=1,
+                precision="fp32",
+                clip=1.0,
+                count_hits=False,
+                guard=guard,
+            )
+            seconds.append(time.process_time() - start)
+    names = ("bare", "watched", "guarded", "both")
+    return {n: statistics.median(side[-1]) for n, side in zip(names, sides, strict=True)}
 
 
 def main() -> None:
@@ -74,14 +113,18 @@ def main() -> None:
     parser.add_argument("--preset", default="bert-small")
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    disable_malloc_trim()  # as the trainer does
     with tempfile.TemporaryDirectory() as scratch:
         behind, in_place = stalls(arguments.preset, arguments.rounds, Path(scratch))
+    step = ordinary_step(arguments.preset, arguments.rounds)
     print(
-        f"{arguments.preset}: the loop stops for {behind:.3f} s, written in place {in_place:.3f} s:"
+        f"{arguments.preset}: the loop stops for {behind:.3f} s, written in place {in_place:.3f}: "
+        f"{behind / in_place:.2f} of the time; a step of 8 rows takes {step:.3f} s: "
+        f"{behind / step:.2f} of a step, in place {in_place / step:.2f}"
     )
-    print(f"  {behind / in_place:.2f} of the time")
-    watched, bare = steps(100 * arguments.rounds)
-    print(f"a small step, watched {watched:.6f} s, bare {bare:.6f} s: {watched / bare:.3f}")
+    found = steps(100 * arguments.rounds)
+    for name in ("watched", "guarded", "both"):
+        print(f"a small step, {name}: {found[name] / found['bare']:.3f} of the bare one's CPU time")
 
 
 if __name__ == "__main__":
