@@ -257,7 +257,7 @@ def backward(loss: Tensor, memory: Memory | None = None) -> None:
     root = loss.grad_fn
     waiting = _numbers_of_consumers(root)
     gradients: dict[Any, dict[int, Tensor]] = {root: {0: torch.ones_like(loss)}}
-    ready = [root]
+    ready: list[Any] = [root]
     del root, loss
     group = getattr(torch.utils.checkpoint, "GraphExecGroup", nullcontext)  # from torch 2.12 on
     with torch.no_grad(), group():
