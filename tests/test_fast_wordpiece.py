@@ -228,12 +228,13 @@ def test_only_a_full_memo_is_cleared():
     memo, ids = Memo(1_000), np.array([7, 8, 9], np.uint32)
     memo.add(["a", "bc"], ids, np.array([0, 1]))
     memo.make_room()
-    assert memo.ids_of(["bc", "a", "bc"]).to_pylist() == [[8, 9], [7], [8, 9]]
+    assert memo.numbers_of(["bc", "x", "a"]).tolist() == [1, -1, 0]
+    assert memo.ids_of(np.array([1, 0, 1])).to_pylist() == [[8, 9], [7], [8, 9]]
     memo.add(["x" * 1_000], ids, np.array([0]))  # a line of megabytes without a space, say
     memo.make_room()
-    assert memo.missing(["a"])
+    assert memo.numbers_of(["a"]).tolist() == [-1]
     memo.add(["a"], ids[2:], np.array([0]))
-    assert memo.ids_of(["a"]).to_pylist() == [[9]]
+    assert memo.ids_of(memo.numbers_of(["a"])).to_pylist() == [[9]]
 
 
 def test_the_memo_is_bounded():
@@ -241,7 +242,8 @@ def test_the_memo_is_bounded():
     held = []
     for start in range(0, 20_000, 100):
         columns.encode([" ".join(map(str, range(start, start + 100)))])
-        held.append(20_000 - len(columns._memo.missing(list(map(str, range(20_000))))))
+        numbers = columns._memo.numbers_of(list(map(str, range(20_000))))
+        held.append(np.count_nonzero(numbers >= 0))
     assert max(held) < 400
 
 

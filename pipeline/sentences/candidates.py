@@ -9,7 +9,7 @@ mark.
     follower  Oz                )     He
 
 Marks and ASCII spaces are single bytes in UTF-8, so they are found in columns; a regular expression
-looks at the few marks with another character of several bytes, or more than one space, after them.
+reads on at the few marks before a character of several bytes, or before more than one space.
 """
 
 import re
@@ -76,7 +76,7 @@ class Candidates:
 
 
 def find_candidates(data: bytes, borders: Offsets) -> Candidates:
-    """The candidates of NLTK in a text whose paragraphs begin after `borders`, which are no space.
+    """The candidates of NLTK in a text whose paragraphs begin after `borders`; these are not space.
 
     Of two marks in a chunk NLTK considers only the later one, unless the first is the whole chunk.
     """

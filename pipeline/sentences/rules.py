@@ -82,7 +82,7 @@ class PunktRules:
         self.ends_at_lone_marks = "." not in self._collocating
 
     def known_stems(self) -> list[str]:
-        """The words after whose period a sentence may go on."""
+        """The words after whose period a sentence may continue."""
         return sorted(self._abbreviations | self._collocating)
 
     def is_end(self, data: bytes, start: int, end: int, at: int, stops: list[int]) -> bool:

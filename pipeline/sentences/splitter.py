@@ -3,7 +3,7 @@
 In scripts other than Latin, Greek and Cyrillic, `marks.py` cuts these spans further.
 
 Most of the chunks before a possible end (candidates.py) end a sentence whatever follows: any
-plain word that is not an abbreviation, and any mark after a closing bracket, which columns tell of
+plain word that is not an abbreviation, and any mark after a closing bracket. Columns find these in
 all chunks at once. For the others NLTK's rules (rules.py) are asked, mostly for a chunk that
 is remembered.
 """

@@ -26,7 +26,7 @@ Models other than WordPiece are cut as `cut_words.py` says, and most of their wo
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain, compress, pairwise
+from itertools import chain, compress, pairwise, repeat
 from operator import not_
 
 import numpy as np
@@ -49,6 +49,7 @@ SPACE, INSIDE, PUNCTUATION = 0, 1, 2  # kinds of byte; bytes of longer character
 WORDS_PER_CALL = 256  # new words per call of the library
 SLAB_CHARACTERS = 1 << 20  # split at once: the working set stays in the processor's cache
 ENTRY_BYTES = 150  # memo overhead per word
+UNKNOWN = -1  # number of a word that the memo does not have
 
 
 def kind_of_byte(byte: int) -> int:
@@ -122,8 +123,12 @@ class ColumnTokenizer:
     def _ids_of_words(self, words: list[str]) -> pa.LargeListArray:
         """The ids of each of the distinct words, memoized or encoded now: list<uint32>."""
         self._memo.make_room()
-        self._encode_new(self._memo.missing(words))
-        return self._memo.ids_of(words)
+        numbers = self._memo.numbers_of(words)
+        unknown = np.flatnonzero(numbers == UNKNOWN)
+        new = [words[row] for row in unknown.tolist()]
+        self._encode_new(new)
+        numbers[unknown] = self._memo.numbers_of(new)
+        return self._memo.ids_of(numbers)
 
     def _encode_new(self, words: list[str]) -> None:
         is_plain = [match is not None for match in map(self._is_plain, words)]
@@ -182,8 +187,9 @@ class Memo:
         self._ends = bytearray(8)  # int64: the end of each word in `_ids`, after a leading 0
         self._word_bytes = 0
 
-    def missing(self, words: list[str]) -> list[str]:
-        return [word for word in words if word not in self._numbers]
+    def numbers_of(self, words: list[str]) -> NDArray[np.int64]:
+        """The numbers of the words, int64 [W]; UNKNOWN for a new one."""
+        return np.fromiter(map(self._numbers.get, words, repeat(UNKNOWN)), np.int64, len(words))
 
     def make_room(self) -> None:
         """Clear the memo if it is over its limit."""
@@ -199,9 +205,8 @@ class Memo:
         self._ends += ends.tobytes()
         self._word_bytes += sum(map(sys.getsizeof, words)) + ENTRY_BYTES * len(words)
 
-    def ids_of(self, words: list[str]) -> pa.LargeListArray:
-        """The ids of each of the words: list<uint32>."""
-        numbers = np.fromiter(map(self._numbers.__getitem__, words), np.int64, len(words))
+    def ids_of(self, numbers: NDArray[np.int64]) -> pa.LargeListArray:
+        """The ids of each of the numbered words: list<uint32>."""
         ends, ids = np.frombuffer(self._ends, np.int64), np.frombuffer(self._ids, np.uint32)
         return pa.LargeListArray.from_arrays(ends, ids).take(pa.array(numbers))
 
