@@ -40,8 +40,8 @@ PLACEMENTS = {"ddp": [], "fsdp": ["S(0)"]}
 @pytest.fixture(scope="module")
 def ranks(request):
     """The last steps of all jobs that are tested now, from one process."""
-    callspecs = [getattr(item, "callspec", None) for item in request.session.items]
-    jobs = {spec.params["job"] for spec in callspecs if spec and "job" in spec.params}
+    items = [item for item in request.session.items if "ranks" in item.fixturenames]
+    jobs = {item.callspec.params["job"] for item in items}
     line = [sys.executable, "tests/support/fake_ranks.py", *sorted(jobs & {*FAST, *SLOW})]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
