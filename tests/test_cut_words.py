@@ -1,5 +1,6 @@
 """Tokenizers other than WordPiece in columns: the library's ids, on hostile text, too."""
 
+import json
 import os
 from pathlib import Path
 
@@ -163,6 +164,26 @@ def test_a_tokenizer_with_other_steps_is_left_to_the_library(library):
     assert find_cuts(tokenizer.spec) is None
     texts = ["It's a house, (small).", "", "  x"]
     assert as_lists(ColumnTokenizer(tokenizer), texts) == tokenizer.encode_batch(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("bpe", {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}),
+        ("unigram", {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": True}),
+        ("bpe", None),
+    ],
+)
+def test_a_file_may_leave_out_what_is_usual(name, step):
+    """As those of earlier versions of the library do."""
+    spec = TOKENIZERS[name].spec
+    values = json.loads(spec.text)
+    del values["pre_tokenizer"]
+    values |= {"pre_tokenizer": step} if step else {}
+    short = Tokenizer(TOKENIZERS[name].tokens, TokenizerSpec(json.dumps(values)))
+    assert find_cuts(short.spec) == (find_cuts(spec) if step else None)
+    texts = ["It's a house, (small).", "", "  x"]
+    assert as_lists(ColumnTokenizer(short), texts) == short.encode_batch(texts)
 
 
 @pytest.mark.skipif(not DATA, reason="CLOZELINE_DATA is not set")

@@ -74,7 +74,7 @@ class Cuts:
 
 def find_cuts(spec: TokenizerSpec) -> Cuts | None:
     """Where sentences may be cut; None where nothing is known of the tokenizer's steps."""
-    values = json.loads(spec.text)
+    values = json.loads(spec.library().to_str())  # in full: a file may leave out what is usual
     forms = {part["type"] for part in _parts(values.get("normalizer"), "normalizers")}
     if not forms.issubset(FORMS):
         return None
