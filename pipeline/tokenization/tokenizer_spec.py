@@ -117,7 +117,11 @@ def _check_ids(vocabulary: dict[str, int], added: list[dict[str, Any]]) -> None:
     """Raises InputError unless the ids are 0 to V - 1, and added tokens have those of the file."""
     for token in added:
         content, there = token["content"], token["id"]
-        if (found := vocabulary[content]) != there:  # the library gives it the next free id
+        if (found := vocabulary.get(content)) is None:
+            raise InputError(
+                f"it adds the token {content!r}, which the library leaves out; remove it."
+            )
+        if found != there:  # the library gives it the next free id
             raise InputError(
                 f"it adds the token {content!r} with id {there:,}, which the library would read as "
                 f"{found:,}: added tokens come after all others; remove it, or add it last."
