@@ -117,6 +117,16 @@ def test_an_owner_may_be_several_processes(folder):
         first.confirm()
 
 
+def test_the_first_of_several_to_end_does_not_let_another_owner_in(folder):
+    first, second = (Lease(folder, "job", is_kept=False) for _ in range(2))
+    with second:
+        with first:
+            second._write()  # its renewal
+        with pytest.raises(InputError, match="is in use by process"):
+            Lease(folder, "other", is_kept=False).__enter__()
+    assert not (folder / LEASE).exists()
+
+
 def test_a_store_that_fails_for_a_while_ends_no_lease(monkeypatch, capsys):
     folder = failing_folder("lease-tests")
     monkeypatch.setattr(store_lease, "LEASE_SECONDS", 0.03)

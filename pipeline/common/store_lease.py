@@ -9,7 +9,8 @@ its earlier value, never with the local time. Stores have no common lock: of two
 start at once, the last to write the lease has it, and the other one finds that out when it reads
 the lease a second later, or else at its next renewal, and stops. A process may have been cut off
 for longer: before it writes, it should `confirm` that it still holds the lease. An owner may be
-several processes that agree about who writes what.
+several processes that agree about who writes what: the one that ends gives the lease back only if
+it was the last to write it, and else leaves it to the others, or to expire.
 """
 
 import json
@@ -19,6 +20,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,12 +40,14 @@ STOP = signal.SIGTERM  #: `pretrain` answers it with a checkpoint
 class Lease:
     """A lease in the name of `owner`; as a context it is held and renewed.
 
-    At the end it is removed; with `is_kept`, it still says who held it last. Another owner's lease
+    At the end it is removed, unless another process of the owner has renewed it since; with
+    `is_kept`, it still says who held it last. Another owner's lease
     ends the process by a signal, or, at the latest, the block by JobFailedError.
     """
 
     def __init__(self, folder: "UPath", owner: str, *, is_kept: bool) -> None:
         self._folder, self._owner, self._is_kept = folder, owner, is_kept
+        self._written: dict[str, Any] = {}  # by this process, last
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._keep_renewing, name="lease", daemon=True)
 
@@ -64,12 +68,20 @@ class Lease:
         self._thread.join()
         try:
             self.confirm()
-            self._write(is_held=False) if self._is_kept else (self._folder / LEASE).unlink()
+            if self.holder() == self._written:
+                self._give_back()
         except JobFailedError:
             if kind is None:
                 raise
         except Exception as error:  # it expires by itself
             self._warn(error)
+
+    def _give_back(self) -> None:
+        if self._is_kept:
+            self._write(is_held=False)
+        else:
+            with suppress(FileNotFoundError):  # another process of the owner was faster
+                (self._folder / LEASE).unlink()
 
     def holder(self) -> dict[str, Any]:
         """Who holds it, or held it last; empty without a holder. Raises StoreError."""
@@ -127,6 +139,7 @@ class Lease:
         if has_folders(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / LEASE).write_bytes(json.dumps(lease).encode())
+        self._written = lease
 
     def _keep_renewing(self) -> None:
         while not self._end.wait(LEASE_SECONDS / 3):
