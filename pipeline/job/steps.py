@@ -60,7 +60,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or
 # another record of it.
-EXAMPLES_VERSION = 2
+EXAMPLES_VERSION = 3
 
 # Counted, but kept and not dropped.
 KEPT = ("invalid_utf8", "nul", TRUNCATED)
