@@ -1,5 +1,7 @@
 """One writer per folder: the second is refused, and a killed one leaves nothing behind."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -69,3 +71,34 @@ def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="file/out"), locked_folder(tmp_path / "file" / "out"):
         pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOTSUP])
+def test_a_file_system_without_locks_is_one_line(tmp_path, monkeypatch, code):
+    def flock(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(InputError, match="has no locks"), locked_folder(tmp_path / "out"):
+        pass
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
+    def truncate(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "truncate", truncate)
+    with pytest.raises(InputError, match="out: No space left"), locked_folder(tmp_path / "out"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_preparation_that_fails_leaves_nothing(tmp_path, is_new):
+    def prepare():
+        raise KeyError
+
+    folder = tmp_path / "out" if is_new else tmp_path
+    with pytest.raises(KeyError), locked_folder(folder, "job", prepare):
+        pass
+    assert list(tmp_path.iterdir()) == []

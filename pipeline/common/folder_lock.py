@@ -48,17 +48,25 @@ def locked_folder(
         return
     holder |= {"host": platform.node(), "since": time.strftime("%F %T")}
     is_new, path = not folder.exists(), folder / LOCK
-    lock = _acquire(path, holder, prepare, "another job: " if owner else "")
     try:
-        yield
+        lock = _acquire(path, holder, prepare, "another job: " if owner else "")
+        try:
+            yield
+        finally:
+            _release(lock, path)
     finally:
-        # By the last one, and not in a folder that took this one's place.
-        if _flock(lock, fcntl.LOCK_EX) and _is_same(lock, path):
-            path.unlink()
-        os.close(lock)
         if is_new:
             with suppress(OSError):
                 folder.rmdir()
+
+
+def _release(lock: int, path: Path) -> None:
+    # The file is removed by the last one, and not in a folder that took this one's place.
+    try:
+        if _flock(lock, fcntl.LOCK_EX, path) and _is_same(lock, path):
+            path.unlink()
+    finally:
+        os.close(lock)
 
 
 def keep_lock(folder: Path, replacement: Path) -> None:
@@ -76,7 +84,7 @@ def _acquire(path: Path, holder: Holder, prepare: Callable[[], None], other: str
         except FileNotFoundError:
             continue  # its last holder removed the folder
         except OSError as error:
-            raise InputError(f"cannot write to {path.parent}: {error.strerror}.") from error
+            raise _cannot_write(path, error) from error
         try:
             if _is_held(lock, path, holder, prepare):
                 return lock
@@ -87,7 +95,7 @@ def _acquire(path: Path, holder: Holder, prepare: Callable[[], None], other: str
                     f"{found.get('host')} since {found.get('since')}."
                 )
         except BaseException:
-            os.close(lock)
+            _release(lock, path)
             raise
         os.close(lock)
         is_again = True
@@ -96,21 +104,32 @@ def _acquire(path: Path, holder: Holder, prepare: Callable[[], None], other: str
 
 def _is_held(lock: int, path: Path, holder: Holder, prepare: Callable[[], None]) -> bool:
     """Whether the lock is held. Not yet while another process prepares or ends."""
-    if _flock(lock, fcntl.LOCK_EX) and _is_same(lock, path):
-        os.truncate(lock, 0)
-        os.write(lock, json.dumps(holder).encode())
+    if _flock(lock, fcntl.LOCK_EX, path) and _is_same(lock, path):
+        try:
+            os.truncate(lock, 0)
+            os.write(lock, json.dumps(holder).encode())
+        except OSError as error:
+            raise _cannot_write(path, error) from error
         prepare()
     elif _read(path).get("owner") != holder["owner"]:
         return False
-    is_shared = _flock(lock, fcntl.LOCK_SH)  # another process may be faster
+    is_shared = _flock(lock, fcntl.LOCK_SH, path)  # another process may be faster
     return is_shared and _is_same(lock, path) and _read(path).get("owner") == holder["owner"]
 
 
-def _flock(lock: int, kind: int) -> bool:
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write to {path.parent}: {error.strerror}.")
+
+
+def _flock(lock: int, kind: int, path: Path) -> bool:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError as error:
+        raise InputError(
+            f"the file system of {path.parent} has no locks ({error.strerror}); give another path."
+        ) from error
     return True
 
 
