@@ -36,7 +36,7 @@ class PunktData:
     collocations: list[list[str]]
     #: Types that often start a sentence.
     sent_starters: list[str]
-    #: Type -> the cases and positions it was seen in, as bits (`UPPER` and others in `sentences`).
+    #: Type -> the cases and positions it was seen in, as bits (`UPPER` and others in `rules.py`).
     ortho_context: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from bisect import bisect_left
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from clozeline.pipeline.sentences.candidates import CHUNK, QUOTES
+from clozeline.pipeline.sentences.candidates import ASCII_CLOSING, CHUNK, QUOTES
 from clozeline.pipeline.sentences.marks import SPACE
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.spans import decoded
 
-CLOSING = rf"!\"'():;?@\[\]*{{}}{QUOTES}"  # ends a word in any position
+CLOSING = re.escape(ASCII_CLOSING) + QUOTES  # ends a word in any position
 RUN = rf"(?:-{{2,}}|\.{{2,}}|(?:\.[{SPACE}]){{2,}}\.)"  # dashes, dots, and ". . ."
 WORD_END = rf"[{SPACE}]|$|[{CLOSING}]|{RUN}"
 TOKEN = re.compile(

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clozeline.pipeline.common.ragged import offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, slice_indices
 
-Offsets = NDArray[np.int64]
 BLANK = 0x20
 SLAB_BYTES = 1 << 20  # split at once: the working set stays in the processor's cache
 

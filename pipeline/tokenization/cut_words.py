@@ -30,10 +30,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.pipeline.common.ragged import Offsets, offsets_of
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
-
-Offsets = NDArray[np.int64]
 
 SPACE, BLANK, ALNUM, MARK, APOSTROPHE, OTHER = range(6)  # kinds of byte; OTHER: not ASCII
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")

@@ -118,7 +118,7 @@ def _in_text(
     sentences: Sentences, starts: NDArray[np.int64], of: Tokenizer
 ) -> Sentences | list[str]:
     """The sentences, each after a space if the tokens depend on it, but not a document's first."""
-    if not of.after_space(""):
+    if not of.needs_space:
         return sentences
     firsts, listed = set(starts.tolist()), sentences.to_list()
     return [s if i in firsts else of.after_space(s) for i, s in enumerate(listed)]

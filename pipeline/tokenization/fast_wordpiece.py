@@ -35,7 +35,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from clozeline.pipeline.common.ragged import offsets_of
+from clozeline.pipeline.common.ragged import Offsets, offsets_of
 from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.tokenization.cut_words import cut_words, find_cuts
 from clozeline.pipeline.tokenization.plain_words import PlainWords
@@ -43,7 +43,6 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import MAX_WORD_CHARACTERS, Normalization
 
 Ids = NDArray[np.uint32]
-Offsets = NDArray[np.int64]
 
 SPACE, INSIDE, PUNCTUATION = 0, 1, 2  # kinds of byte; bytes of longer characters are INSIDE
 WORDS_PER_CALL = 256  # new words per call of the library

@@ -139,9 +139,14 @@ class Tokenizer:
         """The tokens as people read them, [V]: "##..." continues a word, whatever the model."""
         return list(map(shown_token, self.texts))
 
+    @property
+    def needs_space(self) -> bool:
+        """Whether the first token of a text depends on a space before it."""
+        return bool(self.spec and self.spec.word_mark)
+
     def after_space(self, text: str) -> str:
         """The text as it is within a document: some models' first token depends on a space."""
-        return f" {text}" if self.spec and self.spec.word_mark else text
+        return f" {text}" if self.needs_space else text
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """The library's ids of each text, without [CLS] and [SEP]; as in `fast_wordpiece`."""

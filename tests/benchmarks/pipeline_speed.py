@@ -32,7 +32,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.finish import finish_dataset
 from clozeline.pipeline.job.steps import Steps
-from clozeline.pipeline.sentences.splitter import PunktData
+from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.formats import list_blocks, read_block
 from clozeline.pipeline.sources.sample.articles import count_articles, make_articles
