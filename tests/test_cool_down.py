@@ -93,6 +93,8 @@ def test_a_decay_of_another_shape_is_the_end_of_that_schedule(run, shards, tmp_p
     line = {"schedule": shape[1], "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
     output_of(*command_line(shards, falls, "--save-every", 2, **line, cool_down=0.25))
     assert weights(out) == weights(falls)
+    again = cool_line(shards, out, run, 12, "--max-steps", 16, "--resume", "--print-recipe")
+    assert f"--schedule {shape[1]} " in output_of(*again)
     rates = [line["learning_rate"] for line in numbers(out) if "mlm_loss" in line]
     assert rates == pytest.approx([PEAK * (1 - x**0.5) for x in (0.125, 0.375, 0.625, 0.875)])
 

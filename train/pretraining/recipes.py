@@ -227,8 +227,8 @@ def with_decay(
     RUN    step 1 ... 8000 ... 10000    learning rate 1e-3, 1e-3, ...
     OUT        8001 ... 10000           learning rate 1e-3 -> 0, in a line
 
-    It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4) or, if that is given,
-    of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is bit for
+    It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4) or, if `settings` has
+    that, of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is bit for
     bit the one that the schedule makes. Raises InputError if there are no such steps, or if a
     `given` option contradicts the decay.
     """
@@ -239,7 +239,7 @@ def with_decay(
             "which the model is finished."
         )
     share = (last - start.step) / last
-    shape = "wsd-sqrt" if given.get("schedule") == "wsd-sqrt" else "wsd"
+    shape = "wsd-sqrt" if settings["schedule"].value == "wsd-sqrt" else "wsd"
     decay: dict[str, Value] = {"schedule": shape, "warmup": 0.0, "cool_down": share}
     for name, value in decay.items():
         if given.get(name, value) != value:
