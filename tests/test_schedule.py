@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.schedule import (
     batch_size_at,
+    first_step_from,
     is_over,
     learning_rate_at,
+    progress,
     schedule_factor,
 )
 from clozeline.train.pretraining.stop_and_budget import SIGNALS, StopAndBudget
@@ -139,3 +141,14 @@ def test_a_signal_is_a_request_inside_the_context_and_handlers_are_restored(kind
         control.after_step()
         assert not control.saves_now  # one checkpoint for a request
     assert [signal.getsignal(each) for each in SIGNALS] == before
+
+
+@given(st.integers(1, 300), st.integers(0, 100).map(lambda n: n / 100))
+def test_a_part_begins_with_the_first_step_that_has_reached_its_start(steps, start):
+    config = training_config(max_steps=steps)
+    reached = [n for n in range(1, steps + 1) if progress(config, n, 0.0) >= start]
+    assert first_step_from(config, start) == min(reached, default=steps + 1)
+
+
+def test_a_start_in_the_very_middle_of_a_step_takes_that_step():
+    assert first_step_from(training_config(max_steps=50), 0.55) == 28

@@ -12,7 +12,7 @@ their order are the same under any ramp.
 """
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from clozeline.train.config import RAMP, PretrainConfig
@@ -35,6 +35,12 @@ def progress(config: PretrainConfig, step: int, elapsed: float) -> float:
     if config.budget is None:
         return min((step - 0.5) / config.max_steps, 1.0)
     return min(elapsed / config.budget, 1.0)
+
+
+def first_step_from(config: PretrainConfig, start: float) -> int:
+    """The first step of a run without a time budget whose progress is `start` or more."""
+    steps = range(1, config.max_steps + 1)
+    return 1 + bisect_left(steps, start, key=lambda step: progress(config, step, 0.0))
 
 
 def learning_rate_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> float:

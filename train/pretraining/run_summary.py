@@ -11,7 +11,6 @@ end        after step 1,000; the time is printed when the speed is known
 files      work/run/metrics.jsonl; curves: tensorboard --logdir work/run/tensorboard
 """
 
-import math
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -24,6 +23,7 @@ from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.phases import Phase
 from clozeline.train.engine.distributed import World, backend_of, device_name
+from clozeline.train.engine.schedule import first_step_from
 from clozeline.train.monitoring.metrics import METRICS, at_time
 from clozeline.train.pretraining.trainer import Trainer
 
@@ -112,7 +112,7 @@ def _when(start: float, stop: float, training: PretrainConfig) -> str:
     if training.budget:
         begin, end = (time_in_words(x * training.budget) for x in (start, stop))
         return f"{begin} to {end}"
-    first, after = (math.ceil(x * training.max_steps + 0.5) for x in (start, stop))
+    first, after = (first_step_from(training, x) for x in (start, stop))
     return f"steps {first:,} to {after - 1:,}" if first < after else "no step"
 
 
