@@ -9,6 +9,8 @@ Parts without a fraction share what the others leave, equally.
 import re
 from collections.abc import Sequence
 
+#: As Python prints numbers, too; float() also takes "nan" and other scripts' digits.
+NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?")
 FRACTION = re.compile(r"[0-9]*\.?[0-9]+")
 
 
@@ -45,12 +47,9 @@ def parse_rates(text: str, *, name: str) -> list[tuple[float, float]]:
     Raises ValueError, naming the option, where they are not numbers.
     """
     parts = parse_parts(text.split(":"), name=name, given=text)
-    try:
-        return [(start, float(rate)) for rate, start in parts]
-    except ValueError as error:
-        raise ValueError(
-            f"{name} is {text!r}; give rates, such as 0.3:0.15 or 0.3@0.9:0.05."
-        ) from error
+    if not all(NUMBER.fullmatch(rate) for rate, _ in parts):
+        raise ValueError(f"{name} is {text!r}; give rates, such as 0.3:0.15 or 0.3@0.9:0.05.")
+    return [(start, float(rate)) for rate, start in parts]
 
 
 def _split(part: str) -> tuple[str, float | None]:
