@@ -41,7 +41,7 @@ class TrainState:
     """The state of training besides weights and moments."""
 
     step: int
-    loader: dict[str, Any] = field(default_factory=dict)  # Loader.state_dict(); {} before step 1
+    loader: dict[str, Any] = field(default_factory=dict)  # of PhasedLoader; {} before step 1
     heldout_loss: float | None = None  # masked LM + NSP of these weights, if they were evaluated
     elapsed: float = 0.0  # seconds, of a run with a time budget
     running_metrics: list[float] = field(default_factory=list)  # see RunningMetrics.state

@@ -1,7 +1,7 @@
 """A batch: ragged rows of a shard as tensors of fixed shapes.
 
-B examples, S = max_seq_length, P = max_predictions_per_seq. S and P are fixed by the data set, not
-by the longest row: a new shape costs a compilation on CUDA and an entry in a kernel cache on CPU.
+B examples, S = max_seq_length, P = max_predictions_per_seq. S and P are fixed by the phase, not by
+the longest row: a new shape costs a compilation on CUDA and an entry in a kernel cache on CPU.
 
     rows            [CLS] the [MASK] sat [SEP] it slept [SEP]      positions 2      labels cat
     input_ids       2 7 4 9 3 8 6 3 0 0    masked_lm_positions   2 0 0
