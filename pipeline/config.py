@@ -171,7 +171,7 @@ class DataConfig:
             raise ValueError(
                 "mix and tokens belong together: --mix wiki=0.7,reviews=0.3 --tokens 50M."
             )
-        assert self.budgets is not None  # checks both
+        _ = self.budgets  # checks both
 
     @property
     def predictions(self) -> int:

@@ -23,6 +23,10 @@ def test_a_config_without_a_number_is_refused():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
+        ({"masked_lm_prob": 0.3}, "masked_lm_prob is 0.3; give a text, such as '0.3'"),
+        ({"phase": "work/64@0.5"}, "phase is 'work/64@0.5'; give a tuple of texts"),
+        ({"masked_lm_prob": "nan"}, "masked_lm_prob is 'nan'; give rates"),
+        ({"masked_lm_prob": "\u0660.\u0663"}, "; give rates"),
         ({"batch_size": 0}, "batch_size is 0; it must be 1 to 1048576."),
         ({"batch_size": 10**30}, "it must be 1 to 1048576."),
         ({"length_bins": 1 << 21}, "length_bins is 2097152; it must be 0 to 1048576."),

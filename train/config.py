@@ -32,7 +32,7 @@ RECIPE = "the preset's recipe"
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
-    """The options of `clozeline pretrain`, resolved; kept in every checkpoint.
+    """The options of `clozeline pretrain`, resolved; kept in run.json.
 
     >>> PretrainConfig.from_dict(load_run("work/run")[0].training.to_dict()).max_steps
     4
@@ -202,6 +202,15 @@ class PretrainConfig:
     )
 
     def __post_init__(self) -> None:
+        if not isinstance(self.masked_lm_prob, str | None):
+            raise ValueError(
+                f"masked_lm_prob is {self.masked_lm_prob!r}; give a text, such as '0.3' or "
+                "'0.3:0.15'."
+            )
+        if not isinstance(self.phase, tuple | list):
+            raise ValueError(
+                f"phase is {self.phase!r}; give a tuple of texts, such as ('work/64@0.5',)."
+            )
         check_between("batch_size", self.batch_size, 1, 1 << 20)
         check_between("length_bins", self.length_bins, 0, 1 << 20)
         for name in ("max_steps", "log_every", "keep"):
@@ -247,7 +256,7 @@ class PretrainConfig:
             )
         for _, rate in self.masking_rates:
             check_between("masked_lm_prob", rate, 0.01, 1.0)
-        assert self.data_sets is not None  # checks the fractions
+        _ = self.data_sets  # checks the fractions
         if self.for_ is not None:
             seconds(self.for_, name="for")
         byte_size(self.shard_cache_limit, "shard_cache_limit")
