@@ -228,9 +228,9 @@ def with_decay(
     OUT        8001 ... 10000           learning rate 1e-3 -> 0, in a line
 
     It is the decay of a `wsd` schedule (Hu et al. 2024, MiniCPM, section 4) or, if `settings` has
-    that, of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is bit for
-    bit the one that the schedule makes. Raises InputError if there are no such steps, or if a
-    `given` option contradicts the decay.
+    that, of `wsd-sqrt`, which may begin at any step: after a constant learning rate, the model is
+    bit for bit the one that the schedule makes. Raises InputError if there are no such steps, or
+    if a `given` option contradicts the decay.
     """
     last = int(settings["max_steps"].value)
     if last <= start.step:
