@@ -247,6 +247,19 @@ def test_at_the_rate_of_the_shards_their_own_masks_are_drawn(remask, long):
     assert rows_of(stored) == rows_of(drawn)
 
 
+def test_at_the_rate_of_the_shards_their_own_limit_of_masks_holds(tmp_path):
+    """One mask a row, where the rate alone would draw two in the longest."""
+    config = replace(SMALL, max_predictions_per_seq=1)
+    folder = write_data_set(tmp_path, train=(40,), config=config)
+    rate = {"masked_lm_prob": config.masked_lm_prob}
+    stored, drawn = (
+        list(islice(Loader(folder, batch_size=8, prefetch=0, **ORDER, **x), 5)) for x in ({}, rate)
+    )
+    assert rows_of(stored) == rows_of(drawn)
+    [phase] = phases_of(folder, masked_lm_prob=str(config.masked_lm_prob))
+    assert phase.max_predictions == 1
+
+
 def test_without_new_masks_each_epoch_has_those_of_the_first(long):
     options = {"batch_size": 57, "prefetch": 0, "masked_lm_prob": 0.3, **ORDER}
     first, second = islice(Loader(long, remask=False, **options), 2)

@@ -243,8 +243,11 @@ class ShardSet:
 
 
 def config_at(config: DataConfig, masked_lm_prob: float | None) -> DataConfig:
-    """A data config with another masking rate, and the default limit of masks for it."""
-    if masked_lm_prob is None:
+    """A data config with another masking rate, and the default limit of masks for it.
+
+    At its own rate it keeps its own limit, too.
+    """
+    if masked_lm_prob in (None, config.masked_lm_prob):
         return config
     return replace(config, masked_lm_prob=masked_lm_prob, max_predictions_per_seq=None)
 
