@@ -107,7 +107,8 @@ def _find_start(
     start_from: GivenPath | None,
     init: GivenPath | None,
     cool_down_from: str | None,
-    **how: bool,
+    resume: bool,
+    overwrite: bool,
 ) -> Start:
     """`find_start`, with local copies of the folders; `stack` holds them and the run's lock."""
 
@@ -122,7 +123,8 @@ def _find_start(
         start_from=local(start_from) if start_from else None,
         init=local(init) if init else None,
         cool_down_from=CoolDown.parse(cool_down_from, local) if cool_down_from else None,
-        **how,
+        resume=resume,
+        overwrite=overwrite,
     )
 
 
