@@ -84,6 +84,14 @@ def test_what_is_given_wins_over_the_run(run, small_folder):
     assert found.model.hidden_dropout_prob == 0.2
 
 
+def test_a_schedule_that_a_run_keeps_can_be_unset(small_folder, tmp_path):
+    out = tmp_path / "out"
+    muon = {"optimizer": "muon", "muon_warmup": 0.5}
+    train(small_folder, out, model=preset_of(small_folder), max_steps=2, **muon)
+    assert plan(small_folder, out).kept == {"muon_warmup": 0.5}
+    assert plan(small_folder, out, options={"muon_warmup": 0.0}).kept == {}
+
+
 def test_a_run_that_is_replaced_does_not_count(run, small_folder, tmp_path):
     found = plan(small_folder, run, preset="bert-tiny", overwrite=True)
     assert found.values == plan(small_folder, tmp_path / "new", preset="bert-tiny").values

@@ -78,6 +78,9 @@ def pretrain(
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     estimated, sources = _estimated_gpus(options), _sources(preset, options)
+    for name in KEPT_FIELDS:  # a default would count as given
+        if click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT:
+            del options[name]
     chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": options}
     manifest = read_manifest(shards)
     from clozeline.train.pretraining.plan import make_plan

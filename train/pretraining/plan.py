@@ -129,7 +129,7 @@ def make_plan(
         settings = with_decay(settings, given, start.cool_down_from)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    kept = {name: x for name, x in _kept(start).items() if x and not options.get(name)}
+    kept = {name: x for name, x in _kept(start).items() if x and options.get(name) is None}
     return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out, kept=kept)
 
 
