@@ -46,10 +46,9 @@ def check_replaceable(out: Path, kind: str, *, own: Iterable[str]) -> None:
 
 
 def remove_files(folder: AnyPath, names: Iterable[str]) -> None:
-    """Remove files of a folder, and the folder itself if it is local and nothing else is in it."""
+    """Remove files of a folder, and the folder itself if nothing else is in it."""
     remove_named(folder, names_in(folder).intersection(names))
-    # In a store, rmdir would also remove what another process has just written.
-    if is_local(folder) and folder.exists() and not names_in(folder) and not folder.is_symlink():
+    if folder.exists() and not names_in(folder) and not (is_local(folder) and folder.is_symlink()):
         with suppress(OSError):  # another process wrote into it, or removed it
             folder.rmdir()
 
