@@ -301,12 +301,12 @@ def _pass_on(
 
 
 def _release(node: Any) -> None:
-    """Let go of what a node saved, as autograd does: the node lives as long as a loss does."""
+    """Let go of what a node saved, as autograd does; the node itself stays until the losses go."""
     for name in dir(node):
         if name.startswith("_raw_saved_"):
             found = getattr(node, name)
             for saved in found if isinstance(found, tuple) else (found,):
-                if isinstance(saved.data, Tensor) and saved.data.dim():  # else it is no memory
+                if isinstance(saved.data, Tensor) and saved.data.dim():  # a number takes none
                     saved.register_hooks(lambda _: None, lambda nothing: nothing)
                 elif hasattr(saved.data, "handles"):  # of a layer that is computed again
                     saved.data.handles.clear()
