@@ -46,8 +46,9 @@ PLACEMENTS = {"ddp": [], "fsdp": ["S(0)"]}
 @pytest.fixture(scope="module")
 def ranks(request):
     """The last steps of all jobs that are tested now, from one process."""
-    items = [item for item in request.session.items if "ranks" in item.fixturenames]
-    jobs = {item.callspec.params["job"] for item in items}
+    items = [item for item in request.session.items if item.path == request.path]
+    specs = [spec for item in items if (spec := getattr(item, "callspec", None))]
+    jobs = {spec.params["job"] for spec in specs if "job" in spec.params}
     line = [sys.executable, "tests/support/fake_ranks.py", *sorted(jobs & {*FAST, *SLOW})]
     done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
