@@ -296,7 +296,7 @@ def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp
     [
         ("--masked-lm-prob=0.3:1.5", "--masked-lm-prob is 1.5; it must be 0.01 to 1.0."),
         ("--masked-lm-prob=0", "--masked-lm-prob is 0.0; it must be 0.01 to 1.0."),
-        ("--masked-lm-prob=nan", "--masked-lm-prob is nan; it must be 0.01 to 1.0."),
+        ("--masked-lm-prob=nan", "--masked-lm-prob is 'nan'; give rates, such as"),
         ("--masked-lm-prob=high:low", "is 'high:low'; give rates, such as 0.3:0.15"),
         ("--masked-lm-prob=", "of which a part is empty; leave that out."),
         ("--masked-lm-prob=0.3@0.5:0.1@0.4", "its fractions sum to 0.9, not 1. Leave the last"),
