@@ -227,6 +227,15 @@ class PretrainConfig:
         for name in ("warmup", "muon_warmup", "beta1", "beta2", "batch_ramp"):
             check_fraction(name, getattr(self, name))
         check_choices(self)
+        for _, rate in self.masking_rates:
+            check_between("masked_lm_prob", rate, 0.01, 1.0)
+        _ = self.data_sets  # checks the fractions
+        if self.for_ is not None:
+            seconds(self.for_, name="for")
+        byte_size(self.shard_cache_limit, "shard_cache_limit")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
         if self.optimizer == "muon" and self.parallel == "fsdp":
             raise ValueError(
                 "optimizer muon needs whole matrices, which parallel fsdp splits; use parallel "
@@ -254,12 +263,6 @@ class PretrainConfig:
                 f"batch_ramp starts with an eighth of the batch, and batch_size {self.batch_size} "
                 f"is not divisible by 8; use {_neighbours(self.batch_size, RAMP[0])}."
             )
-        for _, rate in self.masking_rates:
-            check_between("masked_lm_prob", rate, 0.01, 1.0)
-        _ = self.data_sets  # checks the fractions
-        if self.for_ is not None:
-            seconds(self.for_, name="for")
-        byte_size(self.shard_cache_limit, "shard_cache_limit")
 
     @property
     def budget(self) -> float | None:
