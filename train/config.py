@@ -204,8 +204,7 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         if not isinstance(self.masked_lm_prob, str | None):
             raise ValueError(
-                f"masked_lm_prob is {self.masked_lm_prob!r}; give a text, such as '0.3' or "
-                "'0.3:0.15'."
+                f"masked_lm_prob is {self.masked_lm_prob!r}; give a text, such as '0.3:0.15'."
             )
         if not isinstance(self.phase, tuple | list):
             raise ValueError(
