@@ -23,7 +23,7 @@ def test_a_config_without_a_number_is_refused():
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"masked_lm_prob": 0.3}, "masked_lm_prob is 0.3; give a text, such as '0.3'"),
+        ({"masked_lm_prob": 0.3}, "masked_lm_prob is 0.3; give a text, such as '0.3:0.15'"),
         ({"phase": "work/64@0.5"}, "phase is 'work/64@0.5'; give a tuple of texts"),
         ({"masked_lm_prob": "nan"}, "masked_lm_prob is 'nan'; give rates"),
         ({"masked_lm_prob": "\u0660.\u0663"}, "; give rates"),
