@@ -110,7 +110,7 @@ OF_SHARDS := SOURCE LENGTH PAIRS SHARDS_OPTIONS
 $(SHARDS)/manifest.json: export VALUES = $(call values,$(OF_SHARDS))
 $(SHARDS)/manifest.json: $(TOKENIZER)/tokenizer.json $(call if_changed,$(SHARDS),$(OF_SHARDS))
 	$(BIN)/clozeline shards $(SOURCE) --tokenizer $(TOKENIZER) --out $(@D) $(replace) \
-	    --max-seq-length $(LENGTH) --pairs $(PAIRS) --workers $(WORKERS) $(SHARDS_OPTIONS) $(if $(RUNNER),-- $(RUNNER))
+	    --max-seq-length $(LENGTH) --pairs $(PAIRS) $(SHARDS_OPTIONS) $(if $(RUNNER),-- $(RUNNER),--workers $(WORKERS))
 	$(record)
 
 pretrain: $(RUN)/summary.json  ## pretrain PRESET for STEPS steps or HOURS hours into RUN; resumes where it stopped

@@ -10,7 +10,7 @@ The subpackages, in import order (each may import only those above it):
     sources       files and URLs to documents
     tokenization  documents to sentences to token ids
     examples      bucketed documents to masked pairs
-    job           the Beam graph that runs the steps, and what it needs to survive a crash
+    job           the phases that run the steps: in workers, tasks or on Beam; what survives a crash
     report        a finished data set drawn on a page
     view          a data set in the browser
     verify        a finished data set checked, row by row

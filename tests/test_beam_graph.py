@@ -48,6 +48,13 @@ def test_a_runner_that_is_not_installed_is_named():
     assert found.startswith("the runner cannot be imported (No module named 'nowhere')")
 
 
+@pytest.mark.parametrize("mode", ["multi_processing", "multi_threading"])
+def test_servers_that_run_what_anyone_sends_them_are_not_opened(mode):
+    found = refusal(f"--direct_running_mode={mode}")
+    assert found.startswith(f"--direct_running_mode={mode} opens servers")
+    assert found.endswith("or use --workers without Beam.")
+
+
 def test_a_job_server_that_does_not_answer_is_named_and_its_own_options_pass(nobody):
     found = refusal(PORTABLE, f"--job_endpoint={nobody}", "--an_option_of_its_own=1")
     assert found.startswith(f"--job_endpoint: cannot connect to {nobody} (")

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.job.beam_graph import _nearest
-from clozeline.pipeline.job.beam_workers import WORKER
 from clozeline.train.cli import main
 from tests.faults.mutations import KINDS, mutate
 from tests.faults.soak import Sample, sample, table
@@ -64,13 +63,6 @@ def test_a_misspelt_beam_option_names_the_nearest():
     known = ["--flink_master", "--parallelism"]
     assert _nearest(["--flink_mastr=a:1"], known=known) == " (did you mean --flink_master?)"
     assert _nearest(["--something_else", "x"], known=known) == ""
-
-
-def test_a_worker_ends_with_the_job_that_started_it():
-    worker = subprocess.Popen([sys.executable, WORKER], stdin=subprocess.PIPE)
-    assert worker.stdin is not None
-    worker.stdin.close()  # as the kernel does when the job is killed
-    assert worker.wait() == 1
 
 
 def test_an_interrupt_during_the_imports_is_no_traceback():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import traceback
 from dataclasses import replace
 
@@ -10,11 +11,7 @@ import pytest
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest, write_manifest
 from clozeline.pipeline.job.context import sources_digest
-from clozeline.pipeline.job.job import (
-    JobOptions,
-    build_shards,
-    local_runner,
-)
+from clozeline.pipeline.job.job import JobOptions, build_shards
 from clozeline.pipeline.job.job_log import error_of_a_worker, last_line
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -113,10 +110,18 @@ def test_what_a_killed_job_left_of_a_complete_data_set_goes(tmp_path):
     assert list(out.glob(".*")) == []
 
 
-def test_beam_options_without_a_runner_go_to_the_local_one(tmp_path):
+def test_beam_works_in_this_process_unless_a_runner_is_named(tmp_path):
     shards(tmp_path, beam_args=["--job_name=mine"])
-    args = json.loads((tmp_path / "out" / "job.json").read_text())["beam_args"]
-    assert args == [*local_runner(1), "--job_name=mine"]
+    assert json.loads((tmp_path / "out" / "job.json").read_text())["beam_args"] == [
+        "--job_name=mine"
+    ]
+    assert "apache_beam" in sys.modules
+
+
+def test_workers_are_of_a_job_without_beam(tmp_path):
+    with pytest.raises(InputError, match=r"--workers 3 is for jobs without Beam; leave it out, or"):
+        shards(tmp_path, options=replace(OPTIONS, workers=3), beam_args=["--job_name=mine"])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("lost", [(), ("job.json", "job.log")])
@@ -263,15 +268,6 @@ def test_what_fails_before_the_work_leaves_no_folder(tmp_path):
     with pytest.raises(InputError, match="not a tokenizer folder"):
         shards(tmp_path, tokenizer=tmp_path / "nowhere")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_local_runner_is_one_process_or_a_process_for_each_worker():
-    runner = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
-    one = [runner, "--direct_running_mode=in_memory", "--direct_num_workers=1"]
-    three = [runner, "--direct_running_mode=multi_processing", "--direct_num_workers=3"]
-    assert local_runner(1) == one
-    assert local_runner(3) == three
-    assert local_runner(0)[2] != "--direct_num_workers=0"
 
 
 @pytest.mark.parametrize("values", [{"workers": -1}, {"block_bytes": 0}])

@@ -8,7 +8,6 @@ import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.beam_graph import DoItem, make_pipeline, run_graph
-from clozeline.pipeline.job.job import local_runner
 from clozeline.pipeline.job.phases import phases
 from tests.support.small_jobs import identities, shard_digests
 from tests.test_steps import CONFIG, work
@@ -23,7 +22,7 @@ def merging(monkeypatch):
 def run(blocks, context):
     """The whole graph, in this process."""
     context = context.reading(blocks)
-    run_graph(make_pipeline(local_runner(1)), phases(blocks, context), context)
+    run_graph(make_pipeline([]), phases(blocks, context), context)
 
 
 def merged_files(context):

@@ -1,4 +1,4 @@
-"""The job: phases over blocks and buckets, by Beam or by tasks.
+"""The job: phases over blocks and buckets, by worker processes, tasks or Beam.
 
     tokenize blocks | merge groups of them | build shards | write the manifest
 

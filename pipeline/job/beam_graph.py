@@ -19,12 +19,13 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.job.beam_workers import loopback_only
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.phases import Phase
 from clozeline.pipeline.job.steps import Steps
 
 SECONDS_TO_CONNECT: Final = 5.0
+#: In full, because `DirectRunner` tries to download another one.
+IN_THIS_PROCESS: Final = "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 #: Masters of Flink and Spark that run inside the job server: "[auto]", "local[4]".
 INSIDE: Final = re.compile(r"\[?(auto|local|collection)\]?(\[.*\])?")
 
@@ -34,9 +35,7 @@ def run_graph(pipeline: beam.Pipeline, phases: Sequence[Phase], context: JobCont
 
     What a step or the runner raises passes through.
     """
-    is_local = isinstance(pipeline.runner, FnApiRunner)
-    around = loopback_only() if is_local else _closed_client(pipeline.runner)
-    with around, pipeline as root:
+    with _closed_client(pipeline.runner), pipeline as root:
         first = [(number, None) for number in range(len(phases[0].items))]
         numbers = root | "ListItems" >> beam.Create(first) | "SpreadItems" >> beam.Reshuffle()
         for phase, following in pairwise(phases):
@@ -87,10 +86,12 @@ def _closed_client(runner: PipelineRunner) -> Iterator[None]:
 def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     """An empty graph, once its runner is known to understand the options and to be reachable.
 
+    Without `--runner`, Beam works in this process.
     Raises InputError for an unknown option or runner, a runner that is not installed, and an
     address that does not accept connections; SystemExit for what Beam's own parser refuses.
     """
-    beam_args = list(beam_args)
+    is_named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
+    beam_args = [*beam_args] if is_named else [IN_THIS_PROCESS, *beam_args]
     try:
         root = beam.Pipeline(options=PipelineOptions(beam_args))
     except ImportError as error:
@@ -106,6 +107,12 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     endpoint = values["job_endpoint"]
     # A job server may have options that Beam's Python does not know.
     is_remote = isinstance(root.runner, PortableRunner) and endpoint != "embed"
+    mode = values["direct_running_mode"]
+    if isinstance(root.runner, FnApiRunner) and mode != "in_memory":
+        raise InputError(
+            f"--direct_running_mode={mode} opens servers to the network that run what anyone sends "
+            "them; leave it out, or use --workers without Beam."
+        )
     near = _nearest(unknown, known=parsers[0]._option_string_actions)
     if unknown and (near or not is_remote):
         raise InputError(

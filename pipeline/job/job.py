@@ -47,6 +47,7 @@ from clozeline.pipeline.job.job_log import (
     logging_to,
     measured,
 )
+from clozeline.pipeline.job.local_workers import run_in_workers
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
@@ -79,7 +80,9 @@ class JobOptions:
     16777216
     """
 
-    workers: int = option(0, "Worker processes on this machine; 0 uses every core.", group="Job")
+    workers: int = option(
+        0, "Worker processes on this machine, without Beam; 0 uses every core.", group="Job"
+    )
     task: str | None = option(
         None,
         "Do share I of N of the job, in one process and without Beam: 0/N to N-1/N, or `slurm` for "
@@ -147,7 +150,7 @@ def build_shards(
     refuses, and JobFailedError if the job fails on the way. What is finished by then stays, and the
     same call continues from there.
     """
-    check_packages("a data set", "apache_beam", "nltk", "regex")
+    check_packages("a data set", "nltk", "regex", *(["apache_beam"] if beam_args else []))
     started = time.time()
     job = _plan(list(each_given(sources)), tokenizer, path_of(out), config, options)
     if manifest := job.finished():
@@ -156,7 +159,7 @@ def build_shards(
         return manifest, False
     make_splitter(job.tokenizer)  # its Punkt parameters may be missing or invalid
     if not job.options.task:
-        return _run_with_beam(job, beam_args, started), True
+        return _run_whole(job, beam_args, started), True
     if beam_args:
         raise InputError("a task runs without Beam; leave out -- and what follows it.")
     return _run_as_task(job)
@@ -200,17 +203,16 @@ def _plan(
     return _Job(sources, blocks, loaded, out_dir, options, context)
 
 
-def _run_with_beam(job: _Job, beam_args: Sequence[str], started: float) -> Manifest:
-    """Do the whole job, in this process if one is enough."""
-    args = _with_runner(beam_args, job.options.workers)
-    _check_store(job.context, args)
-    run_graph = _checked_runner(args) if args else run_here  # before anything is removed
+def _run_whole(job: _Job, beam_args: Sequence[str], started: float) -> Manifest:
+    """Do the whole job: in this process, in workers on this machine, or with Beam."""
+    run_graph = _runner(job, beam_args)  # before anything is removed
     with naming_store(job.out_dir), locked_folder(job.out_dir):
         prepare_folders(job.context, job.tokenizer)
         progress = Progress.of(job.blocks, job.context)
         _run(run_graph, job, progress)
         about = described(job.sources, job.blocks, job.context)
-        add_to_json(job.out_dir / JOB, about | measured(progress, args, job.blocks, started))
+        about |= measured(progress, list(beam_args), job.blocks, started)
+        add_to_json(job.out_dir / JOB, about)
         remove_leftovers(job.context, keep_cache=job.keep_cache)
         return read_manifest(job.out_dir)
 
@@ -283,38 +285,26 @@ def job_context(
     ).reading(blocks)
 
 
-def local_runner(workers: int) -> list[str]:
-    """Beam options for this machine: one process, or `workers` worker processes (0: one per core).
-
-    The runner is named in full, because `DirectRunner` tries to download another one.
-    """
-    workers = workers or os.cpu_count() or 1
-    mode = "in_memory" if workers == 1 else "multi_processing"
-    return [
-        "--runner=apache_beam.runners.portability.fn_api_runner.FnApiRunner",
-        f"--direct_running_mode={mode}",
-        f"--direct_num_workers={workers}",
-    ]
-
-
-def _with_runner(beam_args: Sequence[str], workers: int) -> list[str]:
-    """Beam's options; none where this process does the work by itself."""
-    if not beam_args and (workers or os.cpu_count()) == 1:
-        return []
-    named = any(arg.split("=")[0] == "--runner" for arg in beam_args)
-    return list(beam_args) if named else [*local_runner(workers), *beam_args]
-
-
-def _check_store(context: JobContext, beam_args: Sequence[str]) -> None:
-    """fsspec's `memory` store belongs to one process."""
-    in_one_process = not beam_args or "--direct_running_mode=in_memory" in beam_args
-    for folder in (context.out_dir, context.cache_dir):
-        if str(folder).startswith("memory:") and not in_one_process:
+def _runner(job: _Job, beam_args: Sequence[str]) -> RunGraph:
+    """What runs the job. Raises InputError for options that do not go together."""
+    workers = job.options.workers or os.cpu_count() or 1
+    if not beam_args and workers == 1:
+        return run_here
+    for folder in (job.context.out_dir, job.context.cache_dir):
+        if str(folder).startswith("memory:"):  # fsspec's
             raise InputError(f"{folder} is visible to one process only; give --workers 1.")
+    if not beam_args:
+        return partial(run_in_workers, blocks=job.blocks, workers=workers)
+    if job.options.workers > 1:
+        raise InputError(
+            f"--workers {job.options.workers} is for jobs without Beam; leave it out, or -- and "
+            "what follows it."
+        )
+    return _beam_runner(beam_args)
 
 
-def _checked_runner(beam_args: Sequence[str]) -> RunGraph:
-    """What runs the job. Raises InputError for options that Beam or the runner does not accept."""
+def _beam_runner(beam_args: Sequence[str]) -> RunGraph:
+    """Beam. Raises InputError for options that it or the runner does not accept."""
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch, LOG)
         try:

@@ -1,6 +1,6 @@
-"""job.log and job.json: what Beam and its workers write, and how the job went.
+"""job.log and job.json: what workers and Beam write, and how the job went.
 
-What Beam writes goes to a file, and the terminal shows the progress.
+What they write goes to a file, and the terminal shows the progress.
 """
 
 import logging
@@ -65,7 +65,7 @@ def logging_to(path: AnyPath) -> Iterator[TextIO]:
 def measured(
     progress: Progress, beam_args: list[str], blocks: Sequence[Block], started: float
 ) -> dict[str, Any]:
-    """What the process that started Beam has measured."""
+    """What the process that runs the job has measured."""
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     elapsed = time.time() - started
     text_bytes = sum(block.text_bytes for block in blocks)

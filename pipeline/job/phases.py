@@ -1,4 +1,4 @@
-"""The phases of a job, in their order: the one list that Beam and `--task` work through.
+"""The phases of a job, in their order: the one list that workers, tasks and Beam work through.
 
     phase          items                   files of an item
     ReadExcluded: with --exclude (excluded.py)
@@ -45,6 +45,14 @@ class Phase:
     work: Callable[[Steps, Any], object]
     #: The files of an item, whose names are known once the phases before are complete.
     files: Callable[[Steps, Any], list[AnyPath]]
+
+    def do(self, steps: Steps, item: object) -> None:
+        """Do an item. Raises RuntimeError, which names the phase as Beam's errors do."""
+        try:
+            self.work(steps, item)
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise RuntimeError(f"{reason} [while running '{self.label}']") from error
 
 
 def phases(blocks: Sequence[Block], context: JobContext) -> list[Phase]:
@@ -141,15 +149,8 @@ def chosen_phases(context: JobContext) -> list[Phase]:
 
 
 def run_here(phases: Sequence[Phase], context: JobContext) -> None:
-    """Do the work in this process, without Beam, whose import takes as long as a small job.
-
-    Errors name their phase, as Beam's do.
-    """
+    """Do the work in this process, without Beam, whose import takes as long as a small job."""
     steps = Steps(context)
     for phase in phases:
-        try:
-            for item in phase.items:
-                phase.work(steps, item)
-        except Exception as error:
-            reason = str(error) or type(error).__name__
-            raise RuntimeError(f"{reason} [while running '{phase.label}']") from error
+        for item in phase.items:
+            phase.do(steps, item)

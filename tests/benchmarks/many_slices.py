@@ -23,9 +23,8 @@ from clozeline.pipeline.common.ragged import Ragged
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.buckets import Buckets
 from clozeline.pipeline.dataset.manifest import JOB, TOKENIZER, read_manifest
-from clozeline.pipeline.job.beam_graph import make_pipeline, run_graph
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.job import local_runner
+from clozeline.pipeline.job.local_workers import run_in_workers
 from clozeline.pipeline.job.memory import process_peak
 from clozeline.pipeline.job.phases import phases
 from clozeline.pipeline.job.token_cache import write_cache_file
@@ -47,7 +46,7 @@ def main() -> None:
     print(f"{'parent GB':>12}{'worker GB':>12}", flush=True)
     for size in arguments:
         line = [sys.executable, __file__, "--one", size]
-        done = subprocess.run(line, stderr=subprocess.PIPE, check=False)  # Beam's log
+        done = subprocess.run(line, stderr=subprocess.PIPE, check=False)
         if done.returncode:
             sys.exit(done.stderr.decode())
     return None
@@ -60,7 +59,7 @@ def measure(num_blocks: int, num_shards: int) -> None:
         for block in blocks:
             write_block(block, context)
         written, started = cpu_seconds(), time.monotonic()
-        run_graph(make_pipeline(local_runner(WORKERS)), phases(blocks, context), context)
+        run_in_workers(phases(blocks, context), context, blocks=blocks, workers=WORKERS)
         used, wall = cpu_seconds() - written, time.monotonic() - started
         job = json.loads((context.out_dir / JOB).read_bytes())
         assert read_manifest(context.out_dir).counts["documents"] == num_blocks * num_shards
