@@ -73,10 +73,10 @@ class SentenceSplitter:
 
         ["It is. So!", "Yes"]  ->  "It is. So!\\0Yes",  [0 7 11],  [6 10 14],  [2 1]
         """
-        texts = list(map(encoded, paragraphs))
-        stops = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1) - 1
-        data = SEPARATOR.encode().join(texts)
-        last = len(data) - len(texts[-1]) + len(encoded(paragraphs[-1].rstrip()))
+        data = encoded(SEPARATOR.join(paragraphs))
+        between = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(SEPARATOR))
+        stops = np.append(between if len(paragraphs) > 1 else [], len(data)).astype(np.int64)
+        last = len(data) - len(encoded(paragraphs[-1])) + len(encoded(paragraphs[-1].rstrip()))
         ends, followers = self._breaks(data, stops, last)
         stops[-1] = last
         at = np.searchsorted(ends, stops, side="right")

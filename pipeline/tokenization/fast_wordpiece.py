@@ -6,16 +6,16 @@ Words repeat, so each distinct word is encoded once and memoized; the ids are th
 
 **Where a split is exact.** A text may be split between two characters if the parts, encoded one by
 one, give the ids of the whole. That is so at a space and on both sides of every ASCII punctuation
-mark:
+mark and of the commonest others, the dashes, quotation marks and ellipsis of print:
 
 - every step of BertNormalizer maps characters one by one, except NFD's reordering, which permutes
-  combining marks between two starters and never moves one across a starter; spaces and punctuation
+  combining marks between two starters and never moves one across a starter; spaces and these marks
   are starters, and no step changes them;
-- BertPreTokenizer ends a word at every space and makes every ASCII punctuation mark a word;
+- BertPreTokenizer ends a word at every space and makes every punctuation mark a word;
 - WordPiece sees one word at a time.
 
 It is *not* so at other whitespace (clean_text treats it depending on flags), nor between letters
-and non-ASCII characters (a combining mark, Chinese); text without ASCII space or punctuation goes
+and other characters (a combining mark, Chinese); text without a space or one of these marks goes
 to the library as a whole. ASCII capitals may be lower-cased first if the library would do so, for
 the same reason: it maps one character at a time.
 
@@ -58,6 +58,8 @@ def kind_of_byte(byte: int) -> int:
 
 
 KINDS = bytes(map(kind_of_byte, range(256)))
+# Bytes of U+2013, 2014, 2018, 2019, 201C, 201D and 2026, which begin with E2 80.
+IS_LAST_OF_MARK = np.isin(np.arange(256), [0x93, 0x94, 0x98, 0x99, 0x9C, 0x9D, 0xA6])
 PLAIN = re.compile("[!-~]+")  # WordPiece's words that only its model has to see
 UNCHANGED = bytes(range(256))
 LOWERED = UNCHANGED.lower()  # bytes.lower changes only A-Z
@@ -228,12 +230,23 @@ def split_words(sentences: Sentences, *, letters: bytes) -> tuple[pa.LargeString
     touching = touching[(touching > 0) & (touching < len(kinds))]
     begins[touching] |= inside[touching]
     ends[touching - 1] |= inside[touching - 1]
+    marks = _long_marks(np.frombuffer(sentences.data, np.uint8))
+    begins[marks], ends[marks + 2] = True, True
+    before, after = marks[marks > 0] - 1, marks[marks + 3 < len(kinds)] + 3
+    ends[before] |= inside[before]
+    begins[after] |= inside[after]
     begin = np.flatnonzero(begins)
     offsets = offsets_of(np.flatnonzero(ends) + 1 - begin)
 
     text = sentences.data.translate(letters, b" ")
     words = pa.LargeStringArray.from_buffers(len(begin), pa.py_buffer(offsets), pa.py_buffer(text))
     return words, np.append(np.searchsorted(begin, sentences.starts), len(begin))
+
+
+def _long_marks(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where each of the longer punctuation marks begins: int64 [M]."""
+    found = np.flatnonzero(data[:-2] == 0xE2)
+    return found[(data[found + 1] == 0x80) & IS_LAST_OF_MARK[data[found + 2]]]
 
 
 def _slabs(sentences: list[str]) -> Iterator[list[str]]:
