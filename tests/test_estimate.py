@@ -20,6 +20,7 @@ from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import forward_losses, split_batch, train_step
 from tests.benchmarks.estimate_memory import measured_peak, predicted
 from tests.support.small_models import gradients
+from tests.support.small_training import preset_of, train
 from tests.support.step_forms import FORMS
 from tests.support.training_configs import training_config
 from tests.test_flops import LENGTH, ROWS, counted_flops
@@ -142,7 +143,8 @@ def test_an_estimate_prints_a_table_and_writes_nothing(small_folder, tmp_path):
         (["--estimate", "--gpu=tpu"], "unknown GPU 'tpu'"),
         (["--estimate", "--gpus=0"], "--gpus '0'"),
         (["--estimate", "--gpus=two"], "--gpus 'two'"),
-        (["--estimate", "--gpus=3", "--batch-size=8"], "cannot be divided among 3"),
+        (["--estimate", "--gpus=3", "--batch-size=8"], "--batch-size 8 cannot be divided among 3"),
+        (["--estimate", "--batch-size=8", "--micro-batch-size=3"], "by --micro-batch-size 3; use"),
         (["--estimate", "--price-per-hour=-1"], "--price-per-hour"),
         (["--gpus=8"], "--gpus belongs to --estimate"),
     ],
@@ -154,6 +156,16 @@ def test_bad_values_are_refused_in_one_line(options, reason, small_folder, tmp_p
         str(done.exception)
     ]
     assert reason in line or reason in str(done.exception)
+
+
+def test_what_only_the_plan_shows_is_refused_in_one_line(small_folder, tmp_path):
+    """The optimizer is that of the other run."""
+    there = tmp_path / "there"
+    train(small_folder, there, model=preset_of(small_folder), max_steps=1, optimizer="muon")
+    line = ["pretrain", str(small_folder), f"--out={tmp_path / 'run'}", "--start-from", str(there)]
+    done = CliRunner().invoke(main, [*line, "--estimate", "--parallel=fsdp"])
+    assert done.exit_code == 2
+    assert "Error: --optimizer muon needs whole matrices" in done.output.splitlines()[-1]
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_time_is_parsed_to_seconds(text, seconds):
 def test_a_ramp_shrinks_the_micro_batch_with_the_batch():
     config = training_config(batch_size=64, micro_batch_size=8, batch_ramp=0.1)
     assert [config.accumulation(2, size) for size in (8, 16, 32, 64)] == [1, 1, 2, 4]
-    with pytest.raises(InputError, match="batch_size 8 cannot be divided among 16 processes"):
+    with pytest.raises(InputError, match="--batch-size 8 cannot be divided among 16 processes"):
         config.accumulation(16, 8)
 
 
@@ -102,12 +102,12 @@ def test_accumulation_follows_from_the_sizes(batch, micro, processes, passes):
 @pytest.mark.parametrize(
     ("batch", "micro", "processes", "complaint"),
     [
-        (10, None, 4, "batch_size 10 cannot be divided among 4 processes; use 8 or 12."),
-        (3, None, 4, "batch_size 3 cannot be divided among 4 processes; use 4."),
+        (10, None, 4, "--batch-size 10 cannot be divided among 4 processes; use 8 or 12."),
+        (3, None, 4, "--batch-size 3 cannot be divided among 4 processes; use 4."),
         (12, 4, 2, "the 6 examples of each process are not divisible by "
-         "micro_batch_size 4; use one of 1, 2, 3, 6."),
+         "--micro-batch-size 4; use one of 1, 2, 3, 6."),
         (4, 8, 1, "the 4 examples of each process are not divisible by "
-         "micro_batch_size 8; use one of 1, 2, 4."),
+         "--micro-batch-size 8; use one of 1, 2, 4."),
     ],
 )  # fmt: skip
 def test_a_batch_that_cannot_be_divided_is_refused_with_sizes_that_can(

@@ -302,7 +302,7 @@ class PretrainConfig:
         total = batch_size or self.batch_size
         if total % world_size:
             raise InputError(
-                f"batch_size {total} cannot be divided among {world_size} processes; "
+                f"--batch-size {total} cannot be divided among {world_size} processes; "
                 f"use {_neighbours(total, world_size)}."
             )
         part = total // world_size
@@ -312,7 +312,7 @@ class PretrainConfig:
         if part % micro:
             fitting = ", ".join(str(n) for n in range(1, part + 1) if part % n == 0)
             raise InputError(
-                f"the {part} examples of each process are not divisible by micro_batch_size "
+                f"the {part} examples of each process are not divisible by --micro-batch-size "
                 f"{self.micro_batch_size}; use one of {fitting}."
             )
         return part // micro

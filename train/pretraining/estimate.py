@@ -18,6 +18,7 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, count_parameters
+from clozeline.pipeline.commandline.config_options import config_or_usage_error
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
@@ -183,7 +184,7 @@ def estimate_lines(
     plans: dict[int, tuple[BertConfig, PretrainConfig]] = {}
     for number in numbers:
         plan = make_plan(manifest, start, World(0, number, CUDA), options=options, **chosen)
-        training = PretrainConfig(**options | plan.values)
+        training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
         plans[number] = plan.model, training
     estimates = [
