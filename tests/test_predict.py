@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
+from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
@@ -60,6 +62,19 @@ def test_weights_that_are_not_finite_are_refused(classifier, tmp_path):
         model.mlm_head.bias.fill_(float("inf"))
     with pytest.raises(InputError, match=r"the logits of .*run are not finite"):
         fill_with(pretrained, model, "a [MASK]", top=1, name=run)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_one_number_among_millions_is_found(dtype, value):
+    """In the first, a middle and the last place of a matrix that several threads go through."""
+    weight = torch.zeros(2048, 1024, dtype=dtype)
+    check_finite(Path("folder"), {"weight": weight, "empty": weight[:0]})
+    for place in (0, weight.numel() // 2 + 13, weight.numel() - 1):
+        spoiled = weight.clone()
+        spoiled.view(-1)[place] = value
+        with pytest.raises(InputError, match=r"folder has weights that are not finite \(weight\)"):
+            check_finite(Path("folder"), {"weight": spoiled})
 
 
 def test_links_out_of_a_model_folder_are_refused(classifier, tmp_path):
