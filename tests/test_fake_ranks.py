@@ -173,3 +173,15 @@ def test_an_estimate_counts_the_bytes_that_the_step_sends(job, ranks):
     # Vectors of these small models have fewer numbers than 64 ranks have slices.
     limit = 1.001 if name == "bert-base" or size == 2 or parallel == "ddp" else 1.3
     assert 1 <= sent / estimate.sent < limit
+
+
+def test_a_checkpoint_gathers_one_tensor_at_a_time():
+    """Beside what is kept, no rank has more than the largest one, padded for all ranks."""
+    line = [sys.executable, "tests/support/fake_gathering.py", "2", "3", "8"]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for keeps, others in zip(*[iter(json.loads(done.stdout))] * 2, strict=True):
+        beyond, left, largest, kept = keeps
+        assert (beyond, left) == (largest, kept)
+        assert kept > 15 * largest
+        assert others == [largest, 0, largest, 0]
