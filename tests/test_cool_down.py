@@ -8,6 +8,7 @@ import pytest
 
 from clozeline.train.artifacts.checkpoint import list_checkpoints, weights_digest
 from clozeline.train.artifacts.run import read_run
+from clozeline.train.engine.schedule import momentum_at
 from tests.support.command import output_of, refused
 from tests.support.files import contents
 from tests.support.small_data import SMALL, write_data_set
@@ -145,6 +146,37 @@ def test_on_other_shards_it_resumes_at_the_next_example(options, run, other, mix
         for folder in (tmp_path / "again", mixed)
     ]
     assert digests[0] == digests[1]
+
+
+@pytest.fixture(scope="module")
+def warming(shards):
+    """Muon's momentum rises for 10.5 of 14 steps."""
+    line = {"schedule": "constant", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 14}
+    out = shards.parent / "warming"
+    output_of(*command_line(shards, out, **line, optimizer="muon", muon_warmup=0.75))
+    return out
+
+
+@pytest.mark.parametrize("step", [8, 12])
+def test_the_momentum_of_muon_goes_on_where_it_was(step, warming, shards, tmp_path):
+    out = tmp_path / "out"
+    output_of(*cool_line(shards, out, warming, step, "--max-steps", 16))
+    there, here = read_run(warming).training, read_run(out).training
+    assert here.muon_warmup == (0.75 * 14 / 16 if step == 8 else 0.0)
+    for one in range(step + 1, 15):
+        assert momentum_at(here, one) == pytest.approx(momentum_at(there, one))
+    whole = {"schedule": "wsd", "warmup": 0.0, "learning_rate": PEAK, "max_steps": 16}
+    whole |= {"cool_down": 1 - step / 16, "optimizer": "muon", "muon_warmup": 0.75 * 14 / 16}
+    output_of(*command_line(shards, tmp_path / "whole", "--save-every", 2, **whole))
+    assert weights(out) == weights(tmp_path / "whole")
+
+
+def test_a_decay_that_ends_before_the_momentum_rose_is_refused(warming, shards, tmp_path):
+    line = cool_line(shards, tmp_path / "out", warming, 8, "--max-steps", 10)
+    assert "is inside the --muon-warmup of its run, which ends after step 10; give a" in refused(
+        *line
+    )
+    assert "--muon-warmup" not in output_of(*line, "--muon-warmup", 0, "--print-recipe")
 
 
 def test_without_a_number_of_steps_it_adds_a_quarter(run, shards, tmp_path):

@@ -25,6 +25,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import states_of
 from clozeline.train.evaluation.evaluate import evaluate_run
 from clozeline.train.view.read_steps import ReadSteps
+from tests.support.command import invoke
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
 from tests.support.small_runs import tokenizer_of
@@ -198,6 +199,18 @@ def test_a_resumed_run_keeps_its_phases_and_refuses_others(run, whole, folders, 
     }
 
 
+def test_a_resumed_run_keeps_the_ramp_of_its_batch(folders, phases, tmp_path):
+    """Killed while it grows; no schedule is given again."""
+    long, ramped = folders["long"], {**phases, "batch_ramp": 0.75}
+    output_of(*command_line(long, tmp_path / "whole", **ramped))
+    output_of(*command_line(long, tmp_path / "run", **ramped))
+    again = command_line(long, go_back(tmp_path / "run", 4), "--resume")
+    output_of(*(word for word in again if not word.startswith("--batch-ramp")))
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    recorded = json.loads((tmp_path / "run" / "run.json").read_text())["options"]["pretrain"]
+    assert recorded["batch_ramp"] == 0.75
+
+
 @pytest.mark.parametrize("step", [4, 10])
 def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, tmp_path):
     """Bit for bit; from step 4 in the short examples, from step 10 in the long ones."""
@@ -220,6 +233,23 @@ def test_a_decay_from_any_phase_is_the_end_of_a_wsd_run(step, folders, phases, t
     ]
     assert lines[0] == lines[1]
     assert [line["step"] for line in lines[0]] == [last - 1, last]
+
+
+def test_a_decay_onto_longer_examples_says_how_many_more_tokens_a_step_has(
+    folders, whole, tmp_path
+):
+    long, out = folders["long"], tmp_path / "out"
+    note = (
+        "note: --batch-size 16, as in the other run, but of longer examples: steps have 2 times "
+        "its tokens; --batch-size 8 keeps them.\n"
+    )
+    said = invoke(*cool_line(long, out, whole, 4, "--max-steps", 6))
+    assert (said.exit_code, note in said.stderr) == (0, True)
+    for place, (shards, step, *given) in enumerate(
+        [(long, 4, "--batch-size", 16), (long, 8), (folders["short"], 4)]
+    ):
+        line = cool_line(shards, tmp_path / str(place), whole, step, "--max-steps", 9, *given)
+        assert "times its tokens" not in invoke(*line).stderr
 
 
 def test_a_run_that_starts_from_it_reads_its_own_shards(whole, folders, tmp_path):

@@ -92,6 +92,14 @@ def test_a_schedule_that_a_run_keeps_can_be_unset(small_folder, tmp_path):
     assert plan(small_folder, out, options={"muon_warmup": 0.0}).kept == {}
 
 
+def test_a_run_keeps_the_ramp_of_its_batch_which_can_be_unset(small_folder, tmp_path):
+    out = tmp_path / "out"
+    train(small_folder, out, model=preset_of(small_folder), max_steps=2, batch_ramp=0.75)
+    assert plan(small_folder, out).kept == {"batch_ramp": 0.75}
+    assert plan(small_folder, out, options={"batch_ramp": 0.0}).kept == {}
+    assert plan(small_folder, tmp_path / "new", start_from=out).kept == {}
+
+
 def test_a_run_that_is_replaced_does_not_count(run, small_folder, tmp_path):
     found = plan(small_folder, run, preset="bert-tiny", overwrite=True)
     assert found.values == plan(small_folder, tmp_path / "new", preset="bert-tiny").values

@@ -342,7 +342,7 @@ class PretrainConfig:
 #: The fields that the command chooses where they are not given.
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
-KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup")
+KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup", "batch_ramp")
 
 
 def _neighbours(size: int, divisor: int) -> str:

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.model.config import BertConfig
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
 from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
-from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS
+from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
+from clozeline.train.data.phases import Phase
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
-from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at
+from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at, progress
 from clozeline.train.pretraining.initial_weights import initial_config
 from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.recipes import (
@@ -47,7 +49,8 @@ class Plan:
     settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
     manifest: Manifest
     left_out: float = 0.0  # attention dropout that a new run on CUDA drops
-    #: Schedules of masks and data sets that a continued run keeps, by field of PretrainConfig.
+    growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
+    #: Schedules that a continued run keeps, by field of PretrainConfig.
     kept: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,6 +69,13 @@ class Plan:
             notes.append(
                 f"no dropout in attention, which excludes the fastest kernels on CUDA; --dropout "
                 f"{self.left_out:g} applies it there, too."
+            )
+        if self.growth > 1:
+            size = int(self.settings["batch_size"].value)
+            notes.append(
+                f"--batch-size {size}, as in the other run, but of longer examples: steps have "
+                f"{self.growth:g} times its tokens; --batch-size {max(1, int(size / self.growth))} "
+                "keeps them."
             )
         return "\n".join(f"note: {note}" for note in notes) or None
 
@@ -129,8 +139,15 @@ def make_plan(
         settings = with_decay(settings, given, start.cool_down_from)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    kept = {name: x for name, x in _kept(start).items() if x and options.get(name) is None}
-    return Plan(model=model, settings=settings, manifest=manifest, left_out=left_out, kept=kept)
+    steps = int(settings["max_steps"].value)
+    kept = {
+        name: value
+        for name in KEPT_FIELDS
+        if options.get(name) is None and (value := _kept(start, name, steps))
+    }
+    growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
+    plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
+    return replace(plan, left_out=left_out, growth=growth)
 
 
 def _model(
@@ -172,16 +189,49 @@ def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
     return settings | {"max_steps": Setting(steps, WSD_DECAY.source)}
 
 
-def _kept(start: Start) -> dict[str, Any]:
-    """The phases of the run in --out; for a decay from a step, the masking rate there."""
+def _phase_of(step: CoolDown, run: RunConfig) -> Phase:
+    """The phase in which the other run was at that step."""
+    elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
+    return phase_at(run.phases, run.training, step.step, elapsed)
+
+
+def _growth(start: Start, manifest: Manifest) -> float:
+    """How many times as long examples are as those of the step that is cooled down from."""
+    if not (start.cool_down_from and start.other):
+        return 1.0
+    length = _phase_of(start.cool_down_from, start.other).max_seq_length
+    return manifest.config.max_seq_length / length
+
+
+def _kept(start: Start, name: str, steps: int) -> Any:
+    """The field in the run in --out; for a decay from a step, what continues the schedule there."""
     if there := start.continued:
-        return {name: getattr(there.training, name) for name in KEPT_FIELDS}
-    if start.cool_down_from and start.other:
-        step, run = start.cool_down_from, start.other
-        elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
-        rate = phase_at(run.phases, run.training, step.step, elapsed).masked_lm_prob
-        return {"masked_lm_prob": None if rate is None else str(rate)}
-    return {}
+        return getattr(there.training, name)
+    if not (start.cool_down_from and start.other):
+        return None
+    step, run = start.cool_down_from, start.other
+    if name == "muon_warmup":
+        return _rest_of_warmup(step, run.training, steps)
+    rate = _phase_of(step, run).masked_lm_prob
+    return str(rate) if name == "masked_lm_prob" and rate is not None else None
+
+
+def _rest_of_warmup(step: CoolDown, there: PretrainConfig, steps: int) -> float:
+    """The warm-up of Muon's momentum that goes on from that step; 0 where it is over.
+
+    Raises InputError where it would not end before the last step.
+    """
+    elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
+    done = progress(there, step.step, elapsed)
+    if there.optimizer != "muon" or not 0 < done < there.muon_warmup:
+        return 0.0
+    found = there.muon_warmup * (step.step - 0.5) / steps / done
+    if found < 1:
+        return found
+    raise InputError(
+        f"{step} is inside the --muon-warmup of its run, which ends after step "
+        f"{found * steps:.0f}; give a larger --max-steps, a later step, or --muon-warmup 0."
+    )
 
 
 def _line(name: str, value: Value, source: str) -> str:
