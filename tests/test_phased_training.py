@@ -309,6 +309,15 @@ def test_the_recipe_and_the_first_lines_name_the_phases(folders, phases, tmp_pat
     assert "\n".join(lines) in output_of(*command_line(long, tmp_path / "run", **phases))
 
 
+def test_a_data_set_may_end_in_an_at_and_a_number(folders, tmp_path):
+    short = tmp_path / "short@2"
+    shutil.copytree(folders["short"], short)
+    line = command_line(folders["long"], tmp_path / "run", f"--phase={short}@0.5", max_steps=4)
+    said = output_of(*line)
+    assert f"phase      steps 1 to 2: {short}, 16 examples of up to 8 tokens" in said
+    assert output_of(*line, "--resume").endswith(f"already complete: step 4 of 4: {tmp_path}/run\n")
+
+
 def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp_path):
     output_of("export", whole, "--out", tmp_path / "exported")
     card = (tmp_path / "exported" / "README.md").read_text()
@@ -334,7 +343,8 @@ def test_the_model_card_counts_the_examples_of_all_data_sets(whole, folders, tmp
         ("--masked-lm-prob=0.3@0:0.1", "must be above 0 and below 1."),
         ("--masked-lm-prob=0.3@1.5:0.1", "must be above 0 and below 1."),
         ("--phase=@0.5", "of which a part is empty; leave that out."),
-        ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; its fractions must be above 0"),
+        ("--phase=nowhere@1.0", "--phase is 'nowhere@1.0'; a fraction, after the last @ of a"),
+        ("--phase=nowhere@2", "is 'nowhere@2'; a fraction, after the last @ of a part, must be"),
         ("--phase=nowhere@0.5", "nowhere"),
     ],
 )

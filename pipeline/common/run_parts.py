@@ -26,7 +26,10 @@ def parse_parts(parts: Sequence[str], *, name: str, given: object) -> list[tuple
     if not all(value for value, _ in split):
         raise ValueError(f"{name} is {given!r}, of which a part is empty; leave that out.")
     if any(not 0 < fraction < 1 for fraction in fractions):
-        raise ValueError(f"{name} is {given!r}; its fractions must be above 0 and below 1.")
+        raise ValueError(
+            f"{name} is {given!r}; a fraction, after the last @ of a part, must be above 0 and "
+            "below 1."
+        )
     rest = len(parts) - len(fractions)
     if not rest and abs(total - 1) > 1e-6:
         raise ValueError(
