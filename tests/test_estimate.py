@@ -10,11 +10,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from clozeline.model.config import preset
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
+from clozeline.train.data.phases import Phase
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.gpus import GPUS, gpu_named
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
+from clozeline.train.pretraining.estimate import Estimate
 from clozeline.train.pretraining.fake_step import Memory, WithoutDevice, backward, step_cost
 from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import forward_losses, split_batch, train_step
@@ -121,6 +124,67 @@ def test_gpus_are_found_by_any_spelling(gpu):
 def run(shards, out, *options):
     line = ["pretrain", str(shards), f"--out={out}", "--preset=bert-tiny", *options]
     return CliRunner().invoke(main, line)
+
+
+def phase(start, *, length=32, factor=1, predictions=5):
+    return Phase(
+        start=start,
+        shards="",
+        dataset_digest=str(length),
+        max_seq_length=length,
+        batch_factor=factor,
+        masked_lm_prob=None,
+        max_predictions=predictions,
+    )
+
+
+@pytest.mark.parametrize("rows", [8, 4])
+def test_an_estimate_has_the_memory_of_the_fullest_phase_and_the_mean_operations(
+    rows, small_folder
+):
+    """Of steps as the run makes them: shorter examples, more of them, and other masks."""
+    config, data = preset("bert-tiny", vocab_size=500), DataConfig(max_seq_length=32)
+    manifest = replace(read_manifest(small_folder), config=data)
+    training = training_config(batch_size=8, micro_batch_size=rows)
+    phases = [phase(0, length=16, factor=2, predictions=12), phase(0.5), phase(0.75, predictions=9)]
+    found = Estimate(
+        gpu=GPUS[0],
+        gpus=1,
+        model=config,
+        training=training,
+        manifest=manifest,
+        phases=tuple(phases),
+    )
+    own = [
+        step_cost(
+            config,
+            training,
+            DataConfig(max_seq_length=length, max_predictions_per_seq=masks),
+            rows=factor * rows,
+            passes=8 // rows,
+            device=CUDA,
+        )
+        for length, masks, factor in ((16, 12, 2), (32, 5, 1), (32, 9, 1))
+    ]
+    assert found.cost.peak == max(cost.peak for cost in own) > own[1].peak
+    mean = sum(x * cost.pass_flops for x, cost in zip((0.5, 0.25, 0.25), own, strict=True))
+    assert found.cost.pass_flops == pytest.approx(mean)
+    assert found.slots == 8 * 32
+    alone = replace(found, phases=(phase(0),))
+    assert alone.cost.pass_flops == own[1].pass_flops
+
+
+def test_a_higher_masking_rate_costs_speed(small_folder, tmp_path):
+    """And is not what was counted before for the same model."""
+
+    def printed(*options):
+        line = ["--estimate", "--batch-size=64", "--micro-batch-size=64", *options]
+        done = run(small_folder, tmp_path / "run", *line)
+        assert done.exit_code == 0, done.output
+        return int(done.output.splitlines()[2].split()[9].replace(",", ""))
+
+    most, least = printed(), printed("--masked-lm-prob=0.9")
+    assert least < printed("--masked-lm-prob=0.9:0.15") < most
 
 
 def test_an_estimate_prints_a_table_and_writes_nothing(small_folder, tmp_path):

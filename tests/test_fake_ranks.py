@@ -165,7 +165,12 @@ def test_an_estimate_counts_the_bytes_that_the_step_sends(job, ranks):
         parallel=parallel, precision=precision_of(name), batch_size=rows, micro_batch_size=1
     )
     estimate = Estimate(
-        gpu=GPUS[0], gpus=size, model=config_of(name), training=training, manifest=None
+        gpu=GPUS[0],
+        gpus=size,
+        model=config_of(name),
+        training=training,
+        manifest=None,
+        phases=(),
     )
     times = {"ddp": {"allreduce": 2}, "fsdp": {"allgather": 1, "reduce_scatter": 1}}[parallel]
     asked = ranks[job][0]["collectives"]

@@ -39,6 +39,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.phases import find_phases
 from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.flops import mfu, peak_flops, step_flops
 from clozeline.train.engine.gpus import GPUS, gpu_named
@@ -223,12 +224,15 @@ def on_cuda(rounds: int, *, is_dry: bool) -> None:
 def predicted(name: str, folder: Path, examples: int, device: torch.device) -> str:
     """Tokens (and padding) per second at best and as guessed, and memory, by `--estimate`."""
     known = [gpu for gpu in GPUS if gpu.name in device_name(device)] or [gpu_named("h100")]
+    manifest = read_manifest(folder)
+    training = training_config(batch_size=examples, micro_batch_size=examples, precision="bf16")
     found = Estimate(
         gpu=known[0],
         gpus=1,
         model=preset(name),
-        training=training_config(batch_size=examples, micro_batch_size=examples, precision="bf16"),
-        manifest=read_manifest(folder),
+        training=training,
+        manifest=manifest,
+        phases=find_phases(folder, manifest, training),
     )
     speeds = (found.slots / seconds for seconds in (found.at_best, found.guessed))
     best, guessed = (f"{speed:,.0f}" for speed in speeds)

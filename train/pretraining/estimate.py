@@ -24,6 +24,7 @@ from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.loader import Loader
+from clozeline.train.data.phases import Phase, find_phases
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.gpus import Gpu, gpu_named
 from clozeline.train.pretraining.fake_step import PARTS, StepCost, step_cost
@@ -49,6 +50,7 @@ class Estimate:
     model: BertConfig
     training: PretrainConfig
     manifest: Manifest
+    phases: tuple[Phase, ...]
 
     @cached_property
     def rows(self) -> int:
@@ -88,8 +90,9 @@ class Estimate:
 
     @property
     def slots(self) -> int:
-        """Tokens of a step, with padding, over all ranks."""
-        return self.training.batch_size * self.manifest.config.max_seq_length
+        """Tokens of a step, with padding, over all ranks; the mean of the phases."""
+        lengths = (share * x.batch_factor * x.max_seq_length for share, x in self._shares)
+        return round(self.training.batch_size * sum(lengths))
 
     @property
     def sent(self) -> float:
@@ -126,17 +129,35 @@ class Estimate:
     def _fits(self, rows: int) -> bool:
         return self._cost(rows).peak <= self.room
 
+    @property
+    def _shares(self) -> list[tuple[float, Phase]]:
+        """The fraction of the run that each phase takes."""
+        stops = [*(phase.start for phase in self.phases[1:]), 1.0]
+        return [(x - phase.start, phase) for x, phase in zip(stops, self.phases, strict=True)]
+
     def _cost(self, rows: int) -> StepCost:
+        """The memory of the phase that needs most, and the mean of the phases' operations."""
+        costs = [(share, self._cost_of(phase, rows)) for share, phase in self._shares]
+        return StepCost(
+            parts=max((cost for _, cost in costs), key=lambda cost: cost.peak).parts,
+            pass_flops=sum(share * cost.pass_flops for share, cost in costs),
+            optimizer_flops=costs[0][1].optimizer_flops,
+            traffic=sum(share * cost.traffic for share, cost in costs),
+        )
+
+    def _cost_of(self, phase: Phase, rows: int) -> StepCost:
         passes = 1 if rows == self.share else 2
-        key = (self.model, rows, passes, *(getattr(self.training, name) for name in FORM))
+        rows *= phase.batch_factor
+        data = replace(
+            self.manifest.config,
+            max_seq_length=phase.max_seq_length,
+            max_predictions_per_seq=phase.max_predictions,
+        )
+        form = *(getattr(self.training, name) for name in FORM), data.has_pairs, data.is_packed
+        key = (self.model, rows, passes, phase.max_seq_length, phase.max_predictions, form)
         if key not in _MEASURED:
             _MEASURED[key] = step_cost(
-                self.model,
-                self.training,
-                self.manifest.config,
-                rows=rows,
-                passes=passes,
-                device=CUDA,
+                self.model, self.training, data, rows=rows, passes=passes, device=CUDA
             )
         if self.training.parallel == "fsdp":
             return _sharded(_MEASURED[key], self.gpus)
@@ -181,16 +202,18 @@ def estimate_lines(
     manifest = read_manifest(shards)
     given = chosen.pop("options")
     options = given | {"precision": given["precision"] or "bf16"}
-    plans: dict[int, tuple[BertConfig, PretrainConfig]] = {}
+    plans: dict[int, tuple[BertConfig, PretrainConfig, tuple[Phase, ...]]] = {}
     for number in numbers:
         plan = make_plan(manifest, start, World(0, number, CUDA), options=options, **chosen)
         training = config_or_usage_error(PretrainConfig, options | plan.values)
         training.accumulation(number)  # refuses what cannot be divided
-        plans[number] = plan.model, training
+        plans[number] = plan.model, training, find_phases(shards, manifest, training)
     estimates = [
-        Estimate(gpu=gpu, gpus=number, model=model, training=training, manifest=manifest)
+        Estimate(
+            gpu=gpu, gpus=number, model=model, training=training, manifest=manifest, phases=phases
+        )
         for gpu in gpus
-        for number, (model, training) in plans.items()
+        for number, (model, training, phases) in plans.items()
     ]
     return _report(estimates, shards, price_per_hour)
 
