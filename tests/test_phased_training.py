@@ -291,6 +291,23 @@ def test_the_examples_of_each_step_are_those_that_were_trained_on(given, whole, 
     assert 3 in dict(read.steps_of(document, range(1, 13)))
 
 
+def test_steps_before_a_resumption_with_more_steps_are_not_guessed(run, folders, phases):
+    """Then phases end elsewhere: steps 7 and 8 were of the long examples, now of the short ones."""
+    long = folders["long"]
+    output_of(*command_line(long, go_back(run, 8), "--resume", max_steps=20, log_every=7))
+    read = ReadSteps(run, long)
+    read.digests.clear()  # as of steps that were not logged
+    for step in (5, 7, 8):
+        with pytest.raises(InputError, match=f"step {step} cannot be shown: its phases or its ba"):
+            read.rows(step)
+    with pytest.raises(InputError, match="between steps 4 and 8; was it resumed with another"):
+        list(read.steps_of(1, range(1, 9)))
+    assert [read.rows(step).shards.folder for step in (4, 9, 10, 11, 20)] == [
+        *[folders["short"]] * 3,
+        *[long] * 2,
+    ]
+
+
 def test_the_command_shows_steps_on_both_sides_of_a_border(whole, folders):
     shown = output_of(*("inspect", whole, "--shards", folders["long"], "--steps", "6-7", "-n", 1))
     assert "step 6: positions 80 to 95, epoch 1 (30 % masked), 16 examples" in shown

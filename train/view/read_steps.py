@@ -10,6 +10,7 @@ A step's examples are the same for any number of processes and any accumulation.
 has the data digest of a step, it is compared.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from itertools import groupby
@@ -99,6 +100,7 @@ class ReadSteps:
 
     def rows(self, step: int) -> StepRows:
         """The examples of a step. Raises InputError if the run read others there."""
+        self._check_phases(step)
         start = self.start_of(step)
         if start < 0:
             raise InputError(
@@ -123,6 +125,9 @@ class ReadSteps:
         key = lambda step: (self.phase(step), self._size(step), step // self._at_once)  # noqa: E731
         for (phase, size, _), group in groupby(steps, key=key):
             some = list(group)
+            ends = (x.step for x in self.states if some[0] <= x.step < some[-1])
+            for one in (*ends, some[-1]):
+                self._check_phases(one)
             located = self._located(range(some[0], some[-1] + 1))
             hits = np.zeros(len(located.rows), np.bool_)
             for shard in np.unique(located.shards).tolist():
@@ -140,6 +145,25 @@ class ReadSteps:
     def phase(self, step: int) -> Phase:
         """The phase of a step."""
         return phase_at(self.phases, self.training, step)
+
+    def _check_phases(self, step: int) -> None:
+        """Raises InputError where the checkpoints around a step show that others were trained."""
+        if len(self.phases) == 1:
+            return
+        start = TrainState(step=0)
+        before = next((x for x in reversed(self.states) if x.step < step), start)
+        after = next((x for x in self.states if x.step >= step), start)
+        sizes: Counter[str] = Counter()
+        for one in range(before.step + 1, after.step + 1):
+            sizes[self.phase(one).dataset_digest] += self._size(one)
+        for digest in self._folders if after.step else ():
+            first, last = (self._state(x, digest)["next_position"] for x in (before, after))
+            if last - first != sizes[digest]:
+                raise InputError(
+                    f"{self.run}: step {step} cannot be shown: its phases or its batch were others "
+                    f"between steps {before.step} and {after.step}; was it resumed with another "
+                    "--max-steps or --batch-size?"
+                )
 
     def _size(self, step: int) -> int:
         return batch_size_at(self.training, step) * self.phase(step).batch_factor
