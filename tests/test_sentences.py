@@ -171,6 +171,24 @@ def test_paragraphs_are_split_as_each_alone(splitter, reference, monkeypatch):
     check()
 
 
+def test_lines_are_split_as_paragraphs(splitter, monkeypatch):
+    """Whatever the size of the slabs that they are split in."""
+    odd = st.one_of(plain_texts, odd_texts, strange_texts)
+    lines = odd.map(lambda text: " ".join(text.replace("\0", " ").split("\n")).strip())
+    lines = lines.filter(lambda line: line and line.encode(errors="replace").decode() == line)
+
+    @settings(max_examples=200, deadline=None, database=None)
+    @given(st.lists(lines, max_size=8), st.integers(1, 60))
+    def check(lines, size):
+        expected, counts = splitter.split(lines, cut=False)
+        monkeypatch.setattr(f"{ROOM}.splitter.SLAB_CHARACTERS", size)
+        found, also = splitter.split_lines("\n".join(lines).encode(), cut=False)
+        assert found.to_list() == expected.to_list()
+        assert also.tolist() == counts.tolist()
+
+    check()
+
+
 def own_words(parameters):
     """The words that the parameters know, in each case, with and without a period."""
     paired = {word for pair in parameters.collocations for word in pair}

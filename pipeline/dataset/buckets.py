@@ -9,7 +9,7 @@ always goes to the same shard, whatever file, block or worker it comes from.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -66,6 +66,11 @@ class Buckets:
 
 def hash_documents(texts: Sequence[str]) -> tuple[UInt64Array, UInt64Array]:
     """The high and low halves of each text's BLAKE2b-128 hash, uint64 [D] each."""
-    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
+    return hash_encoded(text.encode() for text in texts)
+
+
+def hash_encoded(texts: Iterable[bytes]) -> tuple[UInt64Array, UInt64Array]:
+    """As `hash_documents`, of texts in UTF-8."""
+    digests = b"".join([hashlib.blake2b(text, digest_size=16).digest() for text in texts])
     halves = np.frombuffer(digests, dtype=">u8").reshape(-1, 2).astype(np.uint64)
     return halves[:, 0], halves[:, 1]

@@ -8,7 +8,7 @@ all chunks at once. For the others NLTK's rules (rules.py) are asked, mostly for
 is remembered.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise, repeat
 from operator import contains
 
@@ -34,6 +34,9 @@ from clozeline.pipeline.sentences.spans import Sentences, decoded, encoded, with
 SEPARATOR = "\0"
 SLAB_CHARACTERS = 1 << 22
 
+#: Paragraphs joined, the end of each there, and the end of the last one without space after it.
+Slab = tuple[bytes, Offsets, int]
+
 
 class SentenceSplitter:
     """Punkt for one language, cut further at the sentence ends of other scripts."""
@@ -53,7 +56,19 @@ class SentenceSplitter:
         Where `cut` (one bool, or one a paragraph) is False, sentences end only where Punkt ends
         them.
         """
-        slabs = [self._split_slab(slab) for slab in _slabs(paragraphs)]
+        return self._split(map(_joined, _slabs(paragraphs)), cut)
+
+    def split_lines(
+        self, text: bytes, *, cut: ArrayLike = True
+    ) -> tuple[Sentences, NDArray[np.int64]]:
+        """As `split`, where the paragraphs are the lines of a text in UTF-8.
+
+        None of them is empty, has space around it or has a NUL in it.
+        """
+        return self._split(_slabs_of_lines(text), cut)
+
+    def _split(self, texts: Iterable[Slab], cut: ArrayLike) -> tuple[Sentences, NDArray[np.int64]]:
+        slabs = [self._split_slab(*slab) for slab in texts]
         texts = [data for data, *_ in slabs]
         shifts = offsets_of(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
         none = [np.zeros(0, np.int64)]
@@ -67,16 +82,12 @@ class SentenceSplitter:
         return cut_further(found, further, counts)
 
     def _split_slab(
-        self, paragraphs: Sequence[str]
+        self, data: bytes, stops: Offsets, last: int
     ) -> tuple[bytes, Offsets, Offsets, NDArray[np.int64]]:
-        """The paragraphs joined, where each sentence starts and ends there, and how many each has.
+        """The text, where each sentence starts and ends there, and how many each paragraph has.
 
-        ["It is. So!", "Yes"]  ->  "It is. So!\\0Yes",  [0 7 11],  [6 10 14],  [2 1]
+        "It is. So!\\0Yes",  [10 14],  14  ->  the same,  [0 7 11],  [6 10 14],  [2 1]
         """
-        data = encoded(SEPARATOR.join(paragraphs))
-        between = np.flatnonzero(np.frombuffer(data, np.uint8) == ord(SEPARATOR))
-        stops = np.append(between if len(paragraphs) > 1 else [], len(data)).astype(np.int64)
-        last = len(data) - len(encoded(paragraphs[-1])) + len(encoded(paragraphs[-1].rstrip()))
         ends, followers = self._breaks(data, stops, last)
         stops[-1] = last
         at = np.searchsorted(ends, stops, side="right")
@@ -155,6 +166,30 @@ def _parts(found: Sentences, row: int) -> list[list[int]]:
     sizes = [len(encoded(text[a:b])) for a, b in pairwise(edges)]
     parts: list[list[int]] = (start + np.cumsum(sizes)).reshape(-1, 2).tolist()
     return parts
+
+
+def _joined(paragraphs: Sequence[str]) -> Slab:
+    data = encoded(SEPARATOR.join(paragraphs))
+    between = _separators(data) if len(paragraphs) > 1 else []  # one may have a separator in it
+    blank = len(encoded(paragraphs[-1])) - len(encoded(paragraphs[-1].rstrip()))
+    return data, np.append(between, len(data)).astype(np.int64), len(data) - blank
+
+
+def _slabs_of_lines(text: bytes) -> Iterator[Slab]:
+    data = text.replace(b"\n", SEPARATOR.encode())
+    between = _separators(data)
+    after = np.searchsorted(between, np.arange(SLAB_CHARACTERS, len(data), SLAB_CHARACTERS))
+    stops = np.append(between, len(data))
+    begin = 0
+    for last in sorted({*after.tolist(), len(stops) - 1} if data else ()):
+        end = int(stops[last])
+        inside = stops[np.searchsorted(stops, begin) : last + 1] - begin
+        yield data[begin:end], inside, end - begin
+        begin = end + 1
+
+
+def _separators(data: bytes) -> Offsets:
+    return np.flatnonzero(np.frombuffer(data, np.uint8) == ord(SEPARATOR))
 
 
 def _slabs(paragraphs: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from clozeline.pipeline.common.counter_rng import UInt64Array
 from clozeline.pipeline.common.counts import Counts, StageTimer
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
-from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.dataset.buckets import hash_encoded
 from clozeline.pipeline.sentences.marks import is_other_script
 from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
@@ -62,10 +62,11 @@ def tokenize_documents(
     with timer.stage("documents"):
         paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
         joined = _joined(paragraphs, paragraphs_in)
-        high, low = hash_documents(joined)
+        encoded = list(map(str.encode, joined))
+        high, low = hash_encoded(encoded)
     with timer.stage("sentences"):
         cut = np.repeat([is_other_script(text) for text in joined], paragraphs_in)
-        sentences, sentences_in = splitter.split(paragraphs, cut=cut)
+        sentences, sentences_in = splitter.split_lines(b"\n".join(encoded), cut=cut)
     with timer.stage("tokens"):
         starts = offsets_of(sentences_in)[offsets_of(paragraphs_in)]  # of documents
         ids, tokens_in = tokenizer.encode(_in_text(sentences, starts, tokenizer.tokenizer))
