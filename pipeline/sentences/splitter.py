@@ -67,8 +67,8 @@ class SentenceSplitter:
         """
         return self._split(_slabs_of_lines(text), cut)
 
-    def _split(self, texts: Iterable[Slab], cut: ArrayLike) -> tuple[Sentences, NDArray[np.int64]]:
-        slabs = [self._split_slab(*slab) for slab in texts]
+    def _split(self, given: Iterable[Slab], cut: ArrayLike) -> tuple[Sentences, NDArray[np.int64]]:
+        slabs = [self._split_slab(*slab) for slab in given]
         texts = [data for data, *_ in slabs]
         shifts = offsets_of(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
         none = [np.zeros(0, np.int64)]
@@ -170,9 +170,10 @@ def _parts(found: Sentences, row: int) -> list[list[int]]:
 
 def _joined(paragraphs: Sequence[str]) -> Slab:
     data = encoded(SEPARATOR.join(paragraphs))
-    between = _separators(data) if len(paragraphs) > 1 else []  # one may have a separator in it
+    # A paragraph that has a separator in it is alone.
+    between = _separators(data) if len(paragraphs) > 1 else np.zeros(0, np.int64)
     blank = len(encoded(paragraphs[-1])) - len(encoded(paragraphs[-1].rstrip()))
-    return data, np.append(between, len(data)).astype(np.int64), len(data) - blank
+    return data, np.append(between, len(data)), len(data) - blank
 
 
 def _slabs_of_lines(text: bytes) -> Iterator[Slab]:

@@ -245,8 +245,9 @@ def split_words(sentences: Sentences, *, letters: bytes) -> tuple[pa.LargeString
 
 def _long_marks(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Where each of the longer punctuation marks begins: int64 [M]."""
-    found = np.flatnonzero(data[:-2] == 0xE2)
-    return found[(data[found + 1] == 0x80) & IS_LAST_OF_MARK[data[found + 2]]]
+    found: NDArray[np.int64] = np.flatnonzero(data[:-2] == 0xE2)
+    is_mark = (data[found + 1] == 0x80) & IS_LAST_OF_MARK[data[found + 2]]
+    return np.compress(is_mark, found)
 
 
 def _slabs(sentences: list[str]) -> Iterator[list[str]]:
