@@ -1,6 +1,7 @@
 """`--micro-batch-size auto`: halved until it fits, recorded; and running out of memory without."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,17 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 
+from clozeline.model.bert import Layer
 from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
-from clozeline.train.artifacts.run import read_run
+from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.train.artifacts.run import RunConfig, read_run
+from clozeline.train.data.phases import find_phases
 from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 from clozeline.train.monitoring.metrics import read_metrics
 from clozeline.train.pretraining.micro_batch import (
     check_memory,
+    find_micro_batch_size,
     free_memory,
     longest_batch,
     smaller,
@@ -53,6 +59,32 @@ def test_a_resumed_run_takes_the_next_size_that_divides_its_share(batch, process
     config = with_found_size(training_config(batch_size=batch), 24, world)
     assert config.micro_batch_size == size
     assert config.accumulation(processes) * size * processes == batch
+
+
+@pytest.mark.parametrize("in_bf16", [False, True])
+def test_a_size_is_tried_with_the_sums_that_training_keeps(small_folder, in_bf16):
+    training = training_config(batch_size=2, precision="bf16", bf16_residual=in_bf16)
+    manifest = read_manifest(small_folder)
+    config = RunConfig(
+        model=TINY,
+        training=training,
+        data=manifest.config,
+        dataset_digest=manifest.dataset_digest,
+        tokenizer_digest=manifest.tokenizer_digest,
+        phases=find_phases(small_folder, manifest, training),
+    )
+    sums = set()
+
+    def watch(module, inputs, output):
+        if isinstance(module, Layer):
+            sums.add(inputs[0].dtype)
+
+    hook = register_module_forward_hook(watch)
+    try:
+        assert find_micro_batch_size(config, ALONE) == 2
+    finally:
+        hook.remove()
+    assert sums == {torch.bfloat16 if in_bf16 else torch.float32}
 
 
 @pytest.mark.skipif(free_memory(ALONE) is None, reason="asks Linux for its free memory")
@@ -146,9 +178,13 @@ def test_a_resumed_run_uses_what_was_found_unless_told_otherwise(small_folder, t
 # ---- in a process whose memory is limited --------------------------------------------------------
 
 
+#: Arrow's own allocator reserves a gigabyte of addresses, which the limit counts.
+ENVIRONMENT = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+
+
 def limited(megabytes, *arguments):
     line = [sys.executable, str(LIMITED), str(megabytes), *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+    return subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT)
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +233,6 @@ def test_processes_agree_on_the_smallest_size(many_rows, tmp_path):
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     numbers = command(many_rows, tmp_path / "run", "--micro-batch-size=auto")
     line = [sys.executable, *torchrun, str(LIMITED), "6000,600", *map(str, numbers)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, done.stderr
     assert 64 <= found_in(tmp_path / "run") <= 1024  # of 2048, which fit in the other process

@@ -39,6 +39,7 @@ from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
+from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import train_step
 
@@ -140,15 +141,12 @@ def _prepared(
     config: BertConfig, training: PretrainConfig, device: torch.device
 ) -> BertForPretraining:
     """The model as the trainer prepares it."""
-    model = BertForPretraining(config, seed=training.seed).train()
+    model = initial_model(config, training).train()
     if training.activation_checkpointing:
-        model.encoder.checkpoint_activations()
         for layer in model.encoder.layers:  # the second time, torch leaves autocast out
             assert isinstance(layer, Layer)
             forward = partial(_in_precision, training.precision, device, layer._forward)
             layer._forward = forward  # type: ignore[method-assign]
-    if training.bf16_residual:
-        model.encoder.residual_dtype = torch.bfloat16
     return model
 
 

@@ -1,8 +1,10 @@
-"""Pretraining that starts from the weights of a Hugging Face folder (`--init`)."""
+"""The model before its first step, with random weights or those of a Hugging Face folder."""
 
 import sys
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
@@ -18,6 +20,7 @@ from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
 from clozeline.train.artifacts.pretrained import kind_of_model
 from clozeline.train.artifacts.run import with_dropout, with_dropout_of
+from clozeline.train.config import PretrainConfig
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
 FREE = (
@@ -27,6 +30,16 @@ FREE = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
 )
+
+
+def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretraining:
+    """A model with random weights, on the CPU, whose layers compute as `training` says."""
+    model = BertForPretraining(config, seed=training.seed)
+    if training.activation_checkpointing:
+        model.encoder.checkpoint_activations()
+    if training.bf16_residual:
+        model.encoder.residual_dtype = torch.bfloat16
+    return model
 
 
 def initial_config(init: Path, *, preset_name: str | None, dropout: float | None) -> BertConfig:

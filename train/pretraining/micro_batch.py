@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.common.units import size_in_words
@@ -32,6 +31,7 @@ from clozeline.train.engine.compiler import missing_compiler
 from clozeline.train.engine.distributed import World, parallelize
 from clozeline.train.engine.malloc import return_large_blocks
 from clozeline.train.engine.optim import build_optimizer
+from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.step import train_step
 
 FIRST_ID = 5  # any token would do
@@ -148,9 +148,7 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
     slab = max(training.batch_size // world.size, min(SLAB_ROWS, SLAB_TOKENS // length))
     spare = SPARE_BYTES + SLABS_AHEAD * slab * length * BYTES_PER_TOKEN
     set_aside = torch.empty(spare, dtype=torch.uint8, device=world.device)
-    model = BertForPretraining(config.model, seed=training.seed)
-    if training.activation_checkpointing:
-        model.encoder.checkpoint_activations()
+    model = initial_model(config.model, training)
     parallel = parallelize(
         model,
         alone,

@@ -41,7 +41,7 @@ from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
 from clozeline.train.monitoring.step_profile import StepProfile
 from clozeline.train.monitoring.trackers import Track, open_tracker
-from clozeline.train.pretraining.initial_weights import load_initial
+from clozeline.train.pretraining.initial_weights import initial_model, load_initial
 from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
 from clozeline.train.pretraining.open_loader import RunData
 from clozeline.train.pretraining.start import ResumePoint
@@ -316,16 +316,11 @@ def _initialize_model(
     config: RunConfig, manifest: Manifest, start: ResumePoint, world: World
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU."""
-    training = config.training
-    model = BertForPretraining(config.model, seed=training.seed)
+    model = initial_model(config.model, config.training)
     if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(manifest.log_unigram))
     if start.checkpoint or start.init:
         model.load_state_dict(world.tensors_from_main(lambda: _weights(model, start, config)))
-    if training.activation_checkpointing:
-        model.encoder.checkpoint_activations()
-    if training.bf16_residual:
-        model.encoder.residual_dtype = torch.bfloat16
     return model
 
 
