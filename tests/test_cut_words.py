@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.cut_words import Cuts, cut_words, find_cuts
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
 from tests.support.small_jobs import articles
-from tests.test_fast_wordpiece import HOSTILE, as_lists, scripts, sentences
+from tests.test_column_tokenizer import HOSTILE, as_lists, scripts, sentences
 
 DATA = os.environ.get("CLOZELINE_DATA", "")
 MARKS = [*"\u2581\u0120'’\"`.,;:!?-_()[]<>=|#@&%+*/~^"]

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.dataset.buckets import hash_documents
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import tokenize_documents
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from tests.support.small import WORDS, small_splitter, small_tokenizer
 
 TOKENIZER = small_tokenizer()

@@ -12,7 +12,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.gpus import GPUS, gpu_named
 from clozeline.train.engine.optim import build_optimizer
@@ -127,7 +127,7 @@ def run(shards, out, *options):
 
 
 def phase(start, *, length=32, factor=1, predictions=5):
-    return Phase(
+    return DataPhase(
         start=start,
         shards="",
         dataset_digest=str(length),

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.cut_words import MAX_CHARACTERS, find_cuts
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from clozeline.pipeline.tokenization.pair_table import PairTable
 from clozeline.pipeline.tokenization.plain_words import PlainWords
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from tests.test_column_tokenizer import as_lists
 from tests.test_cut_words import tokenizer_of
-from tests.test_fast_wordpiece import as_lists
 
 LETTERS = "abA1,"
 #: Sums of these in different orders differ in their last bits, or do not differ at all.

@@ -20,8 +20,8 @@ from clozeline.pipeline.sentences.marks import (
 )
 from clozeline.pipeline.sentences.punkt import PunktData
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import tokenize_documents
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from tests.support.languages import LANGUAGES, articles_in, joined, paragraphs_in
 from tests.support.reference_chain import nltk_splitter, spans_of
 from tests.support.small import PUNKT, small_tokenizer

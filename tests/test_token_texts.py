@@ -11,8 +11,8 @@ from clozeline.pipeline.report.shown_example import shown_example
 from clozeline.pipeline.tokenization.token_texts import BYTES, join_bytes, shown_token
 from clozeline.train.inference.fill import fill_text
 from tests.support.small import make_examples, small_tokenizer
+from tests.test_column_tokenizer import HOSTILE
 from tests.test_cut_words import byte_level, tokenizer_of, unigram, with_added
-from tests.test_fast_wordpiece import HOSTILE
 
 BPE = tokenizer_of(with_added(byte_level(normalizers.NFC())))
 UNIGRAM = tokenizer_of(unigram(None))

@@ -54,8 +54,8 @@ from clozeline.pipeline.sentences.splitter import SentenceSplitter
 from clozeline.pipeline.sources.block import Block
 from clozeline.pipeline.sources.documents import TRUNCATED, Documents, Rejected
 from clozeline.pipeline.sources.formats import not_whole, read_block
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.documents import TokenizedDocuments, tokenize_documents
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 
 # Increase it when the same documents would give another shard (pairs, masks, the shard's layout) or

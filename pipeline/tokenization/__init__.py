@@ -8,7 +8,7 @@ several times faster. In the order in which data meets them:
 - before: `train_tokenizer` is the command, with its `options`; `learn` makes a vocabulary of text,
   or `vocabulary` and `tokenizer_spec` read one; `accents` and `quality` say what it loses and how
   well it fits; `transformers_files` go beside it; `tokenizer` is all of it, loaded;
-- for each block: `documents` takes text to sentences and ids; `fast_wordpiece` encodes columns of
+- for each block: `documents` takes text to sentences and ids; `column_tokenizer` encodes columns of
   them, with `cut_words` and `plain_words` for other models, and their `pair_table`;
   `document_pieces` are what the other steps read;
 - after: `token_texts` shows tokens as text.

@@ -15,7 +15,7 @@ from clozeline.pipeline.dataset.buckets import hash_encoded
 from clozeline.pipeline.sentences.marks import is_other_script
 from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.sentences.splitter import SentenceSplitter
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 

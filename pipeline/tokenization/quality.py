@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 
 

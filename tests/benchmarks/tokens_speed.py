@@ -20,7 +20,7 @@ os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 import numpy as np
 import pyarrow.parquet as pq
 
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
 

@@ -25,7 +25,7 @@ from clozeline.train.artifacts.checkpoint import (
     load_newest_weights,
 )
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.phases import Phase, data_sets_of, find_phases
+from clozeline.train.data.phases import DataPhase, data_sets_of, find_phases
 from clozeline.train.store.local_folder import local_folder
 from clozeline.train.store.remote_folder import publish
 
@@ -45,7 +45,7 @@ class RunConfig:
     data: DataConfig
     dataset_digest: str
     tokenizer_digest: str
-    phases: tuple[Phase, ...]  # the last one reads the data set of `dataset_digest`
+    phases: tuple[DataPhase, ...]  # the last one reads the data set of `dataset_digest`
     started_from: str | None = None  # sha256 of the initial weights, if another folder gave them
     #: Texts of --exclude that no training document shared words with: how many of them were found
     #: in the corpus, and dropped, by the digest of all texts of their source.
@@ -100,7 +100,7 @@ class RunConfig:
             "model": BertConfig.from_dict(values["model"]),
             "training": PretrainConfig.from_dict(values["training"]),
             "data": DataConfig.from_dict(values["data"]),
-            "phases": tuple(map(Phase.from_dict, values["phases"])),
+            "phases": tuple(map(DataPhase.from_dict, values["phases"])),
         }
         return cls(**values | configs)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import DataPhase
 
 OTHERS = "others"  # key of the states of the other data sets
 
@@ -31,7 +31,7 @@ class PhasedLoader:
         """All of them, that of SHARDS first."""
         return [self.main, *self._others]
 
-    def batches(self, phase: Phase, batch_size: int) -> Generator[LoadedBatch[Any]]:
+    def batches(self, phase: DataPhase, batch_size: int) -> Generator[LoadedBatch[Any]]:
         """The batches from here on, as the phase has them; a batch of SHARDS has `batch_size`."""
         loader = self._loaders[phase.dataset_digest]
         for other in self.loaders:

@@ -27,7 +27,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
+class DataPhase:
     """A part of a run."""
 
     start: float  # fraction of the run at which it begins
@@ -49,7 +49,9 @@ class Phase:
         return cls(**values)
 
 
-def find_phases(shards: AnyPath, manifest: Manifest, training: PretrainConfig) -> tuple[Phase, ...]:
+def find_phases(
+    shards: AnyPath, manifest: Manifest, training: PretrainConfig
+) -> tuple[DataPhase, ...]:
     """The phases of a run on SHARDS, in order.
 
     Raises InputError where the data set of a phase cannot be used before SHARDS.
@@ -63,7 +65,7 @@ def find_phases(shards: AnyPath, manifest: Manifest, training: PretrainConfig) -
     for start in sorted({start for start, _ in (*rates, *data_sets)}):
         (folder, here), rate = _at(start, data_sets), _at(start, rates)
         found.append(
-            Phase(
+            DataPhase(
                 start=start,
                 shards=folder,
                 dataset_digest=here.dataset_digest,
@@ -76,7 +78,7 @@ def find_phases(shards: AnyPath, manifest: Manifest, training: PretrainConfig) -
     return tuple(found)
 
 
-def data_sets_of(phases: Iterable[Phase]) -> dict[str, str]:
+def data_sets_of(phases: Iterable[DataPhase]) -> dict[str, str]:
     """The folder of each data set by its digest, once, in the order in which they are read."""
     found: dict[str, str] = {}
     for phase in phases:

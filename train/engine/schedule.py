@@ -16,7 +16,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from clozeline.train.config import RAMP, PretrainConfig
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.muon import FIRST_MOMENTUM, MOMENTUM
 
 
@@ -70,8 +70,8 @@ def batch_size_at(config: PretrainConfig, step: int, elapsed: float = 0.0) -> in
 
 
 def phase_at(
-    phases: Sequence[Phase], config: PretrainConfig, step: int, elapsed: float = 0.0
-) -> Phase:
+    phases: Sequence[DataPhase], config: PretrainConfig, step: int, elapsed: float = 0.0
+) -> DataPhase:
     """The phase of a step that begins after `elapsed` seconds."""
     done = progress(config, step, elapsed)
     return phases[bisect_right([phase.start for phase in phases], done) - 1]

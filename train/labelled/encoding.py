@@ -21,7 +21,7 @@ from torch import Tensor
 
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.ragged import Offsets, Ragged, concatenate, offsets_of, slice_indices
-from clozeline.pipeline.tokenization.fast_wordpiece import ColumnTokenizer
+from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.train.labelled.rows import Rows, Texts
 

@@ -1,6 +1,6 @@
 """The commands `pretrain` and `average`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -78,9 +78,7 @@ def pretrain(
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
     estimated, sources = _estimated_gpus(options), _sources(preset, options)
-    for name in KEPT_FIELDS:  # a default would count as given
-        if click.get_current_context().get_parameter_source(name) is ParameterSource.DEFAULT:
-            del options[name]
+    _drop_defaults(options, KEPT_FIELDS)
     chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": options}
     manifest = read_manifest(shards)
     from clozeline.train.pretraining.plan import make_plan
@@ -108,6 +106,14 @@ def pretrain(
             options=_reproducing(training),
         )
     _report(outcome, out, training)
+
+
+def _drop_defaults(options: dict[str, Any], names: Iterable[str]) -> None:
+    """Take out the options that are not given, where a default would count as given."""
+    context = click.get_current_context()
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.DEFAULT:
+            del options[name]
 
 
 def _estimated_gpus(options: dict[str, Any]) -> tuple[str, list[int], float | None] | None:

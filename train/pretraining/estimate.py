@@ -24,7 +24,7 @@ from clozeline.pipeline.common.units import counted, size_in_words
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.loader import Loader
-from clozeline.train.data.phases import Phase, find_phases
+from clozeline.train.data.phases import DataPhase, find_phases
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.gpus import Gpu, gpu_named
 from clozeline.train.pretraining.fake_step import PARTS, StepCost, step_cost
@@ -50,7 +50,7 @@ class Estimate:
     model: BertConfig
     training: PretrainConfig
     manifest: Manifest
-    phases: tuple[Phase, ...]
+    phases: tuple[DataPhase, ...]
 
     @cached_property
     def rows(self) -> int:
@@ -130,7 +130,7 @@ class Estimate:
         return self._cost(rows).peak <= self.room
 
     @property
-    def _shares(self) -> list[tuple[float, Phase]]:
+    def _shares(self) -> list[tuple[float, DataPhase]]:
         """The fraction of the run that each phase takes."""
         stops = [*(phase.start for phase in self.phases[1:]), 1.0]
         return [(x - phase.start, phase) for x, phase in zip(stops, self.phases, strict=True)]
@@ -145,7 +145,7 @@ class Estimate:
             traffic=sum(share * cost.traffic for share, cost in costs),
         )
 
-    def _cost_of(self, phase: Phase, rows: int) -> StepCost:
+    def _cost_of(self, phase: DataPhase, rows: int) -> StepCost:
         passes = 1 if rows == self.share else 2
         rows *= phase.batch_factor
         data = replace(
@@ -202,7 +202,7 @@ def estimate_lines(
     manifest = read_manifest(shards)
     given = chosen.pop("options")
     options = given | {"precision": given["precision"] or "bf16"}
-    plans: dict[int, tuple[BertConfig, PretrainConfig, tuple[Phase, ...]]] = {}
+    plans: dict[int, tuple[BertConfig, PretrainConfig, tuple[DataPhase, ...]]] = {}
     for number in numbers:
         plan = make_plan(manifest, start, World(0, number, CUDA), options=options, **chosen)
         training = config_or_usage_error(PretrainConfig, options | plan.values)

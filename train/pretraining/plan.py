@@ -19,7 +19,7 @@ from clozeline.pipeline.dataset.manifest import Manifest
 from clozeline.train.artifacts.checkpoint import checkpoint_of, read_state
 from clozeline.train.artifacts.run import RunConfig, model_config, with_dropout, with_dropout_of
 from clozeline.train.config import KEPT_FIELDS, RECIPE_FIELDS, PretrainConfig
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.engine.schedule import batch_size_at, learning_rate_at, phase_at, progress
@@ -189,7 +189,7 @@ def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
     return settings | {"max_steps": Setting(steps, WSD_DECAY.source)}
 
 
-def _phase_of(step: CoolDown, run: RunConfig) -> Phase:
+def _phase_of(step: CoolDown, run: RunConfig) -> DataPhase:
     """The phase in which the other run was at that step."""
     elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
     return phase_at(run.phases, run.training, step.step, elapsed)

@@ -21,7 +21,7 @@ from clozeline.model.heads import count_parameters
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD, RunConfig
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import DataPhase
 from clozeline.train.engine.distributed import World, backend_of, device_name
 from clozeline.train.engine.schedule import first_step_from
 from clozeline.train.monitoring.metrics import METRICS, at_time
@@ -91,7 +91,7 @@ def _training(config: RunConfig, examples: int, step: int) -> str:
     return f"{steps}{epochs}; {rate}, {training.schedule}"
 
 
-def phase_lines(phases: Sequence[Phase], training: PretrainConfig) -> list[str]:
+def phase_lines(phases: Sequence[DataPhase], training: PretrainConfig) -> list[str]:
     """A line for each phase; none for a run that only reads SHARDS, with their own masks."""
     if len(phases) == 1 and phases[0].masked_lm_prob is None:
         return []

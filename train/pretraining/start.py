@@ -37,7 +37,7 @@ from clozeline.train.artifacts.run import (
     with_dropout,
 )
 from clozeline.train.data.phased_loader import OTHERS, states_of
-from clozeline.train.data.phases import Phase, data_sets_of
+from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import check_initial
@@ -253,7 +253,7 @@ def _turns(config: RunConfig) -> list[tuple[float, int, float | None]]:
     return [(x.start, numbers.index(x.dataset_digest), x.masked_lm_prob) for x in config.phases]
 
 
-def _shown(phase: Phase) -> str:
+def _shown(phase: DataPhase) -> str:
     rate = "" if phase.masked_lm_prob is None else f", {phase.masked_lm_prob:g} masked"
     return f"{phase.max_seq_length} tokens{rate} from {phase.start:g}"
 

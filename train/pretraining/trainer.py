@@ -22,7 +22,7 @@ from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
-from clozeline.train.data.phases import Phase
+from clozeline.train.data.phases import DataPhase
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, is_sharded, parallelize
@@ -179,8 +179,8 @@ class Trainer:
             if self.is_compiled and phase != self._next()[0]:
                 torch.compiler.reset()  # a second shape would be compiled as a dynamic one
 
-    def _next(self) -> tuple[Phase, int]:
-        """Phase and batch size of the next step, in examples of SHARDS."""
+    def _next(self) -> tuple[DataPhase, int]:
+        """DataPhase and batch size of the next step, in examples of SHARDS."""
         at = self.training, self.step + 1, self.control.elapsed
         return phase_at(self.phases, *at), batch_size_at(*at)
 

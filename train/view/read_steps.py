@@ -37,7 +37,7 @@ from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Located
 from clozeline.train.data.phased_loader import states_of
-from clozeline.train.data.phases import Phase, data_sets_of
+from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.schedule import batch_size_at, phase_at
 from clozeline.train.monitoring.metrics import read_metrics
@@ -142,7 +142,7 @@ class ReadSteps:
     def _at_once(self) -> int:
         return 1 if self.training.length_bins else AT_ONCE
 
-    def phase(self, step: int) -> Phase:
+    def phase(self, step: int) -> DataPhase:
         """The phase of a step."""
         return phase_at(self.phases, self.training, step)
 
@@ -207,7 +207,7 @@ class ReadSteps:
         shards = range(len(self._loader(digest).shards.entries))
         return [np.flatnonzero(has_document(self._read(digest, x), document)) for x in shards]
 
-    def _examples(self, phase: Phase, located: Located) -> Examples:
+    def _examples(self, phase: DataPhase, located: Located) -> Examples:
         parts, order = [], []
         rate, mask_epochs = phase.masked_lm_prob, located.epochs * self.training.remask
         is_redrawn = (mask_epochs > 0) | (rate is not None)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.pipeline.sentences.spans import SLAB_BYTES, Sentences, without_gaps
-from clozeline.pipeline.tokenization.fast_wordpiece import (
+from clozeline.pipeline.tokenization.column_tokenizer import (
     ColumnTokenizer,
     Memo,
     split_words,
