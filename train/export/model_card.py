@@ -101,8 +101,7 @@ def run_card(
 
 def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
     """The card of a classifier, from the contents of classifier.json and report.json."""
-    job, finetuned = metadata["job"], report["finetuned"]
-    plan: Values = report.get("plan") or job  # earlier versions trained as the job says
+    job, plan, finetuned = metadata["job"], report["plan"], report["finetuned"]
     trained: Values = {
         "classes": ", ".join(metadata["names"]),
         "text column": metadata["text"],
@@ -112,7 +111,7 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "epochs": plan["epochs"],
         "batch size": job["batch_size"],
         "learning rate": plan["learning_rate"],
-        "seed": report.get("seed", job["seed"]),
+        "seed": report["seed"],
         "pretrained weights digest": job["pretrained"],
     }
     scores: Values = {"test examples": finetuned["examples"], "accuracy": finetuned["accuracy"]}
