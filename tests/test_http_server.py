@@ -203,8 +203,9 @@ def test_an_address_of_ipv6_is_served():
     ("host", "message"),
     [
         ("", "the host is empty; 0.0.0.0 is every network of this machine"),
-        ("999.1.1.1", r"999.1.1.1:0 cannot be used \("),
-        ("a" * 70 + ".example", r"cannot be used \("),
+        ("999.1.1.1", r"999.1.1.1:0 cannot be used \(.*\); give another --host\."),
+        ("192.0.2.1", r"192.0.2.1:0 cannot be used \(.*\); give another --host\."),
+        ("a" * 70 + ".example", r"cannot be used \(.*\); give another --host\."),
     ],
 )
 def test_a_host_that_cannot_be_used_is_one_line(host, message):

@@ -10,6 +10,7 @@ Two different lengths, or one that is not a number: 400, from h11, which parses 
 """
 
 import asyncio
+import errno
 import json
 import re
 import resource
@@ -29,6 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from clozeline.pipeline.common.errors import InputError
 
+PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)  # the host is right
 QUEUE = 256  # connections that the system holds until they are accepted
 ACCEPTED = 8  # of them at a time, so that those over the limit are closed in between
 
@@ -156,8 +158,9 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server(address, family=family, backlog=QUEUE)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", "not a name")
+        option = "--port" if getattr(error, "errno", None) in PORT_ERRORS else "--host"
         problem = f"{_in_url(host)}:{port} cannot be used ({reason})"
-        raise InputError(f"{problem}; give another --port.") from error
+        raise InputError(f"{problem}; give another {option}.") from error
 
 
 class _OwnSite:
