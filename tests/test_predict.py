@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from clozeline.model.heads import BertForPretraining
@@ -14,6 +15,7 @@ from clozeline.pipeline.common.checksums import SUMS
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.checkpoint import check_finite
 from clozeline.train.artifacts.pretrained import load_pretrained
+from clozeline.train.cli import main
 from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.inference.fill import fill_with
 from clozeline.train.inference.predict import Prediction
@@ -41,6 +43,14 @@ def test_all_probabilities_are_printed_or_written_as_json(classifier, tmp_path):
         assert sum(found["probabilities"].values()) == pytest.approx(1)
         assert found["probability"] == max(found["probabilities"].values())
         assert found["probability"] == found["probabilities"][found["label"]]
+
+
+def test_a_path_given_as_text_is_named(classifier, tmp_path):
+    table = tmp_path / "rows.csv"
+    table.write_text("text\na cat\n")
+    done = CliRunner().invoke(main, ["predict", str(classifier), str(table), "a" * 5000])
+    assert done.exit_code == 0
+    assert done.stderr == f"note: {table} is classified as a text; --file {table} reads it\n"
 
 
 def test_a_class_with_a_tab_does_not_shift_the_columns():

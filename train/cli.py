@@ -202,6 +202,9 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
     files, out = options.pop("file"), options.pop("out")
     if not texts and not files:
         raise click.UsageError("give TEXT, or --file FILE (- is standard input).")
+    for text in texts:
+        if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
+            click.echo(f"note: {text} is classified as a text; --file {text} reads it", err=True)
     predictions = run_prediction(classifier, texts, files=files, **options)
     if out is None:
         for prediction in predictions:
