@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -34,7 +35,6 @@ from clozeline.train.store.folder_option import Folder
 
 if TYPE_CHECKING:
     from clozeline.train.engine.distributed import World
-    from clozeline.train.monitoring.trackers import Track
     from clozeline.train.pretraining.plan import Plan
     from clozeline.train.pretraining.start import Start
     from clozeline.train.pretraining.trainer import Outcome
@@ -55,17 +55,7 @@ SOURCES = ("resume", "overwrite", "start_from", "init", "cool_down_from")
 )
 @options_of(RunOptions)
 @options_of(PretrainConfig)
-def pretrain(
-    shards: Path,
-    out: Path,
-    preset: str | None,
-    dropout: float | None,
-    print_recipe: bool,
-    profile: int | None,
-    track: "Track",
-    timeout: str,
-    **options: Any,
-) -> None:
+def pretrain(shards: Path, out: Path, **options: Any) -> None:
     """Pretrain a model on shards, in one process or under torchrun.
 
     Options that are not given take their values from the preset's recipe (--print-recipe), and
@@ -77,21 +67,22 @@ def pretrain(
     --cool-down-from makes a finished model of a run with a constant learning rate, from any of its
     checkpoints; --max-steps counts the steps of that run, too, and defaults to a quarter more.
     """
-    estimated, sources = _estimated_gpus(options), _sources(preset, options)
+    run = RunOptions(**{field.name: options.pop(field.name) for field in fields(RunOptions)})
+    estimated, sources = _estimated_gpus(run), _sources(run, options)
     _drop_defaults(options, KEPT_FIELDS)
-    chosen: dict[str, Any] = {"preset": preset, "dropout": dropout, "options": options}
+    chosen: dict[str, Any] = {"preset": run.preset, "dropout": run.dropout, "options": options}
     manifest = read_manifest(shards)
     from clozeline.train.pretraining.plan import make_plan
     from clozeline.train.pretraining.pretrain import train_run
     from clozeline.train.pretraining.start import find_start
 
-    with _world_of(out, timeout, writes=not (print_recipe or estimated)) as world:
+    with _world_of(out, run.timeout, writes=not (run.print_recipe or estimated)) as world:
         start = find_start(out, world, **sources)
         if estimated:
             _print_estimate(shards, start, estimated, chosen)
         plan = world.broadcast_from_main(lambda: make_plan(manifest, start, world, **chosen))
         training = config_or_usage_error(PretrainConfig, options | plan.values)
-        if print_recipe:
+        if run.print_recipe:
             _print_recipe(shards, plan, training, world)
             return
         outcome = train_run(
@@ -100,8 +91,8 @@ def pretrain(
             world,
             model=plan.model,
             training=training,
-            profile=profile or 0,
-            track=track,
+            profile=run.profile or 0,
+            track=run.track,
             note=plan.note,
             options=_reproducing(training),
         )
@@ -116,24 +107,24 @@ def _drop_defaults(options: dict[str, Any], names: Iterable[str]) -> None:
             del options[name]
 
 
-def _estimated_gpus(options: dict[str, Any]) -> tuple[str, list[int], float | None] | None:
-    """The kinds, numbers and price of the GPUs to estimate for, taken out of the options.
+def _estimated_gpus(run: RunOptions) -> tuple[str, list[int], float | None] | None:
+    """The kinds, numbers and price of the GPUs to estimate for; None without --estimate.
 
-    None without --estimate. Raises UsageError.
+    Raises UsageError.
     """
-    is_wanted = options.pop("estimate")
-    kinds, numbers, price = (options.pop(name) for name in ("gpu", "gpus", "price_per_hour"))
-    for name, value in (("--gpu", kinds), ("--gpus", numbers), ("--price-per-hour", price)):
-        if value is not None and not is_wanted:
-            raise click.UsageError(f"{name} belongs to --estimate; add it, or leave it out.")
-    for number in (numbers or "1").split(","):
+    for name in ("gpu", "gpus", "price_per_hour"):
+        if getattr(run, name) is not None and not run.estimate:
+            option = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{option} belongs to --estimate; add it, or leave it out.")
+    numbers = (run.gpus or "1").split(",")
+    for number in numbers:
         if not number.strip().isdecimal() or not 0 < int(number) <= 1 << 20:
             raise click.UsageError(
                 f"--gpus {number!r}: give whole numbers from 1 on, as in 1,8,64."
             )
-    if not is_wanted:
+    if not run.estimate:
         return None
-    return kinds or "h100", [int(number) for number in (numbers or "1").split(",")], price
+    return run.gpu or "h100", [int(number) for number in numbers], run.price_per_hour
 
 
 def _print_estimate(
@@ -181,11 +172,11 @@ def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     return {name: given | chosen | {field: value for field, value in kept.items() if value}}
 
 
-def _sources(preset: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Where the run starts, taken out of the options, which are checked. Raises UsageError."""
-    sources = {name: options.pop(name) for name in SOURCES}
-    _check_options(preset, options, sources)
-    if (text := sources["cool_down_from"]) is not None:  # its run may be in a store
+def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:
+    """Where the run starts, by option; all options are checked. Raises UsageError."""
+    _check_options(run, options)
+    sources = {name: getattr(run, name) for name in SOURCES}
+    if (text := run.cool_down_from) is not None:  # its run may be in a store
         context = click.get_current_context()
         folder = Folder()
         sources["cool_down_from"] = CoolDown.parse(text, lambda x: folder.convert(x, None, context))
@@ -199,13 +190,13 @@ def _patience(timeout: str) -> timedelta:
         raise click.UsageError(str(error)) from error
 
 
-def _check_options(preset: str | None, options: dict[str, Any], sources: dict[str, Any]) -> None:
+def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     """Check the options before torch is imported. Raises UsageError."""
-    if sources["start_from"] and sources["init"]:
+    if run.start_from and run.init:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
-    if sources["cool_down_from"]:
+    if run.cool_down_from:
         for name in ("start_from", "init", "for_", "batch_ramp", "phase"):
-            if (sources | options)[name]:
+            if (vars(run) | options)[name]:
                 option = "--" + name.rstrip("_").replace("_", "-")
                 raise click.UsageError(f"{option} does not go with --cool-down-from; leave it out.")
         if ":" in (options["masked_lm_prob"] or ""):
@@ -215,7 +206,7 @@ def _check_options(preset: str | None, options: dict[str, Any], sources: dict[st
     if options["for_"] and _is_given("max_steps"):
         raise click.UsageError("--for and --max-steps each end the run; give one.")
     try:
-        recipe_of(preset or DEFAULT_PRESET)
+        recipe_of(run.preset or DEFAULT_PRESET)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     given = {name: options[name] for name in RECIPE_FIELDS if options[name] is not None}

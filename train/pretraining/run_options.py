@@ -1,9 +1,9 @@
 """The options of `clozeline pretrain` besides those of the training config.
 
-    --preset nano --start-from work/run64 --print-recipe   ->   RunOptions' fields
+    --preset nano --resume  ->  RunOptions(preset="nano", resume=True, print_recipe=False, ...)
 
-The command takes them one by one: where a run starts (`start.py`), what its model is (`plan.py`),
-and what is printed or watched beside it.
+What its model is (`plan.py`), where the run starts (`start.py`), and what is printed or watched
+beside it.
 """
 
 from dataclasses import dataclass
