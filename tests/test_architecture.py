@@ -25,8 +25,9 @@ ROOMS = {
     ),
     "model": ("config", "positions", "cpu_kernels", "attention", "bert", "heads", "huggingface"),
     "train": (
-        "config", "data", "engine", "store", "artifacts", "monitoring", "labelled", "evaluation",
-        "finetuning", "pretraining", "benchmark", "inference", "export", "view", "cli",
+        "run_parts", "config", "data", "engine", "store", "artifacts", "monitoring", "labelled",
+        "evaluation", "finetuning", "pretraining", "benchmark", "inference", "export", "view",
+        "cli",
     ),
     "clozeline": ("__main__",),
 }  # fmt: skip

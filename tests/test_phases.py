@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.run_parts import parse_parts, parse_rates
 from clozeline.pipeline.dataset.manifest import ExcludedSource, read_manifest, write_manifest
 from clozeline.train.artifacts.run import RunConfig
 from clozeline.train.data.batch import digest_text
@@ -18,6 +17,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import PhasedLoader, states_of
 from clozeline.train.data.phases import data_sets_of, find_phases
 from clozeline.train.engine.schedule import phase_at
+from clozeline.train.run_parts import parse_parts, parse_rates
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import TINY

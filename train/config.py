@@ -15,8 +15,8 @@ from clozeline.pipeline.common.config_checks import (
     seconds,
 )
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.run_parts import parse_parts, parse_rates
 from clozeline.pipeline.common.units import byte_size
+from clozeline.train.run_parts import parse_parts, parse_rates
 
 Schedule = Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"]
 #: `auto` is bf16 where the device has it (`train/engine/precision.py`).
