@@ -54,4 +54,11 @@ class PhasedLoader:
 
 def states_of(state: dict[str, Any]) -> list[dict[str, Any]]:
     """The states of all loaders, that of SHARDS first; none before the first step."""
-    return [state, *state.get(OTHERS, ())] if state else []
+    main = {name: value for name, value in state.items() if name != OTHERS}
+    return [main, *state.get(OTHERS, ())] if state else []
+
+
+def state_of(state: dict[str, Any], dataset_digest: str) -> dict[str, Any]:
+    """The state of the loader of one data set; empty where the run has not had it."""
+    found = (one for one in states_of(state) if one["dataset_digest"] == dataset_digest)
+    return next(found, {})

@@ -36,7 +36,7 @@ from clozeline.train.artifacts.run import (
     read_run,
     with_dropout,
 )
-from clozeline.train.data.phased_loader import OTHERS, states_of
+from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
@@ -299,12 +299,7 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
         raise InputError(
             f"{step} has the moments of --optimizer {there.training.optimizer}; leave it out."
         )
-    same_data = (
-        found
-        for found in states_of(state.loader)
-        if found["dataset_digest"] == config.dataset_digest
-    )
-    loader = {name: x for name, x in next(same_data, {}).items() if name != OTHERS}
+    loader = state_of(state.loader, config.dataset_digest)
     return ResumePoint(
         state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
         checkpoint=checkpoint,

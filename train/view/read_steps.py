@@ -36,7 +36,7 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.order import Located
-from clozeline.train.data.phased_loader import states_of
+from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.schedule import batch_size_at, phase_at
@@ -186,8 +186,7 @@ class ReadSteps:
 
     def _state(self, state: TrainState, digest: str) -> dict[str, Any]:
         """That of the loader of a data set, in a checkpoint."""
-        found = (one for one in states_of(state.loader) if one["dataset_digest"] == digest)
-        return next(found, {"next_position": 0})
+        return state_of(state.loader, digest) or {"next_position": 0}
 
     def _located(self, steps: range) -> Located:
         """Where the examples of steps of one batch size are stored."""
