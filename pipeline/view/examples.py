@@ -29,7 +29,7 @@ OPEN_SHARDS = 2
 
 #: The guesses of a model for the masks of each row, and its mean loss per row in nats.
 GuessRows = Callable[[Examples], tuple[list[list[ShownGuess]], list[float]]]
-Place = tuple[int, int]  # shard, row
+RowId = tuple[int, int]  # shard, row
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +48,20 @@ class Query:
         numbers = {name: number_of(values, name) for name in ("shard", "row", "back")}
         return cls(**numbers, text=str(values.get("text", "")), only=str(values.get("only", ALL)))
 
-    def address(self, place: Place, *, back: bool = False) -> str:
-        """The link to the same search at another place."""
-        shard, row = place
+    def address(self, row_id: RowId, *, back: bool = False) -> str:
+        """The link to the same search from another row on."""
+        shard, row = row_id
         values = {"shard": shard, "row": row, "text": self.text, "only": self.only}
         return "/examples?" + urlencode(values | ({"back": 1} if back else {}))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """The places of a page, and where the ones before and after it begin."""
+    """The rows of a page, and where the pages before and after it begin."""
 
-    places: Sequence[Place]
-    before: Place | None = None  # the page before ends here
-    after: Place | None = None
+    row_ids: Sequence[RowId]
+    before: RowId | None = None  # the page before ends here
+    after: RowId | None = None
     note: str = ""
 
 
@@ -137,7 +137,7 @@ class ExamplePages:
                     for token in tokens
                 ],
             }
-            for (shard, row), example in zip(found.places, examples, strict=True)
+            for (shard, row), example in zip(found.row_ids, examples, strict=True)
         ]
         links = {
             "before": query.address(found.before, back=True) if found.before else None,
@@ -148,7 +148,7 @@ class ExamplePages:
     def _page(self, values: Values) -> tuple[Query, Found, list[ShownExample]]:
         query = Query.of(values)
         if not any(shard.rows for shard in self.shards):
-            return query, Found(places=(), note="The data set has no rows."), []
+            return query, Found(row_ids=(), note="The data set has no rows."), []
         if query.shard >= len(self.shards):
             raise InputError(
                 f"there is no shard {query.shard}; the last is {len(self.shards) - 1}."
@@ -159,7 +159,7 @@ class ExamplePages:
             raise InputError(f"there is no filter {query.only!r}.")
         search = self._search(query)
         found = self._backward(query, search) if query.back else self._forward(query, search)
-        return query, found, [self._shown(place) for place in found.places]
+        return query, found, [self._shown(row_id) for row_id in found.row_ids]
 
     def _search(self, query: Query) -> RowSearch:
         longest = self.manifest.config.max_seq_length
@@ -172,48 +172,48 @@ class ExamplePages:
 
     def _forward(self, query: Query, search: RowSearch) -> Found:
         """The next rows that match, and whether there are more."""
-        places: list[Place] = []
+        row_ids: list[RowId] = []
         start, searched = query.row, 0
         for shard in range(query.shard, len(self.shards)):
             matches = self._matches(shard, search)
-            rows = matches[np.searchsorted(matches, start) :][: PAGE + 1 - len(places)]
-            places += [(shard, row) for row in rows.tolist()]
+            rows = matches[np.searchsorted(matches, start) :][: PAGE + 1 - len(row_ids)]
+            row_ids += [(shard, row) for row in rows.tolist()]
             start, searched = 0, searched + self.shards[shard].rows
-            if len(places) > PAGE:
+            if len(row_ids) > PAGE:
                 break
             if searched >= MOST_ROWS and shard + 1 < len(self.shards):
                 note = f"Searched {searched:,} rows; the next page continues."
-                return self._bounded(query, places, after=(shard + 1, 0), note=note)
-        after = places[PAGE] if len(places) > PAGE else None
-        note = "" if places else "No row from here on matches."
-        return self._bounded(query, places[:PAGE], after=after, note=note)
+                return self._bounded(query, row_ids, after=(shard + 1, 0), note=note)
+        after = row_ids[PAGE] if len(row_ids) > PAGE else None
+        note = "" if row_ids else "No row from here on matches."
+        return self._bounded(query, row_ids[:PAGE], after=after, note=note)
 
     def _bounded(
-        self, query: Query, places: list[Place], *, after: Place | None, note: str
+        self, query: Query, row_ids: list[RowId], *, after: RowId | None, note: str
     ) -> Found:
-        first = places[0] if places else (query.shard, query.row)
+        first = row_ids[0] if row_ids else (query.shard, query.row)
         is_start = first[1] == 0 and not any(shard.rows for shard in self.shards[: first[0]])
         before = None if is_start else first
-        return Found(places=places, before=before, after=after, note=note)
+        return Found(row_ids=row_ids, before=before, after=after, note=note)
 
     def _backward(self, query: Query, search: RowSearch) -> Found:
-        """The last rows that match before a place, as a page that leads up to it."""
-        places: list[Place] = []
+        """The last rows that match before a row, as a page that leads up to it."""
+        row_ids: list[RowId] = []
         after, end, searched = (query.shard, query.row), query.row, 0
         for shard in range(query.shard, -1, -1):
             matches = self._matches(shard, search)
             matches = matches[: np.searchsorted(matches, end)] if shard == query.shard else matches
-            rows = matches[len(matches) - min(len(matches), PAGE - len(places)) :]
-            places = [(shard, row) for row in rows.tolist()] + places
+            rows = matches[len(matches) - min(len(matches), PAGE - len(row_ids)) :]
+            row_ids = [(shard, row) for row in rows.tolist()] + row_ids
             count = self.shards[shard].rows
             searched += min(end, count) if shard == query.shard else count
-            if len(places) == PAGE:
-                return self._bounded(query, places, after=after, note="")
+            if len(row_ids) == PAGE:
+                return self._bounded(query, row_ids, after=after, note="")
             if searched >= MOST_ROWS and shard > 0:
                 note = f"Searched {searched:,} rows; the page before continues."
-                return Found(places=places, before=(shard, 0), after=after, note=note)
-        note = "" if places else "No row before this one matches."
-        return Found(places=places, after=after, note=note)
+                return Found(row_ids=row_ids, before=(shard, 0), after=after, note=note)
+        note = "" if row_ids else "No row before this one matches."
+        return Found(row_ids=row_ids, after=after, note=note)
 
     def _most_wrong(self, query: Query) -> tuple[Found, list[ShownExample]]:
         """Rows of one shard by the model's loss; `row` counts the ranks."""
@@ -231,7 +231,7 @@ class ExamplePages:
             for rank in shown
         ]
         found = Found(
-            places=[(query.shard, int(rows[rank])) for rank in shown],
+            row_ids=[(query.shard, int(rows[rank])) for rank in shown],
             before=(query.shard, start) if start else None,
             after=(query.shard, start + PAGE) if start + PAGE < len(ranks) else None,
             note=f"By the masked-LM loss of the run's newest checkpoint, among the first "
@@ -249,9 +249,9 @@ class ExamplePages:
         return rows, guesses, np.array(losses)
 
     def _shown(
-        self, place: Place, *, guesses: Sequence[ShownGuess] | None = None, note: str = ""
+        self, row_id: RowId, *, guesses: Sequence[ShownGuess] | None = None, note: str = ""
     ) -> ShownExample:
-        shard, row = place
+        shard, row = row_id
         example = shown_example(
             self._read(shard),
             row,
