@@ -28,7 +28,7 @@ FOUR = BertConfig(vocab_size=4, hidden_size=8, num_hidden_layers=1, num_attentio
                   intermediate_size=8, max_position_embeddings=4)  # fmt: skip
 
 
-def look(batches, *, counts=COUNTS, model=None):
+def evaluated(batches, *, counts=COUNTS, model=None):
     model = model or BertForPretraining(TINY, seed=1)
     smoothed = np.array(counts, dtype=np.float64) + 1
     log_unigram = np.log(smoothed / smoothed.sum())
@@ -68,7 +68,7 @@ def reference(model, batches, counts):
 def test_the_numbers_are_those_of_a_straight_line(small_folder):
     model = BertForPretraining(TINY, seed=1).eval()
     examples, words, pairs = reference(model, held_out(small_folder), COUNTS)
-    found = look(held_out(small_folder), model=model)
+    found = evaluated(held_out(small_folder), model=model)
     assert found.examples == examples == 23
     mlm = [found.mlm_loss, found.mlm_accuracy, found.unigram_loss, found.most_frequent_share]
     assert mlm == pytest.approx(words, rel=1e-5)
@@ -79,8 +79,8 @@ def test_the_numbers_are_those_of_a_straight_line(small_folder):
 @pytest.mark.parametrize("batch_size", [1, 7, 23, 64])
 def test_the_batch_size_does_not_matter(batch_size, small_folder):
     """64: most rows are padding."""
-    wanted = look(held_out(small_folder))
-    found = look(held_out(small_folder, batch_size=batch_size))
+    wanted = evaluated(held_out(small_folder))
+    found = evaluated(held_out(small_folder, batch_size=batch_size))
     assert found.examples == 23
     assert found.to_dict() == pytest.approx(wanted.to_dict(), rel=1e-5)
 
@@ -89,11 +89,13 @@ def test_the_parts_of_the_processes_are_the_whole(small_folder):
     parts = [
         loaded for rank in range(4) for loaded in held_out(small_folder, rank=rank, world_size=4)
     ]
-    assert look(parts).to_dict() == pytest.approx(look(held_out(small_folder)).to_dict(), rel=1e-5)
+    assert evaluated(parts).to_dict() == pytest.approx(
+        evaluated(held_out(small_folder)).to_dict(), rel=1e-5
+    )
 
 
 def test_a_limit_looks_at_the_first_examples_only(small_folder):
-    assert look(held_out(small_folder, limit=10)).examples == 10
+    assert evaluated(held_out(small_folder, limit=10)).examples == 10
 
 
 def hand_made(labels, *, pairs):
@@ -115,7 +117,7 @@ def hand_made(labels, *, pairs):
 
 
 def test_the_yardsticks_are_those_worked_out_by_hand():
-    found = look([hand_made([1, 1, 2], pairs=0)], counts=[0, 2, 0, 0],
+    found = evaluated([hand_made([1, 1, 2], pairs=0)], counts=[0, 2, 0, 0],
                  model=BertForPretraining(FOUR))  # fmt: skip
     # 1, 3, 1, 1 of 6: the labels have probabilities 1/2, 1/2 and 1/6.
     assert found.unigram_loss == pytest.approx((2 * math.log(2) + math.log(6)) / 3)
@@ -123,18 +125,22 @@ def test_the_yardsticks_are_those_worked_out_by_hand():
 
 
 def test_without_pairs_there_is_nothing_to_say_of_them():
-    found = look([hand_made([1, 2, 3], pairs=-1)], counts=[1] * 4, model=BertForPretraining(FOUR))
+    found = evaluated(
+        [hand_made([1, 2, 3], pairs=-1)], counts=[1] * 4, model=BertForPretraining(FOUR)
+    )
     assert math.isnan(found.nsp_loss)
     assert found.to_dict().keys() & {"nsp_loss", "nsp_accuracy"} == set()
     assert found.loss == found.mlm_loss
     assert not any("NSP" in line for line in as_table(found))
 
 
-def test_a_look_drops_nothing_out_and_leaves_the_model_as_it_was(small_folder):
+def test_an_evaluation_drops_nothing_out_and_leaves_the_model_as_it_was(small_folder):
     model = BertForPretraining(TINY).train()
-    assert look(held_out(small_folder), model=model) == look(held_out(small_folder), model=model)
+    assert evaluated(held_out(small_folder), model=model) == evaluated(
+        held_out(small_folder), model=model
+    )
     assert model.training
-    look(held_out(small_folder), model=model.eval())
+    evaluated(held_out(small_folder), model=model.eval())
     assert not model.training
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -166,7 +172,7 @@ def measure(run, shards, *, split="validation", batch_size=8, limit=None):
 
 def test_a_run_is_measured_on_the_split_that_was_asked_for(run, small_folder):
     counts = read_manifest(small_folder).token_counts
-    assert measure(run, small_folder) == look(held_out(small_folder), counts=counts)
+    assert measure(run, small_folder) == evaluated(held_out(small_folder), counts=counts)
     assert measure(run, small_folder, split="train").examples == 57
     assert measure(run, small_folder, split="train", limit=9).examples == 9
 

@@ -33,7 +33,7 @@ def first_title(browser):
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_page_fits_and_the_console_stays_empty(browser, server, width, dark):
-    browser.look(width=width, dark=dark)
+    browser.emulate(width=width, dark=dark)
     for page in PAGES:
         browser.open(server.url + "/" + page)
         assert browser.run(TOO_WIDE) <= 0, page
@@ -44,7 +44,7 @@ def test_every_page_fits_and_the_console_stays_empty(browser, server, width, dar
 
 
 def test_rows_are_paged_and_searched(browser, server):
-    browser.look(width=1280)
+    browser.emulate(width=1280)
     browser.open(server.url)
     assert first_title(browser) == "train-00000-of-00005.arrow, row 0"
     browser.click("a[rel=next]")
@@ -175,7 +175,7 @@ def test_the_exported_page_works_from_the_disk(browser, small_folder, run, class
     make_site([small_folder, run, classifier]).export(out)
     browser.log()
     for width in (1280, 390):
-        browser.look(width=width)
+        browser.emulate(width=width)
         browser.open(out.as_uri())
         assert browser.run(TOO_WIDE) <= 0
         assert browser.log() == []

@@ -26,13 +26,13 @@ def check_at_least(name: str, found: float, low: float) -> None:
 
 
 def check_positive(name: str, found: float) -> None:
-    """Zero, infinity and NaN are not allowed."""
+    """Raises ValueError for zero and less, infinity and NaN."""
     if not 0 < found < math.inf:
         raise ValueError(f"{name} is {found}; it must be more than 0{_finite(found)}.")
 
 
 def check_fraction(name: str, found: float) -> None:
-    """In [0, 1)."""
+    """Raises ValueError outside [0, 1)."""
     if not 0 <= found < 1:
         raise ValueError(f"{name} is {found}; it must be at least 0 and below 1.")
 

@@ -63,7 +63,7 @@ class ShownToken:
 
     @property
     def classes(self) -> str:
-        """CSS classes."""
+        """CSS classes: its kind, how it was masked, and whether the guess is right."""
         names = ["token"]
         names += ["special"] if self.is_special else []
         names += ["continues"] if self.continues else []

@@ -75,7 +75,7 @@ class Browser:
         """Errors and warnings of the console since the last call."""
         return [entry["message"] for entry in self._post("/se/log", type="browser")]
 
-    def look(self, *, width: int, dark: bool = False) -> None:
+    def emulate(self, *, width: int, dark: bool = False) -> None:
         """Set the width of the window in CSS pixels, and light or dark mode."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self._chrome("Emulation.setDeviceMetricsOverride", **size)

@@ -96,7 +96,7 @@ def write_classifier_graph(
 
 
 def write_onnx_metadata(folder: Path, values: dict[str, Any]) -> None:
-    """Write onnx.json."""
+    """Write onnx.json, which `read_onnx_metadata` reads."""
     write_json(folder / METADATA, values)
 
 

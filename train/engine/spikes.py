@@ -52,5 +52,5 @@ class SpikeGuard:
         self._variance = (1 - weight) * (self._variance + weight * difference**2)
 
     def state(self) -> list[float]:
-        """For a checkpoint."""
+        """The steps counted, the mean and variance of their norms, and the steps skipped."""
         return [self._steps, self._mean, self._variance, self._skipped]

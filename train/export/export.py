@@ -72,7 +72,7 @@ class Exported:
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """What is exported."""
+    """A run or a classifier, read, with the card of its folder."""
 
     config: BertConfig
     tokenizer: Tokenizer

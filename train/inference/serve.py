@@ -134,7 +134,7 @@ class _Service:
 
 
 class _Metrics:
-    """What Prometheus reads."""
+    """Counts and times of this server since its start, as Prometheus reads them."""
 
     def __init__(self, batcher: Batcher) -> None:
         self._registry = to = CollectorRegistry()

@@ -28,8 +28,8 @@ class Scores:
     ) -> Self:
         """From the label and the predicted class of each row, both int64 [N]."""
         count = len(names)
-        cells = np.bincount(labels * count + predicted, minlength=count * count)
-        return cls(tuple(names), cells.reshape(count, count).astype(np.int64))
+        pairs = np.bincount(labels * count + predicted, minlength=count * count)
+        return cls(tuple(names), pairs.reshape(count, count).astype(np.int64))
 
     @property
     def examples(self) -> int:

@@ -23,7 +23,7 @@ PROJECT = "clozeline"  #: of W&B, and experiment of MLflow, unless their variabl
 
 
 class Tracker(Protocol):
-    """A tracked run."""
+    """A run of W&B or MLflow, to which scalars are sent."""
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add the scalars of a step."""

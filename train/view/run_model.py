@@ -69,7 +69,7 @@ class RunModel:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The run's tokenizer."""
+        """That of the newest checkpoint, which is loaded for it."""
         with self._lock:
             return self._newest()[0].tokenizer
 
