@@ -217,7 +217,7 @@ def _kept(start: Start, name: str, steps: int) -> Any:
 
 
 def _rest_of_warmup(step: CoolDown, there: PretrainConfig, steps: int) -> float:
-    """The warm-up of Muon's momentum that goes on from that step; 0 where it is over.
+    """The warm-up of Muon's momentum that continues from that step; 0 where it is over.
 
     Raises InputError where it would not end before the last step.
     """
