@@ -19,7 +19,6 @@ Only one process writes, the one that holds the lease (`store_lease.py`). Under 
 of rank 0; the others get the path of the folder, and read nothing there.
 """
 
-import json
 import os
 import platform
 import shutil
@@ -36,6 +35,7 @@ from filelock import FileLock, Timeout
 
 from clozeline.pipeline.common.errors import InputError, JobFailedError, StoreError
 from clozeline.pipeline.common.folder_owner import first_names
+from clozeline.pipeline.common.json_files import json_values, write_json
 from clozeline.pipeline.common.paths import has_folders, is_local, path_of, whole_file
 from clozeline.pipeline.common.store import reason_of, with_retries
 from clozeline.pipeline.common.store_lease import Lease
@@ -320,14 +320,13 @@ class RemoteFolder:
     def _read_memory(self) -> tuple[str, dict[str, Any]]:
         """The name of this copy, and `_known` as of its last command."""
         try:
-            memory = json.loads(self._memory.read_bytes())
-            return memory["owner"], memory["files"]
-        except (OSError, ValueError, LookupError, TypeError):
+            with json_values(self._memory, "remove it") as memory:
+                return memory["owner"], memory["files"]
+        except InputError:  # a new copy
             return uuid.uuid4().hex, {}
 
     def _write_memory(self, known: dict[str, Any]) -> None:
-        with whole_file(self._memory) as file:
-            file.write(json.dumps({"owner": self._owner, "files": known}).encode())
+        write_json(self._memory, {"owner": self._owner, "files": known})
 
 
 def _warn(what: str, names: Collection[str], then: str) -> None:
