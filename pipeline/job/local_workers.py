@@ -115,7 +115,7 @@ def work(connection: Connection) -> None:
         failure = None
         try:
             every[phase].do(steps, every[phase].items[item])
-        except Exception as error:  # told to the process that runs the job
+        except Exception as error:  # reported to the process that runs the job
             failure = str(error), traceback.format_exc()
         connection.send(failure)
 
