@@ -117,7 +117,7 @@ pretrain: $(RUN)/summary.json  ## pretrain PRESET for STEPS steps or HOURS hours
 OF_RUN := PRESET $(if $(HOURS),HOURS,STEPS) PRETRAIN_OPTIONS
 $(RUN)/summary.json: export VALUES = $(call values,$(OF_RUN))
 $(RUN)/summary.json: $(SHARDS)/manifest.json $(call if_changed,$(RUN),$(OF_RUN))
-	$(BIN)/clozeline pretrain $(SHARDS) --out $(RUN) --resume $(replace) \
+	$(BIN)/clozeline pretrain $(SHARDS) --out $(RUN) $(if $(OVERWRITE),--overwrite,--resume) \
 	    --preset $(PRESET) $(if $(HOURS),--for $(HOURS)h,--max-steps $(STEPS)) $(PRETRAIN_OPTIONS)
 	$(record)
 

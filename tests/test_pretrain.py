@@ -192,6 +192,13 @@ def test_another_run_is_overwritten_on_request_and_nothing_of_it_is_left(
     assert weights(run) == weights(tmp_path / "new")
 
 
+def test_resume_and_overwrite_exclude_each_other(run, small_folder):
+    before = weights(run)
+    with pytest.raises(InputError, match="--resume and --overwrite exclude each other; give one"):
+        train(small_folder, run, resume=True, overwrite=True, max_steps=20)
+    assert weights(run) == before
+
+
 def test_a_restart_replaces_an_older_run_and_continues_its_own(run, small_folder, monkeypatch):
     """The first start may have failed before it replaced anything, or after its checkpoint."""
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")

@@ -106,8 +106,11 @@ def find_start(
 
     A process that torchrun restarted resumes: `out` holds the run that just failed. With
     `overwrite` it may still be the older run, which only the config can show.
-    Raises InputError for folders without a run, and where the other run is `out` itself.
+    Raises InputError for folders without a run, where the other run is `out` itself, and for both
+    `resume` and `overwrite`, one of which would lose the checkpoints that the other continues.
     """
+    if resume and overwrite:
+        raise InputError("--resume and --overwrite exclude each other; give one.")
     has_failed = world.any(is_restart())  # torchrun counts only this machine's restarts
     other = cool_down_from.run if cool_down_from else start_from
 
