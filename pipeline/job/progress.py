@@ -81,6 +81,7 @@ class Progress:
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
+    _poll(progress)  # before the work, to tell it from what an earlier process did
     shared = {"file": terminal, "disable": not in_command()}  # another thread has no command
     thread = threading.Thread(target=_update_bars, args=(progress, shared, stop), daemon=True)
     thread.start()
@@ -101,9 +102,7 @@ def _poll(progress: Progress) -> float:
 
 
 def _update_bars(progress: Progress, shared: dict[str, Any], stop: threading.Event) -> None:
-    _poll(progress)
     shared |= {"mininterval": POLL_SECONDS, "dynamic_ncols": True}
-    # `initial`: what an earlier process did is not part of this one's speed.
     with (
         ProgressBar(
             desc="tokenizing",
