@@ -140,11 +140,8 @@ def make_plan(
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
     steps = int(settings["max_steps"].value)
-    kept = {
-        name: value
-        for name in KEPT_FIELDS
-        if options.get(name) is None and (value := _kept(start, name, steps))
-    }
+    left = [name for name in KEPT_FIELDS if options.get(name) is None]
+    kept = {name: value for name in left if (value := _kept(start, name, steps))}
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
     return replace(plan, left_out=left_out, growth=growth)
