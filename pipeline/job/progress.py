@@ -81,7 +81,7 @@ class Progress:
 def show_progress(progress: Progress, terminal: TextIO) -> Iterator[None]:
     """Show two bars, text read and shards written, until the block ends."""
     stop = threading.Event()
-    _poll(progress)  # before the work, to tell it from what an earlier process did
+    _poll(progress)  # what an earlier process did is not part of this one's speed
     shared = {"file": terminal, "disable": not in_command()}  # another thread has no command
     thread = threading.Thread(target=_update_bars, args=(progress, shared, stop), daemon=True)
     thread.start()
