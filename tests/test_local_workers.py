@@ -88,3 +88,4 @@ def test_what_is_wrong_with_a_block_is_named_and_the_others_are_finished(tmp_pat
     ) as raised:
         run_in_workers(every, context, blocks=[cut, *blocks[1:]], workers=2)
     assert "InputError" in str(raised.value.__cause__)
+    assert list(context.cache_dir.glob("*.tokens"))  # of the other worker

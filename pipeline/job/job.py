@@ -124,6 +124,11 @@ class JobOptions:
                 f"a task is one process, and workers is {self.workers}; use more tasks."
             )
 
+    @property
+    def num_workers(self) -> int:
+        """`workers`, or one per core."""
+        return self.workers or os.cpu_count() or 1
+
 
 def build_shards(
     sources: GivenPath | Iterable[GivenPath],
@@ -247,8 +252,7 @@ def plan_shards(
         yield f"nothing to do: {out} is already complete"
         return
     make_splitter(job.tokenizer)
-    workers = options.workers or os.cpu_count() or 1
-    yield from dry_run(job.blocks, job.context, job.tokenizer, workers=workers)
+    yield from dry_run(job.blocks, job.context, job.tokenizer, workers=options.num_workers)
 
 
 def job_context(
@@ -287,7 +291,7 @@ def job_context(
 
 def _runner(job: _Job, beam_args: Sequence[str]) -> RunGraph:
     """What runs the job. Raises InputError for options that do not go together."""
-    workers = job.options.workers or os.cpu_count() or 1
+    workers = job.options.num_workers
     if not beam_args and workers == 1:
         return run_here
     for folder in (job.context.out_dir, job.context.cache_dir):

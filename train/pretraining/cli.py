@@ -192,8 +192,6 @@ def _patience(timeout: str) -> timedelta:
 
 def _check_options(run: RunOptions, options: dict[str, Any]) -> None:
     """Check the options before torch is imported. Raises UsageError."""
-    if run.resume and run.overwrite:
-        raise click.UsageError("--resume and --overwrite exclude each other; give one.")
     if run.start_from and run.init:
         raise click.UsageError("--start-from and --init exclude each other; give one.")
     if run.cool_down_from:

@@ -180,7 +180,7 @@ class Trainer:
                 torch.compiler.reset()  # a second shape would be compiled as a dynamic one
 
     def _next(self) -> tuple[DataPhase, int]:
-        """DataPhase and batch size of the next step, in examples of SHARDS."""
+        """Phase and batch size of the next step, in examples of SHARDS."""
         at = self.training, self.step + 1, self.control.elapsed
         return phase_at(self.phases, *at), batch_size_at(*at)
 
