@@ -31,7 +31,7 @@ def first_title(browser):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [1400, 1280, 390])
 def test_every_page_fits_and_the_console_stays_empty(browser, server, width, dark):
     browser.emulate(width=width, dark=dark)
     for page in PAGES:
