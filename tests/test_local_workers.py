@@ -30,7 +30,8 @@ def worker():
 
 def workers():
     """The workers that this process has started."""
-    lines = [child.cmdline() for child in psutil.Process().children()]
+    every = psutil.Process().children()  # one that ended unwaited for, of another test, has no line
+    lines = [child.as_dict(["cmdline"], ad_value=[])["cmdline"] for child in every]
     return [line for line in lines if "clozeline.pipeline.job.local_workers" in line]
 
 
