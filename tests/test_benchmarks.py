@@ -1,4 +1,4 @@
-"""Benchmarks import names that exist, and those that take a size run on little."""
+"""Benchmarks and trials import names that exist; benchmarks that take a size run on little."""
 
 import ast
 import subprocess
@@ -11,7 +11,11 @@ import pytest
 from tests.support.gpu_report import rows_of
 from tests.support.small_jobs import python
 
-BENCHMARKS = sorted((Path(__file__).parent / "benchmarks").glob("*.py"))
+SCRIPTS = sorted(
+    path
+    for path in Path(__file__).parent.glob("*/*.py")
+    if path.parent.name in ("benchmarks", "faults") and path.name != "__init__.py"
+)
 
 
 def ours(path: Path) -> list[tuple[str, str]]:
@@ -25,11 +29,9 @@ def ours(path: Path) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
-def test_a_benchmark_imports_what_exists(path):
-    names = ours(path)
-    assert names, "a benchmark that measures nothing of ours"
-    assert [f"{m}.{name}" for m, name in names if not hasattr(import_module(m), name)] == []
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_script_imports_what_exists(path):
+    assert [f"{m}.{name}" for m, name in ours(path) if not hasattr(import_module(m), name)] == []
 
 
 #: Arguments with which a benchmark takes the least time; the others take minutes even so.

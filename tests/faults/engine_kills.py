@@ -15,7 +15,7 @@ from typing import Final
 
 import psutil
 
-from clozeline.pipeline.job.worker import WORKER as SDK_WORKER
+from clozeline.pipeline.job.beam_workers import SDK_WORKER
 from tests.faults.engines import (
     SECONDS,
     Cluster,

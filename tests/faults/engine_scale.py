@@ -20,7 +20,7 @@ import psutil
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size, size_in_words
-from clozeline.pipeline.job.worker import WORKER as SDK_WORKER
+from clozeline.pipeline.job.beam_workers import SDK_WORKER
 from tests.faults.engine_kills import kill_first
 from tests.faults.engines import Cluster, Trials, Usage, digests, isolated, measured, wait_until
 
