@@ -63,8 +63,8 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
         'preset = "bert-tiny"\n'
         "[[stage]]\nshards = { max-seq-length = 64 }\n"
         "pretrain = { batch-size = 16, max-steps = 4 }\n"
-        "[[stage]]\nshards = { max-seq-length = 256 }\n"
-        "pretrain = { batch-size = 8, max-steps = 4 }\n"
+        "[[stage]]\nphase = [{ shards = { max-seq-length = 128 }, fraction = 0.5 }]\n"
+        "shards = { max-seq-length = 256 }\npretrain = { batch-size = 8, max-steps = 4 }\n"
     )
     command = [sys.executable, str(ROOT / "examples" / "speedrun" / "speedrun.py"), str(recipe)]
     command += ["--folder", str(tmp_path / "runs"), "--save-every", "2", "--examples", "64"]
@@ -77,6 +77,6 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
     assert table == again[-5:]  # a finished recipe costs nothing more
     tokens = float(table[1].split()[3])
     assert table[1].startswith("99.00")
-    assert tokens == round((4 * 16 * 64 + 2 * 8 * 256) / 1e6, 1)  # both stages
+    assert tokens == round((4 * 16 * 64 + 2 * 16 * 128) / 1e6, 1)  # both stages
     assert table[2].split() == ["0.10", "not", "reached"]
     assert table[3].split()[1:2] == ["end"]

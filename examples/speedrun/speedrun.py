@@ -7,11 +7,19 @@
     recipe 3f2a..., held-out examples: 2,857 of 256 tokens, shards 9c41...
 
 A recipe is a list of stages: options of `shards` and of `pretrain`, each stage starting from the
-weights of the one before. The rules are the same for all: the text, the vocabulary of 16,384 and
+weights of the one before. A stage may first read other shards, for a fraction of its steps:
+
+    [[stage]]
+    phase = [{ shards = { max-seq-length = 64 }, fraction = 0.6 }]
+    shards = { max-seq-length = 256 }
+    pretrain = { batch-size = 32, max-steps = 5000 }
+
+The rules are the same for all: the text, the vocabulary of 16,384 and
 the held-out examples of 256 tokens, which no stage trains on (the split depends on the text's hash
 alone). Checkpoints are evaluated afterwards, in this process, so evaluation costs a recipe nothing;
 a loss counts as reached at the first checkpoint that has it. CPU minutes are those of the
-`pretrain` processes, user and system, with their start-up and checkpoints.
+`pretrain` processes, user and system, with their start-up and checkpoints; a stage's are spread
+over its steps by the time that these took.
 
 The model of a stage with shorter examples may have too few positions for the held-out ones: its
 checkpoints cost, and are not measured.
@@ -27,7 +35,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -46,7 +54,9 @@ from clozeline.train.artifacts.run import read_run
 from clozeline.train.data.loader import evaluation_batches
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.engine.flops import step_flops
+from clozeline.train.engine.schedule import batch_size_at, phase_at
 from clozeline.train.evaluation.evaluate import evaluate
+from clozeline.train.monitoring.metrics import read_metrics
 
 RECIPE = Path(__file__).with_name("micro.toml")
 SOURCE = f"{DATA}/wikipedia/train-*.parquet" if DATA else "sample:articles?size=20MB"
@@ -65,10 +75,6 @@ class Cost:
 
     def __add__(self, other: "Cost") -> "Cost":
         return Cost(*(mine + its for mine, its in zip(astuple(self), astuple(other), strict=True)))
-
-    def of_part(self, share: float) -> "Cost":
-        """The cost of this share of the steps."""
-        return Cost(*(share * value for value in astuple(self)))
 
 
 @click.command()
@@ -95,12 +101,12 @@ def main(
         run = folder / f"run-{key.hexdigest()[:12]}"  # recipes share the stages they begin with
         shards = _shards(folder, stage["shards"])
         source = ("--start-from", start) if start else ("--preset", values["preset"])
-        _train(run, shards, *source, *_flags(stage["pretrain"]), "--save-every", save_every)
-        cost = _cost(run, shards)
-        points += [
-            (loss, spent + cost.of_part(share)) for loss, share in _losses(run, held_out, examples)
-        ]
-        start, spent = run, spent + cost
+        phases = [f"{_shards(folder, p['shards'])}@{p['fraction']}" for p in stage.get("phase", ())]
+        options = [*_flags(stage["pretrain"]), *(part for p in phases for part in ("--phase", p))]
+        _train(run, shards, *source, *options, "--save-every", save_every)
+        costs = _costs(run)
+        points += [(loss, spent + costs[step]) for loss, step in _losses(run, held_out, examples)]
+        start, spent = run, spent + costs[max(costs)]
     print("\n".join(_table(points, targets)))
     count = read_manifest(held_out).num_examples("validation")
     print(
@@ -155,29 +161,40 @@ def _seconds(run: Path) -> dict[str, float]:
     return json.loads(file.read_text()) if file.exists() else {"cpu": 0.0, "wall": 0.0}
 
 
-def _cost(run: Path, shards: Path) -> Cost:
-    """What all steps of a stage cost."""
-    config, data = read_run(run), read_manifest(shards).config
-    steps, rows = step_of(list_checkpoints(run)[-1]), config.training.batch_size
-    flops = step_flops(
-        config.model,
-        batch_size=rows,
-        seq_len=data.max_seq_length,
-        predictions=data.predictions,
-    )
-    tokens = steps * rows * data.max_seq_length
-    return Cost(tokens=tokens, flops=steps * flops, **_seconds(run))
+def _costs(run: Path) -> dict[int, Cost]:
+    """What a stage has cost after each of its steps."""
+    config, lines = read_run(run), read_metrics(run)
+    speeds = {line["step"]: line["slots_per_second"] for line in lines if "mlm_loss" in line}
+    spent, found = Cost(), {}
+    for step in range(1, step_of(list_checkpoints(run)[-1]) + 1):
+        now = (config.training, step, spent.wall)
+        phase = phase_at(config.phases, *now)
+        rows = batch_size_at(*now) * phase.batch_factor
+        slots = rows * phase.max_seq_length
+        speed = speeds[min((logged for logged in speeds if logged >= step), default=max(speeds))]
+        flops = step_flops(
+            config.model,
+            batch_size=rows,
+            seq_len=phase.max_seq_length,
+            predictions=phase.max_predictions,
+        )
+        spent += Cost(wall=slots / speed, tokens=slots, flops=flops)
+        found[step] = spent
+    seconds = _seconds(run)
+    return {
+        step: replace(cost, **{name: seconds[name] * cost.wall / spent.wall for name in seconds})
+        for step, cost in found.items()
+    }
 
 
-def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[float, float]]:
-    """The held-out loss of each checkpoint of a stage, and its share of the stage's steps."""
+def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[float, int]]:
+    """The held-out loss of each checkpoint of a stage, and its step."""
     config, manifest = read_run(run), read_manifest(held_out)
     if config.model.max_position_embeddings < LENGTH:
         return
-    checkpoints = list_checkpoints(run)
     with join_world() as world:
         model = BertForPretraining(config.model).to(world.device)
-        for checkpoint in checkpoints:
+        for checkpoint in list_checkpoints(run):
             model.load_state_dict(load_weights(checkpoint))
             found = evaluate(
                 model,
@@ -186,7 +203,7 @@ def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[f
                 world=world,
                 precision=config.training.precision,
             )
-            yield found.mlm_loss, step_of(checkpoint) / step_of(checkpoints[-1])
+            yield found.mlm_loss, step_of(checkpoint)
 
 
 def _flags(options: dict[str, Any]) -> list[object]:
