@@ -35,7 +35,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         chromium(Path(folder)) as browser,
     ):
-        browser.look(width=860)
+        browser.emulate(width=860)
         browser.open(f"{server.url}/examples?row={given.row}")
         left, top, width, height = browser.run(BOX)
         browser.screenshot(given.out, left=left, top=top, width=width, height=height, scale=1.5)

@@ -54,7 +54,7 @@ class Job:
             **asdict(self.config),
             "max_seq_length": self.start.max_seq_length,
             "pooling": self.start.pooling,
-            "pretrained": weights_digest(self.start.weights),
+            "pretrained": values_digest(self.start.weights),
             "tokenizer": self.start.tokenizer.digest,
             "training rows": self.train.digest(),
             **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
@@ -132,7 +132,7 @@ def load_start(run: Path, config: FinetuneConfig) -> Pretrained:
     return replace(found, model=model, max_seq_length=max_seq_length, pooling=pooling)
 
 
-def weights_digest(weights: Mapping[str, Tensor]) -> str:
+def values_digest(weights: Mapping[str, Tensor]) -> str:
     """sha256, hex, of all weights by name."""
     digest = hashlib.sha256()
     for name, value in sorted(weights.items()):
