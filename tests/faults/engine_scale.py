@@ -3,7 +3,7 @@
     python -m tests.faults.engine_scale --cache work/engines --only flink --size 20GB
 
 It says first which disk space it needs. Both jobs must write the same bytes. The memory of each
-kind of process over the time goes to `trials/memory.csv` in the cache, a line every few seconds.
+kind of process over the time goes to `memory.csv` in the cache, a line every few seconds.
 """
 
 import shutil
@@ -113,7 +113,7 @@ def main() -> None:
     print(f"{'':10}{'wall s':>10}{'CPU s':>10}{'memory GB':>10}", flush=True)
     local = run_job(trials, "local", "--workers=2")
     folder = trials.folder / "cluster"
-    with Cluster(engine, options.cache, folder) as cluster, curve(trials.folder / CURVE):
+    with Cluster(engine, options.cache, folder) as cluster, curve(options.cache / CURVE):
         there = run_job(trials, engine.name, *trials.on(engine), cluster=cluster)
     is_same = digests(trials.folder / engine.name) == digests(trials.folder / "local")
     ratio = sum(there.cpu.values()) / sum(local.cpu.values())

@@ -243,7 +243,7 @@ TRIALS: Final = (
     Trial("pretraining: scancel", cancelled),
     Trial("pretraining: scancel -s USR1", told_to_save),
     Trial("pretraining: scontrol requeue", requeued),
-    Trial("pretraining: preempted", preempted),
+    Trial("pretraining: preempted", preempted, steps=600),  # Slurm takes some seconds to do it
     Trial("pretraining: kill -9 of all of host-b", node_killed),
     Trial("pretraining: host-b cut off", node_cut_off),
     Trial("pretraining: host-b set down", node_down),
@@ -252,7 +252,7 @@ TRIALS: Final = (
     Trial("shards: scontrol requeue of an element", element_requeued, SHARDS, ARRAY),
     Trial("shards: kill -9 of all of host-b", node_killed, SHARDS, ARRAY),
     # Slurm looks at the clock every 30 seconds: the signal comes after 60 to 90 seconds.
-    Trial("pretraining: time limit", time_limit, PRETRAIN, TWO_MINUTES, steps=4000),
+    Trial("pretraining: time limit", time_limit, PRETRAIN, TWO_MINUTES, steps=10_000),
 )
 
 
