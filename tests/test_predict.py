@@ -53,6 +53,16 @@ def test_a_path_given_as_text_is_named(classifier, tmp_path):
     assert done.stderr == f"note: {table} is classified as a text; --file {table} reads it\n"
 
 
+def test_a_file_without_a_text_is_named(classifier, tmp_path):
+    (tmp_path / "empty.txt").write_text("")
+    for out in ((), ("--out", tmp_path / "out.jsonl")):
+        line = ("predict", classifier, "--file", tmp_path / "empty.txt", *out)
+        done = CliRunner().invoke(main, [*map(str, line)])
+        assert done.exit_code == 0
+        assert done.stderr == f"note: no text to classify in {tmp_path / 'empty.txt'}\n"
+    assert (tmp_path / "out.jsonl").read_text() == ""
+
+
 def test_a_class_with_a_tab_does_not_shift_the_columns():
     prediction = Prediction("one\ntext", "a\tclass\n", 0.5, {})
     assert prediction.line() == "a class\t0.5000\tone text"

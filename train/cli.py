@@ -1,6 +1,7 @@
 """`clozeline`: all commands, in data-flow order."""
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -206,14 +207,18 @@ def predict(classifier: Path, texts: tuple[str, ...], json: bool, **options: Any
         if os.path.isfile(text):  # noqa: PTH113 (Path raises for a text that is too long)
             click.echo(f"note: {text} is classified as a text; --file {text} reads it", err=True)
     predictions = run_prediction(classifier, texts, files=files, **options)
-    if out is None:
+    is_empty = True
+    with whole_file(out) if out else nullcontext() as file:
         for prediction in predictions:
-            click.echo(prediction.json() if json else prediction.line())
-        return
-    with whole_file(out) as file:
-        for prediction in predictions:
-            file.write(f"{prediction.json()}\n".encode())
-    click.echo(f"predictions: {as_given(out)}")
+            is_empty = False
+            if file:
+                file.write(f"{prediction.json()}\n".encode())
+            else:
+                click.echo(prediction.json() if json else prediction.line())
+    if is_empty:
+        click.echo(f"note: no text to classify in {', '.join(map(as_given, files))}", err=True)
+    if out:
+        click.echo(f"predictions: {as_given(out)}")
 
 
 @main.command(cls=Command, example="clozeline serve work/classifier --port 8000")
