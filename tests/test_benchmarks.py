@@ -34,12 +34,20 @@ def test_a_script_imports_what_exists(path):
     assert [f"{m}.{name}" for m, name in ours(path) if not hasattr(import_module(m), name)] == []
 
 
-#: Arguments with which a benchmark takes the least time; the others take minutes even so.
+#: Arguments with which a benchmark takes a short time.
 SMALL = {
+    "checkpoint_stall": ("--preset", "bert-tiny", "--rounds", 1),
     "cpu_kernels_speed": ("--rounds", 1),
     "estimate_memory": ("bert-tiny",),
+    "kernel_counts": ("bert",),
+    "loader_speed": (2000,),
+    "many_slices": ("20x10",),
+    "memory_use": ("3MB",),
+    "near_duplicates_speed": ("--synthetic", 2000),
+    "pipeline_speed": (0.5,),
     "sample_speed": (0.2,),
     "serve_speed": (20,),
+    "store_speed": ("--steps", 20),
 }
 
 

@@ -1,4 +1,4 @@
-"""The graph on clusters of Flink and Spark; `make engines` does both, and prints a table."""
+"""The graph on Flink, Spark and Prism; `make engines` does all three, and prints a table."""
 
 import os
 import subprocess
@@ -23,11 +23,11 @@ def test_without_java_or_maven_it_says_what_to_install(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", [engine.name for engine in ENGINES])
-def test_a_cluster_writes_the_bytes_of_a_local_job(engine):
+@pytest.mark.parametrize("engine", [*(engine.name for engine in ENGINES), "prism"])
+def test_an_engine_writes_the_bytes_of_a_local_job(engine):
     cache = Path(os.environ.get("CLOZELINE_ENGINES", ROOT / "work" / "engines"))
-    if not (cache / engine / "jars").exists():
-        pytest.skip(f"no jars of {engine} in {cache}: `make engines` fetches them")
+    if not (cache / ("prism" if engine == "prism" else f"{engine}/jars")).exists():
+        pytest.skip(f"{cache} does not have {engine}: `make engines` fetches it")
     try:
         unshare_command()
     except InputError as error:

