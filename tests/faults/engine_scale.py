@@ -4,7 +4,7 @@
 
 It says first which disk space it needs. Both jobs must write the same bytes. The memory of each
 kind of process over the time goes to `memory.csv` in the cache, a line every few seconds, and is
-drawn as `memory.svg`.
+drawn as `memory.png`.
 """
 
 import shutil
@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import matplotlib
 import numpy as np
 import psutil
 from matplotlib.figure import Figure
@@ -87,14 +86,13 @@ def curve(file: Path) -> Iterator[None]:
 def draw(file: Path) -> None:
     """Draw a curve beside it."""
     seconds, *kinds = np.loadtxt(file, delimiter=",", skiprows=1).T
-    with matplotlib.rc_context({"svg.hashsalt": CURVE, "font.size": 9}):
-        figure = Figure(figsize=(8, 3), layout="constrained")
-        axes = figure.add_subplot()
-        axes.stackplot(seconds / 60, [kind / 1e3 for kind in kinds], labels=KINDS.values())
-        axes.set(xlabel="minutes", ylabel="GB")
-        axes.margins(x=0)
-        figure.legend(loc="outside upper left", ncols=len(kinds), frameon=False)
-        figure.savefig(file.with_suffix(".svg"), metadata={"Date": None})
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.add_subplot()
+    axes.stackplot(seconds / 60, [kind / 1e3 for kind in kinds], labels=KINDS.values())
+    axes.set(xlabel="minutes", ylabel="GB")
+    axes.margins(x=0)
+    figure.legend(loc="outside upper left", ncols=len(kinds), frameon=False)
+    figure.savefig(file.with_suffix(".png"), dpi=120, metadata={"Software": None})
 
 
 def run_job(trials: Trials, name: str, *arguments: str, cluster: Cluster | None = None) -> Usage:
