@@ -40,7 +40,7 @@ SMALL = {
     "cpu_kernels_speed": ("--rounds", 1),
     "estimate_memory": ("bert-tiny",),
     "kernel_counts": ("bert",),
-    "loader_speed": (2000,),
+    "loader_speed": (50_000,),
     "many_slices": ("20x10",),
     "memory_use": ("3MB",),
     "near_duplicates_speed": ("--synthetic", 2000),
@@ -53,9 +53,8 @@ SMALL = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
-def test_a_benchmark_ends_in_a_table(name):
+def test_a_benchmark_ends_in_numbers(name):
     lines = python(f"tests/benchmarks/{name}.py", *SMALL[name]).splitlines()
-    assert len(lines) >= 2
     assert all(line.isprintable() for line in lines)
     assert any(character.isdecimal() for character in lines[-1])
 

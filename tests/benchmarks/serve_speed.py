@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def write_classifier(folder: Path) -> Path:
     save_classifier(
         folder / "classifier",
         classifier,
-        job={**FinetuneConfig().to_dict(), "pretrained": ""},
+        job={**asdict(FinetuneConfig()), "pretrained": ""},
         report=report().to_dict(),
         files={},
     )
