@@ -84,7 +84,7 @@ def curve(file: Path) -> Iterator[None]:
 
 
 def draw(file: Path) -> None:
-    """Draw a curve beside it."""
+    """Draw the memory over the time, stacked, as a PNG beside this CSV file of `curve`."""
     seconds, *kinds = np.loadtxt(file, delimiter=",", skiprows=1).T
     figure = Figure(figsize=(8, 3), layout="constrained")
     axes = figure.add_subplot()

@@ -342,16 +342,16 @@ def digests(out: Path) -> dict[str, str]:
     return {path.name: sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def isolated(module: str, *others: str) -> tuple[argparse.Namespace, list[Engine]]:
+def isolated(module: str, *, with_prism: bool = False) -> tuple[argparse.Namespace, list[Engine]]:
     """The options and engines of a program, which then runs in namespaces and has the jars.
 
-    `others`: what it can run on besides.
+    `with_prism`: Prism is one of them, for `--only`, and is built.
     """
     parser = argparse.ArgumentParser(prog=module)
     parser.add_argument("--cache", type=Path, default=Path("work/engines"))
     parser.add_argument("--maven", default="mvn", help='such as "mvn -s mirror.xml"')
-    names = [engine.name for engine in ENGINES]
-    parser.add_argument("--only", choices=[*names, *others])
+    names = [*(engine.name for engine in ENGINES), *(["prism"] if with_prism else [])]
+    parser.add_argument("--only", choices=names)
     parser.add_argument("--size", default="20MB", help="of the text (default: 20MB)")
     options = parser.parse_args()
     options.cache = options.cache.absolute()
@@ -361,7 +361,7 @@ def isolated(module: str, *others: str) -> tuple[argparse.Namespace, list[Engine
             command = unshare_command()
             for engine in engines:
                 fetch(engine, options.cache, options.maven)
-            if "prism" in others and options.only in (None, "prism"):
+            if with_prism and options.only in (None, "prism"):
                 fetch_prism(options.cache)
             again = [sys.executable, "-m", module, *sys.argv[1:]]
             os.execvpe(command[0], [*command, *again], os.environ | {INSIDE: "1"})
@@ -373,7 +373,7 @@ def isolated(module: str, *others: str) -> tuple[argparse.Namespace, list[Engine
 
 def main() -> None:
     """Print the table."""
-    options, engines = isolated("tests.faults.engines", "prism")
+    options, engines = isolated("tests.faults.engines", with_prism=True)
     trials = Trials(options.cache, small_text(options.size))
     print(f"{'':16}{'wall s':>8}{'CPU s':>8}{'memory GB':>12}  shards", flush=True)
     right = [trials.row("local", "--workers=2")]
