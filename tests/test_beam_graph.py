@@ -78,6 +78,11 @@ def test_a_cluster_inside_the_job_server_is_not_asked(beam_args):
     make_pipeline(beam_args)
 
 
+def test_a_missing_prism_is_named(tmp_path):
+    found = refusal("--runner=PrismRunner", f"--prism_location={tmp_path}/prism")
+    assert found.startswith(f"--prism_location: there is no file {tmp_path}/prism; ")
+
+
 @pytest.mark.parametrize("address", ["tcp://{}", "{}", "tcp://127.0.0.1:port"])
 def test_a_dask_scheduler_that_does_not_answer_is_named(address, nobody):
     pytest.importorskip("distributed", reason="needs clozeline[dask]")

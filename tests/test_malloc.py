@@ -2,12 +2,12 @@
 
 import pytest
 
-from clozeline.train.engine.malloc import disable_malloc_trim
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from tests.support.small_jobs import python
 
 FAULTS = """
 import resource, sys, torch
-from clozeline.train.engine.malloc import disable_malloc_trim
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 if sys.argv[1] == "keep":
     assert disable_malloc_trim()
 def touch():

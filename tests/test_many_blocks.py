@@ -1,6 +1,11 @@
 """Where blocks are many, their files are merged: the same shards, and no more work than linear."""
 
+import json
+import os
 import pickle
+import signal
+import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +14,17 @@ import pytest
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.beam_graph import DoItem, make_pipeline, run_graph
 from clozeline.pipeline.job.phases import phases
-from tests.support.small_jobs import identities, shard_digests
+from tests.support.small_jobs import (
+    COMMAND,
+    ROOT,
+    articles,
+    clozeline_ok,
+    identities,
+    no_survivors,
+    shard_digests,
+    without_sources,
+    write_tokenizer,
+)
 from tests.test_steps import CONFIG, work
 
 
@@ -86,3 +101,47 @@ def test_sources_of_another_repeat_are_merged_apart(tmp_path, monkeypatch):
     monkeypatch.undo()
     run(mixed, context)
     assert shard_digests(context.out_dir) == merged
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_hundred_thousand_files_and_a_kill_give_the_bytes_of_one_file(tmp_path):
+    """Each file is a block; two workers are killed after a fifth of them."""
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", articles(20))
+    (tmp_path / "many").mkdir()
+    lines = [
+        json.dumps({"text": f"The file of number {i} is short. It was written {i % 7} times."})
+        for i in range(100_000)
+    ]
+    for number, line in enumerate(lines):
+        (tmp_path / "many" / f"{number:06}.jsonl").write_text(line)
+    (tmp_path / "one.jsonl").write_text("\n".join(lines))
+    options = ("--tokenizer", tokenizer, "--num-shards", 2, "--workers", 2)
+    clozeline_ok("shards", tmp_path / "one.jsonl", *options, "--out", tmp_path / "one")
+
+    out = tmp_path / "out"
+    arguments = ("shards", f"{tmp_path}/many/*.jsonl", *options, "--out", out)
+    with (
+        subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=ROOT,
+            start_new_session=True,
+            stderr=subprocess.DEVNULL,
+        ) as job,
+        no_survivors(job.pid),
+    ):
+        while job.poll() is None and files_in(out / ".cache") < 20_000:
+            with suppress(subprocess.TimeoutExpired):
+                job.wait(timeout=0.2)
+        os.killpg(job.pid, signal.SIGKILL)
+    assert job.returncode == -signal.SIGKILL
+    kept = files_in(out / ".cache")
+    assert 20_000 <= kept < 100_000
+    clozeline_ok(*arguments)
+    assert shard_digests(out) == shard_digests(tmp_path / "one")
+    manifests = [without_sources(folder / MANIFEST) for folder in (out, tmp_path / "one")]
+    assert manifests[0] == manifests[1]
+
+
+def files_in(folder):
+    return sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0

@@ -194,7 +194,9 @@ class _RandomSegments(_SegmentPairs):
         order = np.argsort(random_bits(self.key, is_random, SURPLUS), kind="stable")
         surplus = is_random[order[allowed:]]
         self.dropped["surplus_random_pair"] += len(surplus)
-        return pairs.take(np.setdiff1d(np.arange(len(pairs)), surplus))
+        is_kept = np.ones(len(pairs), bool)
+        is_kept[surplus] = False
+        return pairs.take(np.flatnonzero(is_kept))
 
 
 class _SwappedSegments(_SegmentPairs):

@@ -6,10 +6,11 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import apache_beam as beam
@@ -119,6 +120,15 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
             f"neither Beam nor the runner knows {' '.join(unknown)}; what follows -- is passed to "
             f"Beam{near}."
         )
+    _check_addresses(values)
+    return root
+
+
+def _check_addresses(values: Mapping[str, Any]) -> None:
+    """Raises InputError for a program that is not there, and for a server that does not answer."""
+    prism = values.get("prism_location")
+    if prism and "://" not in prism and not Path(prism).is_file():
+        raise InputError(f"--prism_location: there is no file {prism}; give that of the program.")
     for option, name in {
         "--job_endpoint": "job_endpoint",
         "--dask_client_address": "address",
@@ -127,7 +137,6 @@ def make_pipeline(beam_args: Sequence[str]) -> beam.Pipeline:
     }.items():
         if address := values.get(name):
             _check_connection(option, address)
-    return root
 
 
 def _nearest(unknown: Sequence[str], *, known: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Self
 
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.phases import Phase, phases
 from clozeline.pipeline.job.steps import Steps
@@ -106,6 +107,7 @@ class Worker:
 
 def work(connection: Connection) -> None:
     """Do what is asked for until the connection closes, which ends the process."""
+    disable_malloc_trim()
     blocks, context = connection.recv()
     asked: queue.SimpleQueue[tuple[int, int]] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, asked), daemon=True).start()

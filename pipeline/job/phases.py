@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import MANIFEST
 from clozeline.pipeline.job.context import JobContext
@@ -150,6 +151,7 @@ def chosen_phases(context: JobContext) -> list[Phase]:
 
 def run_here(phases: Sequence[Phase], context: JobContext) -> None:
     """Do the work in this process, without Beam, whose import takes as long as a small job."""
+    disable_malloc_trim()
     steps = Steps(context)
     for phase in phases:
         for item in phase.items:

@@ -19,13 +19,13 @@ import torch
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.artifacts.checkpoint import TrainState, remove_old_checkpoints, save_checkpoint
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import take_snapshot
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.malloc import disable_malloc_trim
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.monitoring.local_time import LocalTime

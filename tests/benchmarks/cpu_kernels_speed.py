@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from clozeline.model.cpu_kernels import cross_entropies, dropout, scaled_dot_product_attention
-from clozeline.train.engine.malloc import disable_malloc_trim
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 
 ROWS, TOKENS, HEADS, HEAD_SIZE, MASKED, COLUMNS = 32, 128, 4, 64, 20, 30_528
 MASK = torch.arange(TOKENS) < torch.linspace(TOKENS // 2, TOKENS, ROWS)[:, None, None, None]

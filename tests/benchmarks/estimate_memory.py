@@ -14,11 +14,11 @@ import torch
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.malloc import return_large_blocks
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
 from clozeline.train.engine.distributed import World
-from clozeline.train.engine.malloc import return_large_blocks
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.fake_step import PARTS, step_cost
 from clozeline.train.pretraining.micro_batch import longest_batch

@@ -23,11 +23,11 @@ from pathlib import Path
 import torch
 from upath import UPath
 
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import shard_name
 from clozeline.train.data.loader import Loader
 from clozeline.train.data.shard_set import ShardSet
-from clozeline.train.engine.malloc import disable_malloc_trim
 from tests.benchmarks.loader_speed import CONFIG, MANY
 from tests.support.failing_store import failing_folder
 from tests.support.small_data import write_data_set

@@ -33,6 +33,7 @@ import torch
 
 from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -43,7 +44,6 @@ from clozeline.train.data.phases import find_phases
 from clozeline.train.engine.distributed import World, device_name
 from clozeline.train.engine.flops import mfu, peak_flops, step_flops
 from clozeline.train.engine.gpus import GPUS, gpu_named
-from clozeline.train.engine.malloc import disable_malloc_trim
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
 from clozeline.train.monitoring.running_metrics import StepTimer

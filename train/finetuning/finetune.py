@@ -20,6 +20,7 @@ from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.folder_lock import locked_folder
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.common.paths import GivenPath, each_given
 from clozeline.train.artifacts.classifier_folder import (
     check_room,
@@ -30,7 +31,6 @@ from clozeline.train.artifacts.classifier_folder import (
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.engine.distributed import is_restart, join_world
 from clozeline.train.engine.lost_process import lost_process_in_one_line
-from clozeline.train.engine.malloc import disable_malloc_trim
 from clozeline.train.finetuning.classifier import Classifier, save_classifier
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig

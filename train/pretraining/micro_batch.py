@@ -18,6 +18,7 @@ import torch
 
 from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_out_of_memory
+from clozeline.pipeline.common.malloc import return_large_blocks
 from clozeline.pipeline.common.ragged import Ragged, offsets_of
 from clozeline.pipeline.common.units import size_in_words
 from clozeline.pipeline.config import DataConfig
@@ -29,7 +30,6 @@ from clozeline.train.data.batch_reader import SLAB_ROWS, SLAB_TOKENS
 from clozeline.train.data.unpadded import UnpaddedBatch, collate_unpadded
 from clozeline.train.engine.compiler import missing_compiler
 from clozeline.train.engine.distributed import World, parallelize
-from clozeline.train.engine.malloc import return_large_blocks
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.step import train_step

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.pipeline.common.errors import DivergedError, InputError
+from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
 from clozeline.pipeline.common.paths import AnyPath
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
@@ -27,7 +28,6 @@ from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, is_sharded, parallelize
 from clozeline.train.engine.flops import peak_flops
-from clozeline.train.engine.malloc import disable_malloc_trim, return_large_blocks
 from clozeline.train.engine.optim import build_optimizer, follow_schedule
 from clozeline.train.engine.precision import seed_dropout
 from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
