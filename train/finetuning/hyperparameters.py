@@ -7,7 +7,8 @@ Test rows are never used here. For each learning rate of a small grid:
     up to 4,000     a fifth                           4/5
     more            a fifth of a sample of 4,000      3,200 of the sample
 
-Then, for up to 4,000 rows, half as many epochs are tried at the best rate. The classifier is
+Then, for up to 4,000 rows, half as many epochs are tried at the best rate, and at last, where there
+are unlabelled texts, what the surest of them bring (self_training.py). The classifier is
 trained again on all rows, or, for more than 4,000, on all but a twentieth (at most 2,000 rows), on
 which its temperature is fitted. The search tries 3 rates, and up to 2 more where the best is at the
 edge; on a sample it costs 3 x 4 x 3,200 = 38,400 rows, two thirds of an epoch of Amazon polarity's
@@ -25,7 +26,7 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +35,7 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
+from clozeline.train.finetuning.self_training import SUREST
 from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
 from clozeline.train.labelled.correlations import pearson
@@ -103,6 +105,8 @@ class Selection:
         """The plan and its result as text."""
         plan, held_out = self.plan, self.held_out
         line = f"learning rate {plan.learning_rate:g}, {counted(plan.epochs, 'epoch')}"
+        if plan.guessed:
+            line += f" after {plan.guessed:,} unlabelled texts"
         if not held_out.rows:
             return line
         return f"{line}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
@@ -139,6 +143,8 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
 
 def is_fixed(config: FinetuneConfig, rows: int) -> bool:
     """Whether nothing is left to choose: of a sample, only the rate would be."""
+    if config.unlabelled:
+        return False
     return config.learning_rate != "auto" and (config.epochs != "auto" or rows > SEARCH_ROWS)
 
 
@@ -149,19 +155,20 @@ def select_plan(
     rates: Sequence[float],
     *,
     seed: int,
+    unlabelled: int = 0,
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
-    Then try half as many epochs, unless only a sample of the rows is searched. What the config
-    fixes is kept.
+    Then try half as many epochs, unless only a sample of the rows is searched, and the surest
+    fifth of so many unlabelled texts. What the config fixes is kept.
     """
     is_sampled = len(labels) > SEARCH_ROWS
     searches_epochs = config.epochs == "auto"
     is_short = is_sampled and searches_epochs
     epochs = SEARCH_EPOCHS if is_short else most_epochs(len(labels), config)
 
-    def attempt(rate: float, epochs: int) -> tuple[Plan, HeldOut]:
-        plan = Plan(learning_rate=rate, epochs=epochs)
+    def attempt(rate: float, epochs: int, guessed: int = 0) -> tuple[Plan, HeldOut]:
+        plan = Plan(learning_rate=rate, epochs=epochs, guessed=guessed)
         return plan, held_out_result(held_out_logits, labels, plan, seed=seed)
 
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
@@ -169,10 +176,13 @@ def select_plan(
     while (beyond := _beyond_the_edge(by_rate)) is not None:
         by_rate[beyond] = attempt(beyond, epochs)
     tried = [by_rate[rate] for rate in sorted(by_rate)]
-    plan, held_out = min(tried, key=_loss)
+    plan, _ = min(tried, key=_loss)
     if searches_epochs and not is_sampled:
         tried.append(attempt(plan.learning_rate, -(-epochs // 2)))
-        plan, held_out = min(tried, key=_loss)
+        plan, _ = min(tried, key=_loss)
+    if guessed := round(SUREST * unlabelled):
+        tried.append(attempt(plan.learning_rate, plan.epochs, guessed))
+    plan, held_out = min(tried, key=_loss)
     return Selection(plan=plan, held_out=held_out, tried=tuple(tried))
 
 
@@ -189,7 +199,7 @@ def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
     """The plan for all rows: the search's, or, if that used a sample, its rate and other epochs."""
     if rows <= SEARCH_ROWS:
         return plan
-    return Plan(learning_rate=plan.learning_rate, epochs=most_epochs(rows, config))
+    return replace(plan, epochs=most_epochs(rows, config))
 
 
 def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:

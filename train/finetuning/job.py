@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.curation.curate import text_hash
@@ -29,6 +30,7 @@ from clozeline.train.labelled.rows import (
     hold_out,
     read_labelled,
     read_named,
+    read_named_texts,
     sample,
 )
 
@@ -44,6 +46,7 @@ class Job:
     tests: dict[str, Labelled]  # by name: TEST, and others by their source
     names: tuple[str, ...]  # of the classes; none: a regression
     config: FinetuneConfig
+    unlabelled: Texts | None
     #: How many texts of each test set were found in the pretraining corpus and excluded from it;
     #: None: it was not checked.
     excluded: dict[str, int | None]
@@ -58,6 +61,7 @@ class Job:
             "tokenizer": self.start.tokenizer.digest,
             "training rows": self.train.digest(),
             **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
+            "unlabelled": self.unlabelled and Labelled(self.unlabelled, (), "").digest(),
         }
 
 
@@ -74,6 +78,8 @@ def read_job(
     also_test = list(also_test)
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
+    if is_regression and config.unlabelled:
+        raise InputError("unlabelled texts are for classes, not for a regression; leave them out.")
     start = load_start(run, config)
     columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
     columns["is_regression"] = is_regression
@@ -100,8 +106,23 @@ def read_job(
         tests=tests,
         names=names,
         config=config,
+        unlabelled=_read_unlabelled(config),
         excluded=excluded_texts(run, tests),
     )
+
+
+def _read_unlabelled(config: FinetuneConfig) -> Texts | None:
+    """Some of the texts without labels, drawn at random, if any are given."""
+    if config.unlabelled is None:
+        return None
+    texts = read_named_texts(config.unlabelled, text=config.text, text_pair=config.text_pair)
+    if config.text_pair and texts.second is None:
+        raise InputError(
+            f"--unlabelled {config.unlabelled} has single texts, but the classifier reads pairs; "
+            "name both columns, as FILE?text=A&text_pair=B."
+        )
+    order = permutation(stream_key(config.seed, "finetune/unlabelled"), len(texts))
+    return texts.take(order[: config.max_unlabelled])
 
 
 def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:

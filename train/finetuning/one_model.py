@@ -28,6 +28,7 @@ from clozeline.train.finetuning.hyperparameters import (
     is_fixed,
     select_plan,
 )
+from clozeline.train.finetuning.self_training import surest
 from clozeline.train.finetuning.training_loop import (
     Labels,
     Logits,
@@ -63,6 +64,7 @@ class ModelTrainer:
     outputs: int
     config: FinetuneConfig
     device: torch.device
+    unlabelled: Encoded | None = None
 
     def train(
         self,
@@ -90,8 +92,14 @@ class ModelTrainer:
             chosen = Selection.given(self.config, len(labels))
         else:
             with _progress(f"{title}, search on {folds_line(len(labels))}") as progress:
-                rates = candidate_rates(self.start.model)
-                chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
+                chosen = select_plan(
+                    held_out_logits,
+                    labels,
+                    self.config,
+                    candidate_rates(self.start.model),
+                    seed=seed,
+                    unlabelled=len(self.unlabelled or ()),
+                )
         is_compared = is_candidate and self.config.seeds > 1 and len(labels) <= SEARCH_ROWS
         if is_compared and not chosen.held_out.rows:
             with _progress(f"{title}, seeds compared on {folds_line(len(labels))}") as progress:
@@ -126,8 +134,18 @@ class ModelTrainer:
     def _trained(
         self, rows: Encoded, labels: Labels, plan: Plan, seed: int, progress: tqdm
     ) -> BertForClassification:
+        def fit(model: BertForClassification, rows: Encoded, labels: Labels, plan: Plan) -> None:
+            train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
+
         model = self.new_model(seed)
-        train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
+        fit(model, rows, labels, plan)
+        if plan.guessed and self.unlabelled:
+            logits = self._logits(model, self.unlabelled)
+            if np.isfinite(logits).all():
+                texts, guesses = surest(logits, labels, plan.guessed)
+                model = self.new_model(seed)
+                fit(model, self.unlabelled.take(texts), guesses, replace(plan, epochs=1))
+                fit(model, rows, labels, plan)
         return model
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:

@@ -27,10 +27,11 @@ Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a classifier is trained, and at which learning rate."""
+    """How long a classifier is trained, at which learning rate, and on what besides the rows."""
 
     learning_rate: float  # peak, of the top layers
     epochs: int  # over which it warms up and decays to 0
+    guessed: int = 0  # unlabelled texts, labelled by a first model, that it learns from before
 
 
 def train_classifier(

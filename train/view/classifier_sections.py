@@ -124,11 +124,17 @@ def _calibration(summary: ClassifierSummary) -> Section:
 def _selection(summary: ClassifierSummary) -> Section:
     selection = summary.report.finetuned.chosen
     rows = [
-        (f"{plan.learning_rate:g}", str(plan.epochs), f"{held.loss:.4f}", f"{held.accuracy:.4f}")
+        (
+            f"{plan.learning_rate:g}",
+            str(plan.epochs),
+            f"{plan.guessed:,}",
+            f"{held.loss:.4f}",
+            f"{held.accuracy:.4f}",
+        )
         for plan, held in selection.tried
     ]
     how = "Chosen on rows held out of the training rows" if rows else "As given"
-    heads = ("learning rate", "epochs", "loss", "accuracy")
+    heads = ("learning rate", "epochs", "unlabelled texts", "loss", "accuracy")
     return Section(
         heading="Learning rate and epochs",
         sentence=f"{how}: {selection.line()}.",
