@@ -7,11 +7,7 @@ import argparse
 from pathlib import Path
 
 from clozeline.train.artifacts.classifier_folder import read_report
-from clozeline.train.finetuning.label_efficiency import (
-    draw_label_efficiency,
-    label_efficiency_table,
-    points_of,
-)
+from clozeline.train.finetuning.label_efficiency import draw_label_efficiency, points_of
 from clozeline.train.finetuning.report import FinetuneReport
 
 
@@ -22,9 +18,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     reports = [FinetuneReport.from_dict(read_report(folder)) for folder in given.classifiers]
-    points = points_of([result for report in reports for result in report.results])
+    results = {result.key: result for report in reports for result in report.results}
+    points = points_of(list(results.values()))
     given.out.write_bytes(draw_label_efficiency(points, kind="svg"))
-    print("\n".join(label_efficiency_table(points)))
+    for point in points:
+        print(f"{point.examples:>7,} {point.start:>13} {100 * point.mean():5.1f}")
 
 
 if __name__ == "__main__":

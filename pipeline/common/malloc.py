@@ -32,6 +32,7 @@ def return_large_blocks() -> None:
     """
     if mallopt := _glibc("mallopt"):
         mallopt(M_MMAP_THRESHOLD, LARGE)
+        mallopt(M_TRIM_THRESHOLD, LARGE)
         mallopt(M_ARENA_MAX, 1)
 
 

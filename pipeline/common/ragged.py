@@ -116,10 +116,10 @@ def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
 
 
 def to_record_batch(columns: object, schema: pa.Schema) -> pa.RecordBatch:
-    """The attributes of `columns` named by the schema (arrays or `Ragged`), as new Arrow arrays.
+    """The attributes of `columns` named by the schema (arrays or `Ragged`), as Arrow arrays.
 
-    They are copied because Arrow writes slices and chunks differently: equal rows must give equal
-    bytes.
+    Each begins at its own start, because Arrow writes slices and chunks differently: equal rows
+    must give equal bytes.
     """
     arrays = []
     for field in schema:

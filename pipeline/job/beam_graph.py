@@ -20,6 +20,7 @@ from apache_beam.runners.portability.portable_runner import PortableRunner
 from apache_beam.runners.runner import PipelineRunner
 
 from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.malloc import disable_malloc_trim
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.phases import Phase
 from clozeline.pipeline.job.steps import Steps
@@ -58,6 +59,7 @@ class DoItem(beam.DoFn):
 
     def setup(self) -> None:
         """Once per worker: the tokenizer's memo is kept as long as the worker runs."""
+        disable_malloc_trim()
         self.steps = Steps(self.context)
 
     def process(self, element: tuple[int, object]) -> Iterator[tuple[int, None]]:

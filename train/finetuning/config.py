@@ -51,12 +51,13 @@ class FinetuneConfig:
     )
     unlabelled: str | None = option(
         None,
-        "Texts without labels, as FILE?text=A: a first model labels them, a second one also learns "
-        "from those of which it is surest, if that helps on held-out training rows.",
+        "Texts without labels; FILE?text=A&text_pair=B names other columns. A first model labels "
+        "them, a second one also learns from the surest fifth, if that helps on held-out training "
+        "rows.",
         group="Data",
     )
     max_unlabelled: int = option(
-        20_000, "Read this many of the --unlabelled texts, drawn at random.", group="Data"
+        20_000, "Use at most this many of the --unlabelled texts, drawn at random.", group="Data"
     )
     pooling: Pooling | None = option(
         None,
@@ -140,7 +141,7 @@ class FinetuneConfig:
         check_between("layer_decay", self.layer_decay, 0.01, 1)
         if self.max_seq_length is not None:
             check_between("max_seq_length", self.max_seq_length, 8, 65_535)
-        check_between("max_unlabelled", self.max_unlabelled, 2, 1 << 40)
+        check_between("max_unlabelled", self.max_unlabelled, 1, 1 << 40)
         if self.max_examples is not None:
             check_between("max_examples", self.max_examples, 2, 1 << 40)
         for name in ("clip", "weight_decay"):

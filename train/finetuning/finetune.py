@@ -1,10 +1,11 @@
 """`clozeline finetune`: a pretrained encoder and labelled texts to a classifier.
 
-    start, train, test  ->  compared models, one cell each  ->  best candidate  ->  folder, report
+    start, train, test  ->  compared models, a result each  ->  best candidate  ->  folder, report
 
 Besides the classifier, the report scores bag-of-words and, on request, the same model trained from
-random weights, and all of them on fewer training rows. All see the same part of each text. The
-difference is what pretraining was worth. The test rows are the same, and used for scores only.
+random weights, and all of them on fewer training rows. All see the same part of each text, and both
+models the same unlabelled texts, if there are any. The difference is what pretraining was worth.
+The test rows are the same, and used for scores only.
 """
 
 import sys

@@ -12,7 +12,8 @@ are unlabelled texts, what the surest of them bring (self_training.py). The clas
 trained again on all rows, or, for more than 4,000, on all but a twentieth (at most 2,000 rows), on
 which its temperature is fitted. The search tries 3 rates, and up to 2 more where the best is at the
 edge; on a sample it costs 3 x 4 x 3,200 = 38,400 rows, two thirds of an epoch of Amazon polarity's
-59,242. With few labels, a single fifth would be too noisy, hence the folds.
+59,242. With few labels, a single fifth would be too noisy, hence the folds. Unlabelled texts cost
+each fold two trainings, a prediction for every text, and an epoch of the surest fifth.
 
 Every training run completes its schedule, down to a learning rate of 0. A run stopped earlier, at a
 high rate, depends on its last steps: trained on 3 x 1,000 Amazon reviews, `nano` at 1e-3 got
@@ -35,7 +36,6 @@ from clozeline.model.config import BertConfig
 from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.units import counted
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.self_training import SUREST
 from clozeline.train.finetuning.training_loop import Labels, Logits, Plan
 from clozeline.train.labelled.calibration import fit_temperature, helpful_temperature, log_loss
 from clozeline.train.labelled.correlations import pearson
@@ -105,8 +105,8 @@ class Selection:
         """The plan and its result as text."""
         plan, held_out = self.plan, self.held_out
         line = f"learning rate {plan.learning_rate:g}, {counted(plan.epochs, 'epoch')}"
-        if plan.guessed:
-            line += f" after {plan.guessed:,} unlabelled texts"
+        if plan.unlabelled:
+            line += f" after the surest fifth of {plan.unlabelled:,} unlabelled texts"
         if not held_out.rows:
             return line
         return f"{line}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
@@ -159,16 +159,16 @@ def select_plan(
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
-    Then try half as many epochs, unless only a sample of the rows is searched, and the surest
-    fifth of so many unlabelled texts. What the config fixes is kept.
+    Then try half as many epochs, unless only a sample of the rows is searched, and the surest of
+    the unlabelled texts, if there are any. What the config fixes is kept.
     """
     is_sampled = len(labels) > SEARCH_ROWS
     searches_epochs = config.epochs == "auto"
     is_short = is_sampled and searches_epochs
     epochs = SEARCH_EPOCHS if is_short else most_epochs(len(labels), config)
 
-    def attempt(rate: float, epochs: int, guessed: int = 0) -> tuple[Plan, HeldOut]:
-        plan = Plan(learning_rate=rate, epochs=epochs, guessed=guessed)
+    def attempt(rate: float, epochs: int, unlabelled: int = 0) -> tuple[Plan, HeldOut]:
+        plan = Plan(learning_rate=rate, epochs=epochs, unlabelled=unlabelled)
         return plan, held_out_result(held_out_logits, labels, plan, seed=seed)
 
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
@@ -180,8 +180,8 @@ def select_plan(
     if searches_epochs and not is_sampled:
         tried.append(attempt(plan.learning_rate, -(-epochs // 2)))
         plan, _ = min(tried, key=_loss)
-    if guessed := round(SUREST * unlabelled):
-        tried.append(attempt(plan.learning_rate, plan.epochs, guessed))
+    if unlabelled:
+        tried.append(attempt(plan.learning_rate, plan.epochs, unlabelled))
     plan, held_out = min(tried, key=_loss)
     return Selection(plan=plan, held_out=held_out, tried=tuple(tried))
 
@@ -196,7 +196,7 @@ def held_out_result(
 
 
 def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
-    """The plan for all rows: the search's, or, if that used a sample, its rate and other epochs."""
+    """The plan for all rows: the search's, but with other epochs if that used a sample."""
     if rows <= SEARCH_ROWS:
         return plan
     return replace(plan, epochs=most_epochs(rows, config))

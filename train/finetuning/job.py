@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,15 +54,18 @@ class Job:
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
+        values = asdict(self.config)
+        del values["unlabelled"], values["max_unlabelled"]
+        if self.unlabelled:
+            values["unlabelled texts"] = Labelled(self.unlabelled, (), "").digest()
         return {
-            **asdict(self.config),
+            **values,
             "max_seq_length": self.start.max_seq_length,
             "pooling": self.start.pooling,
             "pretrained": values_digest(self.start.weights),
             "tokenizer": self.start.tokenizer.digest,
             "training rows": self.train.digest(),
             **{f"{name} rows": rows.digest() for name, rows in self.tests.items()},
-            "unlabelled": self.unlabelled and Labelled(self.unlabelled, (), "").digest(),
         }
 
 
@@ -78,8 +82,6 @@ def read_job(
     also_test = list(also_test)
     if TEST in also_test:
         raise InputError(f"--also-test {TEST} has the name of the --test rows; give ./{TEST}.")
-    if is_regression and config.unlabelled:
-        raise InputError("unlabelled texts are for classes, not for a regression; leave them out.")
     start = load_start(run, config)
     columns: dict[str, Any] = {name: getattr(config, name) for name in COLUMNS}
     columns["is_regression"] = is_regression
@@ -106,23 +108,27 @@ def read_job(
         tests=tests,
         names=names,
         config=config,
-        unlabelled=_read_unlabelled(config),
+        unlabelled=_read_unlabelled(config, tests) if config.unlabelled else None,
         excluded=excluded_texts(run, tests),
     )
 
 
-def _read_unlabelled(config: FinetuneConfig) -> Texts | None:
-    """Some of the texts without labels, drawn at random, if any are given."""
-    if config.unlabelled is None:
-        return None
-    texts = read_named_texts(config.unlabelled, text=config.text, text_pair=config.text_pair)
-    if config.text_pair and texts.second is None:
+def _read_unlabelled(config: FinetuneConfig, tests: Mapping[str, Labelled]) -> Texts:
+    """Some of the texts without labels, drawn at random, without the texts of test rows."""
+    source = str(config.unlabelled)
+    texts = read_named_texts(source, text=config.text, text_pair=config.text_pair)
+    if (texts.second is None) != (config.text_pair is None):
+        has, reads = ("pairs", "single texts") if texts.second else ("single texts", "pairs")
         raise InputError(
-            f"--unlabelled {config.unlabelled} has single texts, but the classifier reads pairs; "
-            "name both columns, as FILE?text=A&text_pair=B."
+            f"--unlabelled {source} has {has}, but the classifier reads {reads}; name the columns, "
+            "as FILE?text=A or FILE?text=A&text_pair=B."
         )
-    order = permutation(stream_key(config.seed, "finetune/unlabelled"), len(texts))
-    return texts.take(order[: config.max_unlabelled])
+    of_tests = {text for rows in tests.values() for text in rows.texts.joined()}
+    kept = [row for row, text in enumerate(texts.joined()) if text not in of_tests]
+    if not kept:
+        raise InputError(f"all texts of --unlabelled {source} are test rows; give others.")
+    order = permutation(stream_key(config.seed, "finetune/unlabelled"), len(kept))
+    return texts.take(np.array(kept)[order[: config.max_unlabelled]])
 
 
 def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:

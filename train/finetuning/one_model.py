@@ -139,12 +139,14 @@ class ModelTrainer:
 
         model = self.new_model(seed)
         fit(model, rows, labels, plan)
-        if plan.guessed and self.unlabelled:
+        if plan.unlabelled and self.unlabelled:
             logits = self._logits(model, self.unlabelled)
-            if np.isfinite(logits).all():
-                texts, guesses = surest(logits, labels, plan.guessed)
+            if not np.isfinite(logits).all():
+                return model  # it diverged, which is found by whoever asked for it
+            texts, found = surest(logits, labels)
+            if len(texts):
                 model = self.new_model(seed)
-                fit(model, self.unlabelled.take(texts), guesses, replace(plan, epochs=1))
+                fit(model, self.unlabelled.take(texts), found, replace(plan, epochs=1))
                 fit(model, rows, labels, plan)
         return model
 

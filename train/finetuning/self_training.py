@@ -1,7 +1,7 @@
-"""Unlabelled texts: a first model labels them, a second one learns from the surest ones.
+"""Unlabelled texts: a first model labels them, a second one learns from the surest fifth.
 
-    guess   negative  positive  positive  negative        labelled rows: as many of each class
-    sure        0.99      0.61      0.97      0.80   ->   the first and the third text
+    label   negative  positive  positive  negative       labelled rows: as many of each class
+    sure        0.99      0.61      0.97      0.80   ->  the surest of each class
 
 Self-training (Yarowsky 1995). The second model starts from the pretrained weights again, sees these
 texts once, then the labelled rows. Whether that helps is measured on held-out training rows, as for
@@ -14,19 +14,19 @@ from clozeline.train.finetuning.training_loop import Labels, Logits
 from clozeline.train.labelled.calibration import softmax
 from clozeline.train.labelled.rows import Rows
 
-SUREST = 0.2  # of the unlabelled texts
+SUREST = 0.2
 
 
-def surest(logits: Logits, labels: Labels, count: int) -> tuple[Rows, Labels]:
-    """The texts whose class is surest, at most `count`, in their order, and these classes.
+def surest(logits: Logits, labels: Labels) -> tuple[Rows, Labels]:
+    """The texts whose class is surest, in their order, and these classes.
 
-    `logits` [N, C] are of the texts, `labels` those of the rows that the model was trained on: of
-    each class as large a part is taken as it has there, as far as the guesses suffice.
+    `logits` [N, C] are of the texts, `labels` those of the rows that the model was trained on: each
+    class gets its share of them in a fifth of the texts, rounded up, if it was found that often.
     """
     probabilities = softmax(logits)
-    guesses, sure = probabilities.argmax(1), probabilities.max(1)
-    by_class = np.bincount(labels, minlength=logits.shape[1]) / len(labels)
+    found, sure = probabilities.argmax(1), probabilities.max(1)
+    shares = np.bincount(labels, minlength=logits.shape[1]) / len(labels)
+    wanted = np.ceil(SUREST * len(logits) * shares).astype(int)
     order = np.argsort(-sure, kind="stable")
-    taken = [order[guesses[order] == i][: round(count * part)] for i, part in enumerate(by_class)]
-    rows = np.sort(np.concatenate(taken))
-    return rows, guesses[rows]
+    rows = np.sort(np.concatenate([order[found[order] == i][:n] for i, n in enumerate(wanted)]))
+    return rows, found[rows]

@@ -31,7 +31,7 @@ class Plan:
 
     learning_rate: float  # peak, of the top layers
     epochs: int  # over which it warms up and decays to 0
-    guessed: int = 0  # unlabelled texts, labelled by a first model, that it learns from before
+    unlabelled: int = 0  # texts that a first model labels; the surest fifth comes before the rows
 
 
 def train_classifier(
