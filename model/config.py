@@ -146,19 +146,13 @@ class BertConfig:
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; known: {', '.join(known)}.")
         for name in RATES:
-            if type(getattr(self, name)) not in (int, float):
-                raise ValueError(f"{name} is {getattr(self, name)!r}; give a number.")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; give 0 or more, below 1.")
-        for name in (
-            "layer_norm_eps",
-            "initializer_range",
-            "global_rope_theta",
-            "local_rope_theta",
-        ):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; give a number above 0.")
+            value, is_dropout = getattr(self, name), name.endswith("dropout_prob")
+            if type(value) not in (int, float):
+                raise ValueError(f"{name} is {value!r}; give a number.")
+            if is_dropout and not 0 <= value < 1:
+                raise ValueError(f"{name} is {value}; give 0 or more, below 1.")
+            if not is_dropout and not value > 0:
+                raise ValueError(f"{name} is {value}; give a number above 0.")
 
     @property
     def head_size(self) -> int:

@@ -2,11 +2,13 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before torch is imported, here and in the processes that tests start: with small tensors
 # threads only cost time, and a fixed number of threads gives the same bits.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pytest
 from hypothesis import settings
@@ -37,6 +39,15 @@ def has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+@pytest.fixture(scope="module")
+def quiet() -> Iterator[None]:
+    """`transformers` without its noise."""
+    from tests.support.small_huggingface import quiet_transformers
+
+    with quiet_transformers():
+        yield
 
 
 @pytest.fixture(scope="session")

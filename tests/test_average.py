@@ -9,9 +9,12 @@ import torch
 from clozeline.train.artifacts.checkpoint import list_checkpoints, load_moments, load_weights
 from clozeline.train.artifacts.pretrained import load_pretrained
 from clozeline.train.artifacts.run import read_run
+from clozeline.train.monitoring.health import find_warnings
+from clozeline.train.monitoring.metrics import read_metrics
 from tests.support.command import output_of, refused
 from tests.support.files import times
 from tests.support.small_data import write_data_set
+from tests.support.small_runs import tokenizer_of
 from tests.support.small_training import go_back, train
 
 
@@ -127,3 +130,18 @@ def test_what_cannot_be_averaged_is_refused(run, tmp_path):
     said = refused("average", run, "--last", 2, "--out", out)
     assert "not part of an average (.notes), and replacing it would" in said
     assert (out / ".notes").exists()
+
+
+def test_an_average_that_was_not_evaluated_has_pages(run, tmp_path):
+    out = tmp_path / "averaged"
+    output_of("average", run, "--last", 2, "--out", out)
+    assert find_warnings(read_metrics(out), total_steps=None) == []
+    output_of("report", out, "--out", tmp_path / "report.html")
+
+
+def test_shards_of_another_tokenizer_are_refused_before_anything_is_averaged(run, tmp_path):
+    other = write_data_set(tmp_path / "other", train=(4,), tokenizer=tokenizer_of("other"))
+    said = refused("average", run, "--last", 2, "--evaluate", other, "--out", tmp_path / "out")
+    assert said.startswith(f"{other} was made with another tokenizer (")
+    assert f"than {run} (" in said
+    assert not (tmp_path / "out").exists()

@@ -10,8 +10,6 @@ import lzma
 import os
 import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -19,8 +17,10 @@ import pytest
 
 from clozeline.pipeline.dataset.manifest import MANIFEST, REJECTED, read_manifest
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS
+from tests.faults.artifacts import dump_of
 from tests.support.command import invoke, refused
-from tests.support.small_jobs import ROOT, articles, clozeline, write_parquet, write_tokenizer
+from tests.support.files import no_file_longer_than
+from tests.support.small_jobs import articles, clozeline, write_parquet, write_tokenizer
 
 GOOD = "A line that is long enough to be a paragraph. It has two sentences."
 
@@ -65,16 +65,6 @@ def leftovers(out):
     wanted = (MANIFEST, ".partial", ".tar", ".arrow")
     files = [path.name for path in out.rglob("*") if path.name.endswith(wanted)]
     return [name for name in files if not name.endswith(".tokens")]
-
-
-def dump(texts):
-    """A MediaWiki dump of so many pages."""
-    pages = [
-        f"<page><title>Page {number}</title><ns>0</ns><id>{number}</id>"
-        f"<revision><id>1</id><text>{text}</text></revision></page>\n"
-        for number, text in enumerate(texts)
-    ]
-    return f"<mediawiki>\n{''.join(pages)}</mediawiki>\n".encode()
 
 
 # --- sources --------------------------------------------------------------------------------------
@@ -130,7 +120,7 @@ def test_too_many_rejected_documents_fail_the_job_and_are_listed(folder, tmp_pat
 
 @pytest.mark.parametrize("ending", ["bz2", "xz"])
 def test_a_truncated_dump_fails_the_job_unless_that_is_allowed(ending, folder, tmp_path):
-    whole = dump(articles(250))
+    whole = dump_of(articles(250))
     packed = bz2.compress(whole, compresslevel=1) if ending == "bz2" else lzma.compress(whole)
     source = folder / f"cut.xml.{ending}"
     source.write_bytes(packed[: len(packed) * 2 // 3])
@@ -269,23 +259,14 @@ def test_verify_names_the_shard_that_is_not_what_it_was(finished, tmp_path):
 
 # --- disks ----------------------------------------------------------------------------------------
 
-FULL_DISK = """
-import resource, runpy, sys
-most = int(sys.argv.pop(1))
-resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))  # no file may grow beyond
-runpy.run_module("clozeline", run_name="__main__")
-"""
-
 
 @pytest.mark.parametrize(("most", "step"), [(20_000, "TokenizeBlock"), (100_000, "BuildShard")])
 def test_where_no_more_can_be_written_nothing_is_half_written(most, step, folder, tmp_path):
     """A limit on the size of files stands for the full disk: a write fails in its middle."""
     out = tmp_path / "out"
     line = shards_line(folder / "good.parquet", out, "--num-shards=1", "--block-bytes=20000")
-    command = [sys.executable, "-c", FULL_DISK, most, *line]
-    failed = subprocess.run(
-        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    with no_file_longer_than(most):  # the command inherits it
+        failed = clozeline(*line)
     assert failed.returncode == 1, failed.stderr
     assert f"File too large [while running '{step}']" in failed.stderr.splitlines()[-1]
     assert failed.stderr.endswith("rerun the command to continue.\n")

@@ -1,8 +1,6 @@
 """Checkpoints are whole or absent, and what they hold comes back by name."""
 
 import json
-import resource
-from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 
@@ -29,6 +27,7 @@ from clozeline.train.artifacts.checkpoint import (
 )
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
+from tests.support.files import contents, no_file_longer_than
 from tests.support.small_training import train
 
 STATE = TrainState(step=7, loader={"next_position": 56, "seed": 3}, heldout_loss=1.5)
@@ -267,21 +266,6 @@ def test_a_failed_write_is_raised_by_the_next_wait_and_at_the_end(tmp_path):
             writer.save(snapshot, STATE)
         assert writer.has_failed is False
     assert contents(tmp_path) == before
-
-
-@contextmanager
-def no_file_longer_than(size):
-    """What a full disk does to the writer of a large file, without filling a disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def contents(folder):
-    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 @pytest.mark.parametrize("size", [0, 64, 600])

@@ -3,72 +3,17 @@
 import json
 import re
 
-import numpy as np
 import pytest
 
-from clozeline.train.finetuning.hyperparameters import HeldOut, Selection
 from clozeline.train.finetuning.label_efficiency import label_efficiency_table
-from clozeline.train.finetuning.report import FinetuneReport, Mistake
-from clozeline.train.finetuning.results import ModelKey, ModelResult
-from clozeline.train.finetuning.training_loop import Plan
-from clozeline.train.labelled.calibration import Calibration
-from clozeline.train.labelled.predictions import PREDICTIONS, Predictions
-from clozeline.train.labelled.scores import Scores
+from clozeline.train.finetuning.report import FinetuneReport
+from clozeline.train.labelled.predictions import PREDICTIONS
 from clozeline.train.view.view import make_site
 from tests.support.command import invoke
+from tests.support.small_classifier import PREDICTED, report
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")
-
-#: Three test rows; the second and the third are wrong.
-PREDICTED = Predictions(
-    ("bad", "<b>good</b>"),
-    np.array([1, 0, 1]),
-    np.array([[0.25, 0.75], [0.125, 0.875], [1.0, 0.0]]),
-    ["the cat", '<script>"a",\nb', "long " * 300],
-)
-SELECTION = Selection(
-    plan=Plan(learning_rate=1e-3, epochs=6),
-    held_out=HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
-    tried=(
-        (
-            Plan(learning_rate=1e-3, epochs=6),
-            HeldOut(rows=200, accuracy=0.8, loss=0.5, temperature=1.5),
-        ),
-    ),
-)
-
-
-def result(start, examples, seed, right):
-    """So many of 100 test rows are right, and one fewer of another test set."""
-    return ModelResult(
-        key=ModelKey(start=start, examples=examples, seed=seed),
-        scores=Scores(("bad", "good"), np.array([[right - 40, 60 - right + 40], [0, 40]])),
-        also={"imdb": Scores(("bad", "good"), np.array([[right - 41, 101 - right], [0, 40]]))},
-        selection=None if start == "bag_of_words" else SELECTION,
-    )
-
-
-def report(sizes=(100, 1000)):
-    results = [
-        *(result("bag_of_words", n, 0, 70) for n in sizes),
-        *(result("from_scratch", n, seed, 60 + 2 * seed) for n in sizes for seed in (0, 1)),
-        *(result("pretrained", n, seed, 80 + 4 * seed) for n in sizes for seed in (0, 1)),
-    ]
-    return FinetuneReport(
-        is_new=True,
-        results=tuple(results),
-        chosen=ModelKey(start="pretrained", examples=sizes[-1], seed=1),
-        calibration=Calibration.of(
-            np.log([[0.9, 0.1], [0.4, 0.6]]), np.array([0, 1]), temperature=1.5
-        ),
-        mistakes=(Mistake(row=7, text="<script>", label="bad", predicted="good", confidence=0.99),),
-        class_counts={"bad": 500, "good": 500},
-        near_copies=3,
-        excluded={"test": 2, "imdb": None},
-        notes=("something to know",),
-        sources={"run": "r", "train": "a.csv", "test": "b.csv"},
-    )
 
 
 def write_folder(folder, found):

@@ -15,6 +15,7 @@ from clozeline.pipeline.common.config_checks import (
     check_positive,
 )
 from clozeline.pipeline.common.differences import differences
+from clozeline.pipeline.common.units import byte_size, token_number
 
 
 @dataclass(frozen=True)
@@ -83,3 +84,10 @@ def test_stored_fields_must_be_those_of_the_class():
 )
 def test_each_difference_is_a_phrase_with_both_values(there, now, expected):
     assert differences(there, now) == expected
+
+
+@pytest.mark.parametrize(("text", "size"), [("4.1MB", 4_100_000), ("1.001K", 1001), ("0.4", 0)])
+def test_sizes_are_exact(text, size):
+    assert byte_size(text, "size") == size
+    if size:
+        assert token_number(text.removesuffix("B"), "tokens") == size

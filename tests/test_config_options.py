@@ -174,14 +174,3 @@ def test_every_field_of_our_configs_is_an_option_with_its_default_and_help(expec
         assert made.help.endswith(".")
         assert made.show_default or field.default == ""
         assert made.opts == ["--" + field.name.rstrip("_").replace("_", "-")]
-
-
-def test_the_metadata_is_the_help():
-    @click.command()
-    @options_of(DataConfig)
-    def command(**options):
-        pass
-
-    [made] = [made for made in command.params if made.name == "max_seq_length"]
-    assert made.help == "Maximum tokens per example, including [CLS] and [SEP]."
-    assert made.default == 128

@@ -1,5 +1,6 @@
 """Curation in a job: what is dropped follows from the texts and the config alone."""
 
+import gzip
 import json
 import os
 import random
@@ -343,6 +344,13 @@ def test_verify_proves_that_the_held_out_split_is_clean(near: Path, tmp_path: Pa
     assert len(found) > 3
 
 
+def test_verify_takes_a_data_set_without_held_out_documents(tmp_path: Path):
+    context = make(tmp_path / "work", replace(NEAR, validation=0.0), planted())
+    build(context)
+    source = str(tmp_path / "work" / "corpus.jsonl")
+    assert list(verify(context.out_dir, [source])) == []
+
+
 def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: Path):
     texts = articles(60)
     tests = [*(f"Unseen {text[:300]}" for text in texts[:5]), "too short", "no such words " * 9]
@@ -382,16 +390,30 @@ def test_excluded_texts_and_bad_ones_are_dropped_counted_and_recorded(tmp_path: 
         (["--exclude={}/empty.jsonl"], "empty.jsonl"),
         (["--exclude={}/nothing.jsonl"], "nothing.jsonl"),
         (["--exclude={}/short.jsonl"], "no text has 13 words, so nothing would be excluded"),
+        (["--exclude={}/bad.jsonl"], "bad.jsonl:2: not a JSON object; mend it first."),
         (["--quality=min_words=99999"], "every document was dropped (quality_min_words 20). Relax"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path: Path, options: list[str], message: str):
     (tmp_path / "empty.jsonl").write_text("")
     (tmp_path / "short.jsonl").write_text('{"text": "only a few words"}\n')
+    (tmp_path / "bad.jsonl").write_text('{"text": "only a few words"}\n[]\n')
     options = [option.format(tmp_path) for option in options]
     done = invoke(*command(tmp_path / "work", articles(20), *options, "--workers=1"))
     assert (done.exit_code, type(done.exception)) == (2, SystemExit), done.output
     assert message in done.stderr.splitlines()[-1]
+
+
+def test_half_of_an_excluded_source_is_not_enough(tmp_path: Path):
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in articles(200))
+    packed = gzip.compress(lines.encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    options = [f"--exclude={tmp_path}/cut.jsonl.gz", "--workers=1"]
+    done = invoke(*command(tmp_path / "work", articles(20), *options))
+    assert done.exit_code == 1, done.output
+    assert "cut.jsonl.gz is not whole: truncated or corrupt gz" in done.stderr.splitlines()[-1]
+    done = invoke(*command(tmp_path / "more", articles(20), *options, "--allow-truncated"))
+    assert done.exit_code == 0, done.output
 
 
 def test_samples_of_what_is_dropped_are_kept_and_shown_with_their_twins(near: Path):

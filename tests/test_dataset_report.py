@@ -232,8 +232,10 @@ def test_the_first_rows_are_shown(small_folder, html):
 
 
 def test_rejected_documents_are_listed_with_their_reasons(data_set):
-    lines = [{"where": f"a.xml, page {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
-    (data_set / "rejected.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    where = "a.xml,\u2028page"  # no end of a line in JSON
+    lines = [{"where": f"{where} {i}", "reason": "deep" if i % 3 else "big"} for i in range(25)]
+    written = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    (data_set / "rejected.jsonl").write_text(written + "\n")
     page = Parsed(page_text(data_set))
     assert page.row("deep") == ["16"]
     assert page.row("big") == ["9"]

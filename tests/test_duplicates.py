@@ -68,3 +68,9 @@ def test_shingles_are_distinct_and_equal_in_every_call() -> None:
     assert rows.tolist() == [0, 0, 1]
     again = shingles(["other words", "a b"])
     assert again[1][again[0] == 1].tolist() == hashes[rows == 1].tolist()
+
+
+def test_texts_that_occur_often_are_compared_once():
+    """25,000 times 5,000 pairs of equal rows would take gigabytes."""
+    test, train = ["n/a", "a lamp of its own"] * 5_000, ["n/a", "another"] * 25_000
+    assert near_duplicates(test, train).tolist() == [True, False] * 5_000

@@ -162,9 +162,10 @@ def test_an_order_that_reads_a_row_twice_is_reported(tmp_path, monkeypatch):
         check_loader(folder)
 
 
-def test_the_command_has_the_option_and_needs_shards(tmp_path):
-    shown = CliRunner().invoke(main, ["verify", "--help"])
-    assert "--loader" in shown.output
-    assert "--source" in shown.output
+def test_the_command_reads_each_row_with_the_loader_and_needs_shards(tmp_path):
+    folder = write_data_set(tmp_path / "data", train=(13, 20))
+    read = CliRunner().invoke(main, ["verify", str(folder), "--loader"])
+    assert read.exit_code == 0, read.output
+    assert "33 training examples are each read once" in read.output
     refused = CliRunner().invoke(main, ["verify", str(tmp_path), "--loader"])
     assert refused.exit_code == 2

@@ -61,7 +61,8 @@ def test_results_are_printed_next_to_their_baselines(stages):
     assert "64 held-out examples" in printed["evaluate"]
     assert "unigram" in printed["evaluate"]
     report = json.loads((folder / "classifier" / "report.json").read_text())
-    assert 0 <= report["finetuned"]["accuracy"] <= 1
+    assert f"accuracy {report['finetuned']['accuracy']:.4f}: " in printed["finetune"]
+    assert f"bag-of-words  accuracy {report['bag_of_words']['accuracy']:.4f}" in printed["finetune"]
     assert report["bag_of_words"]["accuracy"] > 0.6
 
 

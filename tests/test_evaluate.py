@@ -95,7 +95,10 @@ def test_the_parts_of_the_processes_are_the_whole(small_folder):
 
 
 def test_a_limit_looks_at_the_first_examples_only(small_folder):
-    assert evaluated(held_out(small_folder, limit=10)).examples == 10
+    first = [next(iter(held_out(small_folder, batch_size=10)))]
+    found = evaluated(held_out(small_folder, limit=10))
+    assert found.examples == 10
+    assert found.to_dict() == pytest.approx(evaluated(first).to_dict(), rel=1e-5)
 
 
 def hand_made(labels, *, pairs):

@@ -138,10 +138,20 @@ def test_rows_of_unknown_words_are_dropped_and_counted():
 
 def test_dropped_pairs_are_counted_once_per_copy():
     documents = documents_of([[[30]], [[2, 30, 4]]])
-    _, once = examples_of(documents)
-    _, twice = examples_of(documents, replace(CONFIG, dupe_factor=2))
-    assert once["cut_tokens"] > 0
-    assert twice["cut_tokens"] > once["cut_tokens"]
+    of_copies = [
+        make_pairs(
+            documents,
+            pairs=CONFIG.pairs,
+            key=stream_key(CONFIG.seed, "pairs/train", 0, copy),
+            max_seq_length=24,
+            short_seq_prob=CONFIG.short_seq_prob,
+        )[1]["cut_tokens"]
+        for copy in (0, 1)
+    ]
+    assert min(of_copies) > 0
+    for copies in (1, 2):
+        _, dropped = examples_of(documents, replace(CONFIG, dupe_factor=copies))
+        assert dropped["cut_tokens"] == sum(of_copies[:copies])
 
 
 @pytest.mark.parametrize("kind", get_args(PairScheme))

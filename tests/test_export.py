@@ -1,7 +1,6 @@
 """Models exported to `transformers` and imported from it, by whole commands."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -14,34 +13,35 @@ from clozeline.model.config import BertConfig, preset
 from clozeline.model.heads import BertForPretraining, mean_of_tokens
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from clozeline.model.huggingface.weight_files import weights_sha256
+from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.json_files import sealed, write_json
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.artifacts.checkpoint import list_checkpoints, load_weights, read_state
+from clozeline.train.artifacts.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    load_weights,
+    read_state,
+)
 from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.artifacts.run import load_run
-from clozeline.train.export.model_card import run_card
+from clozeline.train.export.export import export
+from clozeline.train.export.model_card import classifier_card, run_card
 from clozeline.train.inference.predict import predict
 from tests.support.command import output_of, refused
+from tests.support.files import no_file_longer_than
 from tests.support.small import small_tokenizer
-from tests.support.small_huggingface import quiet_transformers
+from tests.support.small_classifier import report
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from tests.test_checkpoint import no_file_longer_than
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+pytestmark = pytest.mark.usefixtures("quiet")
 
 TOKENIZER = small_tokenizer()
 HOSTILE = st.text(
     st.sampled_from("the cat sats Ünï çß İı中文字𝔘 \t\n\x00\u00ad\u200b\ufffd.,!?##[]'é́e")
     | st.characters(exclude_categories=["Cs"])
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    with quiet_transformers():
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -153,28 +153,33 @@ def test_mask_is_a_special_token_in_transformers_and_text_here(exported):
     assert TOKENIZER.mask_id not in TOKENIZER.encode_batch(["the [MASK]"])[0]
 
 
-def test_an_exported_classifier_predicts_the_same(classifier, tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "pooling"), [("Bert", "cls"), ("ModernBert", "mean"), ("ModernBert", "cls")]
+)
+def test_an_exported_classifier_predicts_the_same_in_transformers(
+    kind, pooling, classifier, modern, rows, tmp_path
+):
     import transformers
 
-    out = tmp_path / "out"
-    assert output_of("export", classifier, "--out", out).startswith(
-        "BertForSequenceClassification of "
-    )
+    folder, out = classifier, tmp_path / "out"
+    if kind == "ModernBert":
+        folder = tmp_path / "classifier"
+        finetuned(modern, rows, folder, "--pooling", pooling)
+    printed = output_of("export", folder, "--out", out)
+    assert printed.startswith(f"{kind}ForSequenceClassification of ")
     texts = ["the cat sat", "dog", "it ran to the river"]
-    predictions = output_of("predict", classifier, *texts)
+    predictions = output_of("predict", folder, *texts)
     assert output_of("predict", out, *texts) == predictions
-
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(
         out, output_loading_info=True
     )
     assert not any(info.values()), info
-    for text, line in zip(texts, predictions.splitlines(), strict=True):
-        batch = tokenizer(text, truncation=True, return_tensors="pt")
-        probability, best = model(**batch).logits[0].softmax(-1).max(0)
+    batch = tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
+    for row, line in zip(model(**batch).logits.softmax(-1), predictions.splitlines(), strict=True):
         label, shown, _ = line.split("\t")
-        assert model.config.id2label[best.item()] == label
-        assert float(shown) == pytest.approx(probability.item(), abs=1e-4)
+        assert model.config.id2label[row.argmax().item()] == label
+        assert float(shown) == pytest.approx(row.max().item(), abs=1e-4)
 
 
 def test_a_mean_pooled_classifier_is_not_exported(run, rows, tmp_path):
@@ -219,25 +224,6 @@ def test_a_modern_run_leaves_without_its_next_sentence_head(modern, tmp_path, ca
 
     text = "the [MASK] sat"
     assert output_of("fill", tmp_path / "out", text) == output_of("fill", modern, text)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_a_modern_classifier_predicts_the_same_in_transformers(pooling, modern, rows, tmp_path):
-    import transformers
-
-    finetuned(modern, rows, tmp_path / "classifier", "--pooling", pooling)
-    out = tmp_path / "out"
-    output_of("export", tmp_path / "classifier", "--out", out)
-    texts = ["the cat sat", "dog", "it ran to the river"]
-    predictions = output_of("predict", tmp_path / "classifier", *texts)
-    assert output_of("predict", out, *texts) == predictions
-    tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    model = transformers.AutoModelForSequenceClassification.from_pretrained(out)
-    batch = tokenizer(texts, truncation=True, padding=True, return_tensors="pt")
-    for row, line in zip(model(**batch).logits.softmax(-1), predictions.splitlines(), strict=True):
-        label, shown, _ = line.split("\t")
-        assert model.config.id2label[row.argmax().item()] == label
-        assert float(shown) == pytest.approx(row.max().item(), abs=1e-4)
 
 
 def test_a_folder_of_sentence_transformers_pools_the_hidden_states_of_the_run(modern, tmp_path):
@@ -297,6 +283,21 @@ def test_the_card_shows_the_mask_of_the_tokenizer(run):
     card = run_card(config, state, None, folder="out", mask="<mask>")
     assert 'print(fill("The <mask> of the town."))' in card
     assert "[MASK]" not in card
+
+
+def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
+    found = report().to_dict()
+    found["finetuned"]["f1"] = {"a|b": 0.5}
+    metadata = {"names": ["a|b"], "text": "t", "text_pair": None, "max_seq_length": 8}
+    job = {"batch_size": "auto", "pretrained": "5f"}
+    card = classifier_card(metadata | {"job": job}, found, folder="out")
+    assert "| F1 of a\\|b | 0.5 |" in card
+
+
+def test_int8_is_for_onnx_in_python_too(run, tmp_path):
+    with pytest.raises(InputError, match="--int8 is for --format onnx"):
+        export(run, out=tmp_path / "out", int8=True)
+    assert not (tmp_path / "out").exists()
 
 
 def hub_results(folder):
@@ -384,13 +385,10 @@ def test_a_resumed_run_continues_from_its_own_checkpoint(small_folder, exported,
     (run / "summary.json").unlink()
     shutil.rmtree(list_checkpoints(run)[-1])
     output_of(*line, "--out", run, "--resume")
-    names = [(path / "model.safetensors").read_bytes() for path in map(newest, (whole, run))]
+    newest = map(latest_checkpoint, (whole, run))
+    names = [(path / "model.safetensors").read_bytes() for path in newest]
     assert names[0] == names[1]
-    assert weights_sha256(newest(run)) != weights_sha256(exported)
-
-
-def newest(run):
-    return list_checkpoints(run)[-1]
+    assert weights_sha256(latest_checkpoint(run)) != weights_sha256(exported)
 
 
 def write_folder(folder, *, architecture, tokenizer=TOKENIZER):
@@ -441,7 +439,7 @@ def test_embedding_rows_beyond_the_tokenizer_are_ignored(run, exported, tmp_path
     folder = shutil.copytree(exported, tmp_path / "round")
     (folder / "SHA256SUMS").unlink()
     config = BertConfig(**{**TINY.to_dict(), "vocab_size": 64})
-    weights = load_weights(newest(run))
+    weights = load_weights(latest_checkpoint(run))
     weights["mlm_head.bias"] = torch.nn.functional.pad(
         weights["mlm_head.bias"], (0, 64 - TINY.vocab_size), value=9.0
     )

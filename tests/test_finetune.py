@@ -38,11 +38,10 @@ from clozeline.train.inference.predict import Prediction, predict
 from clozeline.train.labelled.rows import Texts
 from clozeline.train.pretraining.start import ResumePoint, Start, excluded_from_all
 from tests.support.command import invoke
-from tests.support.files import contents, times
+from tests.support.files import contents, no_file_longer_than, times
 from tests.support.small_jobs import articles, python
 from tests.support.small_runs import one_layer, tokenizer_of, write_small_run
 from tests.support.training_configs import training_config
-from tests.test_checkpoint import no_file_longer_than
 from tests.test_curation_job import build as build_documents
 from tests.test_curation_job import make as make_job
 
@@ -353,6 +352,27 @@ def test_muon_trains_another_classifier_which_a_rerun_tells_apart(
 # What is chosen, and on which rows
 
 
+def test_leaving_a_test_set_out_is_another_config(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    finetune(run, rows[0], out=out, test=rows[1], also_test=rows[1], config=QUICK)
+    with pytest.raises(InputError, match="holds a classifier of another config"):
+        finetune(run, rows[0], out=out, test=rows[1], config=QUICK)
+
+
+def test_files_of_others_in_the_results_stay(
+    run: Path, rows: tuple[str, str], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    finetune(run, rows[0], out=out, test=rows[1], config=QUICK)
+    (out / "results").mkdir(exist_ok=True)
+    (out / "results" / "plot.png").write_bytes(b"mine")
+    with pytest.raises(InputError, match=r"files that are not part of .* \(results/plot.png\)"):
+        finetune(run, rows[0], out=out, test=rows[1], config=QUICK, overwrite=True)
+    assert (out / "results" / "plot.png").read_bytes() == b"mine"
+
+
 def test_test_rows_decide_nothing(run: Path, rows: tuple[str, str], tmp_path: Path) -> None:
     """Other test rows with other labels: the same choices, the same bytes."""
     config = FinetuneConfig(baseline=False, epochs=1, max_examples=30, seeds=2)
@@ -422,7 +442,7 @@ def test_mistakes_are_listed_with_the_most_confident_first(
 ) -> None:
     report = finetune(run, rows[0], out=tmp_path / "o", test=rows[1], config=QUICK)
     wrong = report.finetuned.scores.examples * (1 - report.finetuned.scores.accuracy)
-    assert len(report.mistakes) == min(10, round(wrong))
+    assert len(report.mistakes) == min(10, round(wrong)) > 0
     confidences = [mistake.confidence for mistake in report.mistakes]
     assert confidences == sorted(confidences, reverse=True)
     table = pq.read_table(rows[1]).to_pylist()

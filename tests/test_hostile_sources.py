@@ -42,23 +42,6 @@ def read(source, *, longest=64_000_000, block_bytes=1 << 20, chunk_bytes=1 << 20
     return texts, rejected, counts
 
 
-# --- cut ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("pack", "ending"), [(gzip.compress, "gz"), (lzma.compress, "xz")])
-def test_a_cut_archive_is_counted_and_says_where_it_ends(pack, ending, tmp_path):
-    text = "".join(f"Sentence {i}.\n\n" for i in range(20_000)).encode()
-    packed = pack(text)
-    source = tmp_path / f"a.txt.{ending}"
-    source.write_bytes(packed[: len(packed) // 4])
-    texts, [(name, reason)], counts = read(source)
-    assert counts == {"truncated": 1}
-    assert name == source.name
-    end = int(reason.split("byte ")[1].split(" ")[0].replace(",", ""))
-    assert reason.endswith(f"the text after byte {end:,} is missing")
-    assert [part.strip() for part in text[:end].decode().split("\n\n") if part] == texts
-
-
 # --- rewritten ------------------------------------------------------------------------------------
 
 

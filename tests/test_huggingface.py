@@ -1,6 +1,5 @@
 """Hugging Face folders, written and read, compared with `transformers`."""
 
-import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,18 +21,12 @@ from clozeline.model.huggingface.config import (
 )
 from clozeline.model.huggingface.convert import load_huggingface
 from clozeline.model.huggingface.names import FAMILIES
-from tests.support.small_huggingface import SMALL, quiet_transformers, save_folder, shaken
+from tests.support.small_huggingface import MODERN, SMALL, save_folder, shaken
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+pytestmark = pytest.mark.usefixtures("quiet")
 
 SIZES = ("tiny", "mini", "small", "medium", "base", "large")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    with quiet_transformers():
-        yield
 
 
 def in_transformers(folder, architecture):
@@ -110,15 +103,25 @@ def test_pretraining_gives_the_outputs_and_gradients_of_transformers(config, tmp
     assert_same_gradients(model, reference)
 
 
-@pytest.mark.parametrize("labels", [("bad", "good"), ("1", "2", "3", "4", "5")], ids=["2", "5"])
-def test_classification_gives_the_outputs_and_gradients_of_transformers(labels, tmp_path):
-    model, batch = shaken(BertForClassification(SMALL, len(labels))), inputs_of()
-    architecture = "BertForSequenceClassification"
-    folder = save_folder(tmp_path / "saved", model, architecture=architecture, labels=labels)
-    reference = in_transformers(folder, architecture)
-    classes = torch.tensor([0, 1, 0, len(labels) - 1])
-    expected = reference(**batch, labels=classes)
-    logits = model(**batch)
+@pytest.mark.parametrize(
+    ("config", "labels", "pooling"),
+    [
+        pytest.param(SMALL, ("bad", "good"), "cls", id="2"),
+        pytest.param(SMALL, ("1", "2", "3", "4", "5"), "cls", id="5"),
+        pytest.param(MODERN, ("bad", "fair", "good"), "cls", id="modern, cls"),
+        pytest.param(MODERN, ("bad", "fair", "good"), "mean", id="modern, mean"),
+    ],
+)
+def test_classification_gives_the_outputs_and_gradients_of_transformers(
+    config, labels, pooling, tmp_path
+):
+    model, batch = shaken(BertForClassification(config, len(labels), pooling=pooling)), inputs_of()
+    architecture = f"{'Modern' * (config is MODERN)}BertForSequenceClassification"
+    options = {"architecture": architecture, "labels": labels, "pooling": pooling}
+    folder = save_folder(tmp_path / "saved", model, **options)
+    reference, classes = in_transformers(folder, architecture), torch.arange(4) % len(labels)
+    read = {k: v for k, v in batch.items() if config is SMALL or k != "token_type_ids"}
+    expected, logits = reference(**read, labels=classes), model(**batch)
     loss = torch.nn.functional.cross_entropy(logits, classes)
     assert_close(logits, expected.logits)
     assert_close(loss, expected.loss)
@@ -128,7 +131,8 @@ def test_classification_gives_the_outputs_and_gradients_of_transformers(labels, 
     assert reference.config.id2label == dict(enumerate(labels))
     assert reference.config.label2id == {label: i for i, label in enumerate(labels)}
     found = load_huggingface(folder)
-    assert found.config.labels == labels
+    assert (found.config.labels, found.config.pooling) == (labels, pooling)
+    assert config is SMALL or found.absent == ("mlm_head", "nsp_head")
     assert_holds(found.weights, model)
 
 
@@ -141,23 +145,23 @@ def assert_holds(weights, model):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "absent"),
+    ("config", "architecture", "absent"),
     [
-        ("BertForPreTraining", ()),
-        ("BertForMaskedLM", ("pooler", "nsp_head")),
-        ("BertModel", ("mlm_head", "nsp_head")),
+        (SMALL, "BertForPreTraining", ()),
+        (SMALL, "BertForMaskedLM", ("pooler", "nsp_head")),
+        (SMALL, "BertModel", ("mlm_head", "nsp_head")),
+        (MODERN, "ModernBertForMaskedLM", ("nsp_head",)),
+        (MODERN, "ModernBertModel", ("mlm_head", "nsp_head")),
     ],
 )
-def test_models_saved_by_transformers_load_bit_for_bit(architecture, absent, tmp_path):
-    model = shaken(BertForPretraining(SMALL))
-    reference = in_transformers(
-        save_folder(tmp_path / "saved", model, architecture=architecture), architecture
-    )
-    reference.save_pretrained(tmp_path / "reference")
+def test_models_saved_by_transformers_load_bit_for_bit(config, architecture, absent, tmp_path):
+    """ModernBERT's config.json has another form then: a kind and a base for each layer."""
+    model = shaken(BertForPretraining(config))
+    saved = save_folder(tmp_path / "saved", model, architecture=architecture)
+    in_transformers(saved, architecture).save_pretrained(tmp_path / "reference")
     found = load_huggingface(tmp_path / "reference")
-    assert found.config.model == SMALL
-    assert found.config.architecture == architecture
-    assert found.absent == absent
+    assert found.config.model == config
+    assert (found.config.architecture, found.absent) == (architecture, absent)
     assert_holds(found.weights, model)
     names = set(model.state_dict()) - set(found.weights)
     assert {name.split(".")[0] for name in names} <= {"mlm_head", "nsp_head", "encoder"}

@@ -23,8 +23,6 @@ DUMPS = {
     "bgwiki-latest-pages-articles-shortened.xml.bz2": "България е държава, на 111 000 km².",
 }
 
-os.environ["HF_HUB_OFFLINE"] = "1"
-
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get("CLOZELINE_DATA"), reason="CLOZELINE_DATA is not set")

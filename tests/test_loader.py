@@ -20,7 +20,7 @@ from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.examples.masks import MaskRules, mask_examples, mask_keys
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
-from clozeline.train.data.batch import Batch, collate, concatenate, digest_text, split
+from clozeline.train.data.batch import Batch, collate, concatenate, digest_text
 from clozeline.train.data.batch_reader import SLAB_ROWS, RankSlice
 from clozeline.train.data.loader import Loader, evaluation_batches
 from clozeline.train.data.order import Order
@@ -114,12 +114,6 @@ def test_a_plain_data_loader_yields_the_same_batches(small_folder, whole, worker
         assert rows_of([loaded]) == rows_of([wanted])
         assert counts(loaded) == counts(wanted)
         assert loaded.digest == wanted.digest
-
-
-def test_accumulation_splits_a_batch_and_changes_nothing(whole):
-    for parts in (1, 2, 4):
-        micro = [replace(whole[0], batch=batch) for batch in split(whole[0].batch, parts)]
-        assert rows_of(micro) == rows_of(whole[:1])
 
 
 def test_the_counts_are_those_of_the_batch(whole):

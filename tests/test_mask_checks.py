@@ -11,9 +11,8 @@ from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.verify import mask_checks
 from clozeline.pipeline.verify.mask_checks import check_masks, within_chance
 from tests.support.small import small_tokenizer
-from tests.support.small_data import masked
 from tests.test_examples import documents_of, examples_of
-from tests.test_row_checks import shard_of
+from tests.test_row_checks import remasked, shard_of
 
 TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
@@ -31,12 +30,6 @@ def many_rows(config=CONFIG):
     examples, _ = examples_of(replace(documents, ids=ids), config)
     assert len(examples) > 3000
     return examples
-
-
-def remasked(examples, config=CONFIG, **changes):
-    """The same originals, masked by other rules."""
-    config = replace(config, **changes)
-    return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
 
 
 def findings_of(examples, config=CONFIG):

@@ -15,8 +15,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.train.monitoring.health import Health
 from clozeline.train.monitoring.metrics import MetricsLog, read_metrics
+from tests.support.files import no_file_longer_than
 from tests.support.small_jobs import python
-from tests.test_checkpoint import no_file_longer_than
 
 
 def write(run: Path, steps, *, after=0, health=None, **values) -> None:

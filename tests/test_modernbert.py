@@ -5,37 +5,24 @@ tokens on either side, with another rotary base.
 """
 
 import json
-import os
 
 import pytest
 import torch
 
 from clozeline.model.config import preset
-from clozeline.model.heads import BertForClassification, BertForPretraining, masked_lm_loss_sum
+from clozeline.model.heads import BertForPretraining, masked_lm_loss_sum
 from clozeline.model.huggingface.config import read_huggingface_config
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
-from tests.support.small_huggingface import change, quiet_transformers, save_folder, shaken
+from tests.support.small_huggingface import MODERN, change, save_folder, shaken
 from tests.support.small_models import VOCAB, answers, batch_of, inputs_of, packed
 from tests.test_huggingface import (
     assert_close,
-    assert_holds,
     assert_same_gradients,
     in_transformers,
 )
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+pytestmark = pytest.mark.usefixtures("quiet")
 
-MODERN = preset(
-    "modern-mini",
-    vocab_size=VOCAB,
-    hidden_size=32,
-    num_hidden_layers=3,
-    num_attention_heads=2,
-    intermediate_size=48,
-    max_position_embeddings=24,
-    local_attention=8,
-    global_rope_theta=160_000.0,
-)
 #: config.json as published with ModernBERT-base, in its size and form, but with our vocabulary.
 PUBLISHED = {
     "architectures": ["ModernBertForMaskedLM"],
@@ -73,12 +60,6 @@ PUBLISHED = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    with quiet_transformers():
-        yield
-
-
 @pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
 def test_pretraining_gives_the_outputs_and_gradients_of_transformers(is_padded, tmp_path):
     """The next-sentence head takes no part: `transformers` has none."""
@@ -110,44 +91,6 @@ def test_pretraining_gives_the_outputs_and_gradients_of_transformers(is_padded, 
     assert_same_gradients(model, reference)
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_classification_gives_the_outputs_and_gradients_of_transformers(pooling, tmp_path):
-    model, batch = shaken(BertForClassification(MODERN, 3, pooling=pooling)), inputs_of()
-    labels = ("bad", "fair", "good")
-    folder = save_folder(tmp_path / "saved", model, labels=labels, pooling=pooling)
-    reference = in_transformers(folder, "ModernBertForSequenceClassification")
-    classes = torch.tensor([0, 1, 2, 0])
-    expected = reference(
-        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=classes
-    )
-    logits = model(**batch)
-    loss = torch.nn.functional.cross_entropy(logits, classes)
-    assert_close(logits, expected.logits)
-    assert_close(loss, expected.loss)
-    loss.backward()
-    expected.loss.backward()
-    assert_same_gradients(model, reference)
-    found = load_huggingface(folder)
-    assert (found.config.labels, found.config.pooling) == (labels, pooling)
-    assert found.absent == ("mlm_head", "nsp_head")
-    assert_holds(found.weights, model)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "absent"),
-    [("ModernBertForMaskedLM", ("nsp_head",)), ("ModernBertModel", ("mlm_head", "nsp_head"))],
-)
-def test_models_saved_by_transformers_load_bit_for_bit(architecture, absent, tmp_path):
-    """It writes another form of config.json: a kind for each layer, a base for each kind."""
-    model = shaken(BertForPretraining(MODERN))
-    saved = save_folder(tmp_path / "saved", model, architecture=architecture)
-    in_transformers(saved, architecture).save_pretrained(tmp_path / "reference")
-    found = load_huggingface(tmp_path / "reference")
-    assert found.config.model == MODERN
-    assert (found.config.architecture, found.absent) == (architecture, absent)
-    assert_holds(found.weights, model)
-
-
 def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path):
     import transformers
 
@@ -161,6 +104,12 @@ def test_a_model_initialized_by_transformers_gives_the_same_logits_here(tmp_path
     ids = inputs_of()["input_ids"][:1]
     logits, _ = model(ids, torch.zeros_like(ids), None, torch.arange(24)[None])
     assert_close(logits[..., :VOCAB], reference(input_ids=ids).logits)
+
+
+def test_a_local_base_of_null_is_the_global_one(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(PUBLISHED | {"local_rope_theta": None}))
+    model = read_huggingface_config(tmp_path).model
+    assert model.local_rope_theta == model.global_rope_theta == 160_000
 
 
 def test_the_published_form_of_the_config_is_read(tmp_path):

@@ -11,6 +11,7 @@ from clozeline.train.artifacts.checkpoint import latest_checkpoint, load_moments
 from clozeline.train.engine.muon import MOMENTUM, is_hidden_matrix
 from clozeline.train.engine.optim import build_optimizer, set_learning_rate
 from clozeline.train.engine.schedule import momentum_at
+from tests.support.command import output_of, refused
 from tests.support.small_training import (
     STILL,
     TINY,
@@ -22,7 +23,6 @@ from tests.support.small_training import (
     weights,
 )
 from tests.support.training_configs import training_config
-from tests.test_export import output_of, refused
 
 MUON = training_config(optimizer="muon", learning_rate=0.5, weight_decay=0.1)
 MODERN = preset("modern-nano", vocab_size=64, num_hidden_layers=1)

@@ -66,12 +66,8 @@ def test_pools_follow_each_other_and_none_is_small(rows, pool_rows, epoch, kind)
     assert [pool.start for pool in found] == [epoch * n, *(pool.stop for pool in found[:-1])]
     assert [pool.index for pool in found] == list(range(len(found)))
     sizes = [pool.stop - pool.start for pool in found]
-    if "streams" in kind:
-        assert all(size >= pool_rows for size in sizes[:-1])
-        assert sizes[-1] > pool_rows - kind["streams"] or len(sizes) == 1  # its last turn is cut
-    else:
-        assert all(size >= pool_rows for size in sizes[:-1])
-        assert 2 * sizes[-1] >= pool_rows or len(sizes) == 1
+    assert all(size >= pool_rows for size in sizes[:-1])
+    assert sizes[-1] > pool_rows - kind["streams"] or len(sizes) == 1  # its last turn is cut
 
 
 @given(shard_rows, pool_rows, st.integers(0, 3), kinds, st.integers(1, 8))

@@ -25,7 +25,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.phased_loader import states_of
 from clozeline.train.evaluation.evaluate import evaluate_run
 from clozeline.train.view.read_steps import ReadSteps
-from tests.support.command import invoke
+from tests.support.command import invoke, output_of, refused
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_jobs import ROOT
 from tests.support.small_runs import tokenizer_of
@@ -41,7 +41,6 @@ from tests.support.small_training import (
 )
 from tests.support.two_processes import MODEL, run_jobs
 from tests.test_cool_down import cool_line
-from tests.test_export import output_of, refused
 from tests.test_phases import SHORT
 from tests.test_resume import KILLED_AT
 

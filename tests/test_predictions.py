@@ -2,6 +2,7 @@
 
 import csv
 import io
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import average_precision_score, precision_recall_curve
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.labelled.predictions import PREDICTIONS, PrecisionRecall, Predictions
-from clozeline.train.view.predictions import PAGE, PredictionPages
+from clozeline.train.view.predictions import PredictionPages
 from tests.support.local_page import request
 from tests.test_classifier_report import PREDICTED
 
@@ -86,8 +87,12 @@ def test_precision_and_recall_are_those_of_scikit_learn(rows):
 def titles(pages, **query):
     """Of all pages of a filter."""
     found = pages.values(query)
-    rest = found["after"] and titles(pages, **{**query, "start": query.get("start", 0) + PAGE})
-    return [row["title"] for row in found["rows"]] + (rest or [])
+    rest = []
+    if found["after"]:
+        path, _, further = found["after"].partition("?")
+        assert path == "/predictions"
+        rest = titles(pages, **dict(parse_qsl(further)))
+    return [row["title"] for row in found["rows"]] + rest
 
 
 @pytest.mark.parametrize(

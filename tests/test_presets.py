@@ -245,8 +245,10 @@ def test_padding_segments_are_0_and_a_and_b_are_1_and_2():
     assert torch.equal(embeddings(ids[mask], types[mask], rows)[:, :3].argmax(-1), wanted[mask])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in ("bert-tiny", "nano") else pytest.param(n, marks=pytest.mark.slow) for n in PRESETS],
+)
 def test_one_batch_can_be_memorized(name):
     """At full depth and width: masked-LM loss below 0.05 nats, all pairs right."""
     config = preset(name, vocab_size=256, **NO_DROPOUT)

@@ -213,6 +213,12 @@ def test_a_truncated_file_keeps_what_was_read_and_is_one_rejection(
     (bad,) = found.rejected
     assert bad.where == source
     assert bad.reason.startswith(f"truncated or corrupt {ending[1:]}: ")
+    assert found.counts["truncated"] == 1
+    if name == "a.txt":
+        end = int(bad.reason.split("byte ")[1].split(" ")[0].replace(",", ""))
+        assert bad.reason.endswith(f"the text after byte {end:,} is missing")
+        whole = "".join(line.format(i) for i in range(20_000))[:end]
+        assert [part.strip() for part in whole.split("\n\n") if part] == found.texts
 
 
 def page(title, text, *, ns=0, redirect=""):
@@ -277,6 +283,11 @@ def test_a_multistream_dump_gives_the_same_in_ranges(tmp_path):
     assert len(list_blocks([source], block_bytes=1)) == 5
     assert read(source, block_bytes=1) == whole
     assert len(whole.texts) == 10
+    last = index.index(f"{offsets[1]}:1:U")  # cut there, it would fit the dump
+    cut = bz2.compress(index[:last].encode() + bytes(9_000_000), 9)[:-20]
+    write(tmp_path / "x-multistream-index.txt.bz2", cut)
+    assert len(list_blocks([source], block_bytes=1)) == 1
+    write(tmp_path / "x-multistream-index.txt.bz2", bz2.compress(index.encode()))
     write(Path(source), b"".join(packed)[: offsets[3]])  # cut where a stream begins
     assert read(source, block_bytes=1).texts == whole.texts[:6]
 

@@ -25,7 +25,7 @@ from clozeline.train.store.remote_folder import copy_path, fetched, publish, rem
 from tests.support import files
 from tests.support.command import invoke
 from tests.support.small_data import write_data_set
-from tests.support.small_jobs import ROOT, clozeline
+from tests.support.small_jobs import ROOT, clozeline, clozeline_ok, python
 
 TRAIN = ["--preset=bert-tiny", "--batch-size=4", "--log-every=1", "--warmup=0"]
 TRAIN += ["--learning-rate=1e-3"]
@@ -331,8 +331,12 @@ def test_wherever_a_machine_is_lost_the_store_has_whole_checkpoints_and_their_me
 
 def test_completion_and_print_config_open_no_store(tmp_path, cache):
     run = url_of(tmp_path / "store" / "run")
-    done = clozeline("pretrain", "shards", "--out", run, "--print-config")
-    assert f'out = "{run}"' in done.stdout.splitlines()
+    printed = clozeline_ok("pretrain", "shards", "--out", run, "--print-config")
+    assert f'out = "{run}"' in printed.splitlines()
+    words = f"clozeline pretrain shards --out {run} --preset bert-m"
+    asked = {"_CLOZELINE_COMPLETE": "bash_complete", "COMP_CWORD": "6", "COMP_WORDS": words}
+    completed = python("-m", "clozeline", **asked)
+    assert completed.split() == ["plain,bert-mini", "plain,bert-medium"]
     assert not cache.exists()
     assert not (tmp_path / "store").exists()
 

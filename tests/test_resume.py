@@ -23,6 +23,7 @@ from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpo
 from clozeline.train.cli import main
 from clozeline.train.data.batch import digest_text
 from clozeline.train.data.loader import Loader
+from tests.support.files import no_file_longer_than
 from tests.support.small_jobs import COMMAND, ROOT
 from tests.support.small_training import (
     assert_same_run,
@@ -32,7 +33,6 @@ from tests.support.small_training import (
     preset_of,
     train,
 )
-from tests.test_checkpoint import no_file_longer_than
 
 #: A rate that does not depend on the number of steps: such a run can be cut anywhere.
 ENDLESS = {"schedule": "constant", "warmup": 0.0, "save_every": 5, "max_steps": 1_000_000}

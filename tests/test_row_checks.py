@@ -19,6 +19,12 @@ TOKENIZER = small_tokenizer()
 CONFIG = DataConfig(max_seq_length=24, num_shards=1)
 
 
+def remasked(examples, config=CONFIG, **changes):
+    """The same originals, masked by other rules."""
+    config = replace(config, **changes)
+    return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
+
+
 def shard_of(examples, config, **dropped):
     given = {"split": "train", "shard": 0, "copies": config.dupe_factor, **dropped}
     return ShardRows(examples=examples, config=config, tokenizer=TOKENIZER, **given)
@@ -28,11 +34,6 @@ def findings_of(examples, config=CONFIG, **dropped):
     shard = shard_of(examples, config, **dropped)
     check_rows(shard)
     return shard.findings.lines()
-
-
-def remasked(examples, config=CONFIG):
-    """The same originals with the masks that belong to their present row numbers."""
-    return masked(examples.unmasked(), split="train", shard=0, config=config, of=TOKENIZER)
 
 
 @settings(max_examples=60)

@@ -159,6 +159,8 @@ def test_a_file_that_a_limit_left_out_can_be_named_again(tmp_path: Path) -> None
     assert found.texts == [f"{name} {i}." for name in "ab" for i in range(10)]
     twice = read(f"{tmp_path}/a.jsonl?limit=10", f"{tmp_path}/*.jsonl?limit=10")
     assert twice.texts == found.texts
+    sample = "sample:articles?size=1MB&limit=10"
+    assert len(read(sample, sample).texts) == 10
 
 
 def test_every_format_has_a_limit(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ def test_a_source_is_asked_for_again_and_then_named(folder, monkeypatch):
     monkeypatch.setattr("clozeline.pipeline.common.store.PAUSES", NO_PAUSES)
     (folder / "a.txt").write_bytes(b"One.\n\nTwo.\n")
     [block] = list_blocks([str(folder / "a.txt")])
+    folder.fs.info_failures["a.txt"] = [TimeoutError()] * 2  # it was not removed
     folder.fs.open_failures["a.txt"] = [HttpError("503")] * 2
     assert [chunk.texts for chunk in read_block(block)] == [["One.", "Two."]]
     folder.fs.open_failures["a.txt"] = [HttpError("503")] * 3

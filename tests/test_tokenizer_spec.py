@@ -1,7 +1,6 @@
 """Tokenizers of other models than WordPiece: adopted, saved, used for shards and models."""
 
 import json
-import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -24,23 +23,17 @@ from clozeline.train.artifacts.huggingface_tokenizer import read_tokenizer
 from clozeline.train.inference.fill import mask_ids
 from clozeline.train.view.run_model import RunModel
 from clozeline.train.view.try_it import TryPages
+from tests.support.command import output_of, refused
 from tests.support.small import PUNKT
-from tests.support.small_huggingface import quiet_transformers
-from tests.test_export import HOSTILE, output_of, refused
+from tests.test_export import HOSTILE
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+pytestmark = pytest.mark.usefixtures("quiet")
 
 TEXT = (
     "It was founded in 1873 as a small house on the river. Nobody saw it, and it fell.\n"
     "Then the cat sat on the mat: it slept (badly). The dog didn't, café or not.\n\n"
     "A second text, with other words. The river ran past the house, slowly and for ever.\n\n"
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet():
-    with quiet_transformers():
-        yield
 
 
 @pytest.fixture(scope="module")

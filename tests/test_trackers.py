@@ -70,7 +70,8 @@ class Wandb(ModuleType):
     def log(self, scalars, step):
         self.lines.append((step, scalars))
 
-    def finish(self):
+    def finish(self, exit_code):
+        assert exit_code == 0
         self.ended += 1
 
 
@@ -90,6 +91,19 @@ def test_a_resumed_run_asks_wandb_for_the_same_run(tmp_path, monkeypatch):
     assert trained == [*range(1, 9), *range(5, 13)]
     assert any("heldout/loss" in line for _, line in wandb.lines)
     assert wandb.ended == 2
+
+
+def test_a_tracker_that_fails_does_not_end_the_training(tmp_path, monkeypatch, capsys):
+    class Failing(Wandb):
+        def log(self, scalars, step):
+            raise ConnectionError("the server is gone")
+
+    monkeypatch.setitem(sys.modules, "wandb", Failing())
+    shards = write_data_set(tmp_path / "shards", train=(40,), validation=(8,))
+    train(shards, tmp_path / "run", track="wandb")
+    assert (tmp_path / "run" / "summary.json").exists()
+    said = [line for line in capsys.readouterr().err.splitlines() if "--track" in line]
+    assert said == ["warning: --track: the server is gone; this run is not tracked from here on."]
 
 
 @needs["mlflow"]

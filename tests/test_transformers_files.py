@@ -1,8 +1,7 @@
 """`AutoTokenizer` opens the tokenizer of every folder that the commands write."""
 
 import json
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,20 +17,13 @@ from clozeline.pipeline.tokenization.transformers_files import SPECIAL_TOKENS_MA
 from clozeline.train.export.export import export
 from tests.support.small import PUNKT, small_tokenizer
 from tests.support.small_classifier import write_small_classifier
-from tests.support.small_huggingface import quiet_transformers
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
 from tests.test_export import HOSTILE
 
-os.environ["HF_HUB_OFFLINE"] = "1"
+pytestmark = pytest.mark.usefixtures("quiet")
 
 NO_LIMIT = int(1e30)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quiet() -> Iterator[None]:
-    with quiet_transformers():
-        yield
 
 
 def of_command(folder: Path) -> tuple[Path, int]:

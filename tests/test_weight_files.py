@@ -1,7 +1,6 @@
 """Weight files of every format and age, and folders that are refused."""
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +26,6 @@ from tests.support.small_huggingface import (
 from tests.support.small_models import VOCAB
 
 WORD_EMBEDDINGS = "bert.embeddings.word_embeddings.weight"
-
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +234,7 @@ def test_no_code_of_a_pickle_is_run(copy, tmp_path, monkeypatch):
             "has 1 label; a classifier needs at least 2",
         ),
         ({"id2label": {"1": "a", "2": "b"}}, "it needs a name for each of 0, 1, 2"),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label has 'a' more than once"),
         (
             {"id2label": {"0": "a", "1": "b", "2": "c"}},
             r"classifier.weight has the shape \[2, 32\]",

@@ -277,8 +277,6 @@ def export(folder: Path, out: Path, int8: bool, **options: Any) -> None:
     An ONNX graph is compared with the model in torch, and the speed of both is printed.
     """
     form = options.pop("format")
-    if int8 and form != "onnx":
-        raise click.UsageError("--int8 is for --format onnx; add it, or leave --int8 out.")
     from clozeline.train.export.export import export as run_export
 
     exported = run_export(folder, out=out, form=form, int8=int8, **options)

@@ -5,6 +5,7 @@ settings that are not supported here. Only what both can express is converted; e
 refused by name.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -201,6 +202,8 @@ def _model(values: Mapping[str, Any]) -> BertConfig:
 
 def _modern_model(values: Mapping[str, Any]) -> BertConfig:
     given = MODERN_DEFAULTS | {name: value for name, value in values.items() if value is not None}
+    if values.get("local_rope_theta", 0) is None:  # as in `transformers`
+        given["local_rope_theta"] = given["global_rope_theta"]
     given |= _rope_thetas(given)
     if "layer_types" in given:
         given["global_attn_every_n_layers"] = _global_every(given["layer_types"])
@@ -282,4 +285,7 @@ def _labels(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
         raise ValueError(f"{path}: id2label is {names}; it needs a name for each of 0, 1, 2, ...")
     if len(names) < 2:
         raise ValueError(f"{path} has {len(names)} label; a classifier needs at least 2.")
-    return tuple(str(names[str(i)]) for i in range(len(names)))
+    labels = tuple(str(names[str(i)]) for i in range(len(names)))
+    if twice := [label for label, count in Counter(labels).items() if count > 1]:
+        raise ValueError(f"{path}: id2label has {twice[0]!r} more than once; rename one.")
+    return labels

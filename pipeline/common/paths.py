@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeAlias
 
 import pyarrow as pa
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, one_line
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -53,8 +53,8 @@ def path_of(given: GivenPath) -> AnyPath:
 
         path = UPath(given)
         _ = path.fs  # connects: a store that cannot be reached is an error here, not later
-    except (ImportError, ValueError, OSError) as error:
-        raise InputError(f"{given} cannot be reached: {error}") from error
+    except Exception as error:  # each store's library has exceptions of its own
+        raise InputError(f"{given} cannot be reached: {one_line(error)}") from error
     return path
 
 

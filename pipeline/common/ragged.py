@@ -5,8 +5,10 @@ slice_indices([7, 0], [2, 3])       ->  [7, 8, 0, 1, 2]
 take_rows("aabccc", [0,2,3,6], [2,0])  ->  "cccaa", [0, 3, 5]
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,15 @@ def to_arrow(rows: Ragged, value_type: pa.DataType) -> pa.ListArray:
     offsets = pa.array(rows.offsets.astype(np.int32))
     values = pa.array(rows.values.astype(value_type.to_pandas_dtype(), copy=False))
     return pa.ListArray.from_arrays(offsets, values, type=pa.list_(item))
+
+
+def text_slabs(texts: Sequence[str], characters: int) -> Iterator[Sequence[str]]:
+    """The texts in lists of about so many characters; at least one list."""
+    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+    total = int(ends[-1]) if texts else 0
+    cuts = np.searchsorted(ends, np.arange(characters, total, characters))
+    for start, stop in pairwise([0, *np.unique(cuts[cuts > 0]).tolist(), len(texts)]):
+        yield texts[start:stop]
 
 
 def to_record_batch(columns: object, schema: pa.Schema) -> pa.RecordBatch:

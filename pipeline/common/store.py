@@ -4,19 +4,17 @@ A store that does not answer, refuses or has lost a file (a timeout, 403, 404, 5
 about the data: it is a StoreError, never a CorruptDataError.
 """
 
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from clozeline.pipeline.common.errors import ClozelineError, StoreError, one_line
 from clozeline.pipeline.common.paths import AnyPath, is_local
-
-if TYPE_CHECKING:
-    from upath import UPath
 
 Found = TypeVar("Found")
 
@@ -70,16 +68,11 @@ def read_ranges(
                     file.seek(start if start >= 0 else max(0, file.size() + start))
                     yield file.read_buffer(length)
         else:
-            read = partial(_read_together, folder, some)
+            names = [str(path.path) for path, _, _ in some]  # type: ignore[union-attr]
+            starts = [start for _, start, _ in some]
+            stops = [start + size if start >= 0 else None for _, start, size in some]
+            read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
             yield from map(pa.py_buffer, with_retries(read, folder, pauses))
-
-
-def _read_together(folder: "UPath", ranges: Sequence[tuple[AnyPath, int, int]]) -> list[bytes]:
-    names = [str(path.path) for path, _, _ in ranges]  # type: ignore[union-attr]
-    starts = [start for _, start, _ in ranges]
-    stops = [start + size if start >= 0 else None for _, start, size in ranges]
-    found: list[bytes] = folder.fs.cat_ranges(names, starts, stops, on_error="raise")
-    return found
 
 
 def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, int | None]:
@@ -88,7 +81,12 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
     Raises StoreError where a store cannot be listed.
     """
     if is_local(folder):
-        return {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
+        sizes: dict[str, int | None] = {}
+        for path in folder.iterdir():
+            with suppress(FileNotFoundError):  # another job has renamed its partial file
+                if stat.S_ISREG((found_here := path.stat()).st_mode):
+                    sizes[path.name] = found_here.st_size
+        return sizes
     store, name = folder.fs, folder.path
 
     def listed() -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ counted(2, "shard")         ->  "2 shards"       time_in_words(7260)       ->  "
 """
 
 import re
+from decimal import Decimal
 
 from clozeline.pipeline.common.errors import InputError
 
@@ -17,13 +18,13 @@ def byte_size(text: str, name: str) -> int:
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMGT]?)B?", text.upper())
     if not match:
         raise InputError(f"{name} is {text!r}; give bytes, such as 250MB or 64KB.")
-    return int(float(match[1]) * FACTORS[match[2]])
+    return int(Decimal(match[1]) * FACTORS[match[2]])
 
 
 def token_number(text: str, name: str) -> int:
     """The tokens that an option called `name` gives: 5000, 200k, 50M, 1.5B. Raises InputError."""
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]+)?)([KMBT]?)", text.upper())
-    count = int(float(match[1]) * FACTORS[match[2].replace("B", "G")]) if match else 0
+    count = int(Decimal(match[1]) * FACTORS[match[2].replace("B", "G")]) if match else 0
     if not count:
         raise InputError(f"{name} is {text!r}; give a number of tokens, such as 50M or 1.5B.")
     return count

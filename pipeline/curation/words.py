@@ -13,16 +13,21 @@ in n-grams that could only matter where the other words are equal, too.
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache, lru_cache
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.pipeline.common.counter_rng import UInt64Array, mix64
-from clozeline.pipeline.common.ragged import Ragged, concatenate, offsets_of, slice_indices
+from clozeline.pipeline.common.ragged import (
+    Ragged,
+    concatenate,
+    offsets_of,
+    slice_indices,
+    text_slabs,
+)
 
 SEPARATOR, LETTER, WHOLE_WORD = 0, 1, 2  # kinds of character
 BY_LIBRARY: Final = np.uint8(4)  #: added to the kind of what one character does not decide
@@ -40,7 +45,7 @@ INVERSE: Final = np.uint64(pow(int(BASE), -1, 1 << 64))
 
 def hash_words(texts: Sequence[str]) -> Ragged:
     """The 32-bit hash of each word: D rows of uint32."""
-    return concatenate([_hash_slab(slab) for slab in _slabs(texts)])
+    return concatenate([_hash_slab(slab) for slab in text_slabs(texts, SLAB_CHARACTERS)])
 
 
 @np.errstate(over="ignore")  # arithmetic modulo 2**64 is the point
@@ -111,15 +116,6 @@ def fold(text: str) -> str:
 
 def _codes(texts: Sequence[str]) -> NDArray[np.uint32]:
     return np.frombuffer("\0".join([*texts, ""]).encode("utf-32-le", "replace"), np.uint32)
-
-
-def _slabs(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """The texts in lists of about SLAB_CHARACTERS; at least one list."""
-    ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-    total = int(ends[-1]) if texts else 0
-    cuts = np.searchsorted(ends, np.arange(SLAB_CHARACTERS, total, SLAB_CHARACTERS))
-    for start, stop in pairwise([0, *np.unique(cuts[cuts > 0]).tolist(), len(texts)]):
-        yield texts[start:stop]
 
 
 @cache

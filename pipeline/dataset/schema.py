@@ -68,10 +68,7 @@ class Examples:
 
     def take(self, rows: NDArray[np.int64]) -> "Examples":
         """The given rows, in the given order."""
-        columns: dict[str, Any] = {}
-        for name, column in self.columns().items():
-            columns[name] = column.take(rows) if isinstance(column, Ragged) else column[rows]
-        return Examples(**columns)
+        return Examples(**{name: column.take(rows) for name, column in self.columns().items()})
 
     def slice(self, start: int, stop: int) -> "Examples":
         """Rows start to stop; the values are views."""

@@ -42,15 +42,15 @@ def make_examples(
     rules = MaskRules.of(config, tokenizer)
     dropped: Counter[str] = Counter()
     key = mask_keys(config.seed, split=split, shard=shard, epoch=0)
-    nothing = PackedRows.empty() if config.is_packed else Pairs.empty()
-    parts, row = [_assemble(nothing, documents, tokenizer)], 0
+    parts: list[Examples] = []
+    row = 0
     uses = (some for some in chain([documents], repeated) for _ in range(config.dupe_factor))
     for copy, used in enumerate(uses):
         with timer.stage("pairs"):
             key_of_pairs = stream_key(config.seed, f"pairs/{split}", shard, copy)
             made, dropped_pairs = _choose_tokens(used, key_of_pairs, config)
         dropped += dropped_pairs
-        for start in range(0, len(made), SLAB):
+        for start in range(0, max(len(made), 1), SLAB):  # an empty slab has the dtypes
             with timer.stage("pairs"):
                 slab = made.take(slice(start, start + SLAB))
                 part = _drop_unmaskable(_assemble(slab, used, tokenizer), rules)

@@ -16,7 +16,7 @@ rows. The shard stores the masks of epoch 0; the loader draws later epochs with 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -84,19 +84,17 @@ def mask_examples(
     masks of a row depend on nothing else. A row of special tokens only is left unmasked.
     """
     parts = []
-    for start in range(0, len(examples), SLAB):
-        slab = slice(start, min(start + SLAB, len(examples)))
+    for start in range(0, max(len(examples), 1), SLAB):  # an empty slab has the dtypes
+        slab = slice(start, start + SLAB)
         originals = examples.slice(slab.start, slab.stop).unmasked().input_ids
         parts.append(_mask_slab(originals, row_keys(keys[slab], rows[slab]), rules))
-    ids = examples.input_ids
-    counts = np.concatenate([part.counts for part in parts]) if parts else np.zeros(0, np.int64)
-    offsets = offsets_of(counts)
-    positions = [part.positions for part in parts] or [np.zeros(0, np.uint16)]
+    masked = np.concatenate([part.masked for part in parts])
+    offsets = offsets_of(np.concatenate([part.counts for part in parts]))
     return replace(
         examples,
-        input_ids=Ragged(_joined([part.masked for part in parts], ids.values), ids.offsets),
-        masked_lm_positions=Ragged(np.concatenate(positions), offsets),
-        masked_lm_labels=Ragged(_joined([part.labels for part in parts], ids.values), offsets),
+        input_ids=Ragged(masked, examples.input_ids.offsets),
+        masked_lm_positions=Ragged(np.concatenate([part.positions for part in parts]), offsets),
+        masked_lm_labels=Ragged(np.concatenate([part.labels for part in parts]), offsets),
     )
 
 
@@ -214,7 +212,3 @@ def _word_starts(ids: Ragged, candidates: Offsets, rules: MaskRules) -> Offsets:
     follows = np.zeros(len(candidates), dtype=bool)
     follows[1:] = np.diff(candidates) == 1
     return np.flatnonzero(~(rules.is_continuation[ids.values[candidates]] & follows))
-
-
-def _joined(parts: list[NDArray[Any]], like: NDArray[Any]) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else like[:0]

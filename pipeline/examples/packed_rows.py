@@ -44,11 +44,6 @@ class PackedRows:
             self.start[pieces], self.stop[pieces], self.document[pieces], offsets - offsets[0]
         )
 
-    @classmethod
-    def empty(cls) -> Self:
-        offsets = offsets_of([])
-        return cls(offsets[:0], offsets[:0], offsets[:0], offsets)
-
 
 def full_spans(documents: BucketDocuments, max_tokens: int) -> tuple[Offsets, Offsets, Offsets]:
     """Each document's spans of `max_tokens`, and the remainder: start, stop, document, [P] each."""

@@ -25,7 +25,11 @@ from clozeline.pipeline.dataset.schema import B_FOLLOWS_A, B_IS_RANDOM, NO_PAIR
 from clozeline.pipeline.examples.bucket_documents import BucketDocuments
 from clozeline.pipeline.examples.packed_rows import full_spans
 from clozeline.pipeline.examples.pair_columns import Pairs, fit_lengths
-from clozeline.pipeline.examples.segment_pairs import SENTENCE, random_segments, swapped_segments
+from clozeline.pipeline.examples.segment_pairs import (
+    SENTENCE,
+    RandomSegments,
+    SwappedSegments,
+)
 
 MakePairs = Callable[[BucketDocuments, UInt64Array, int, float], tuple[Pairs, Counter[str]]]
 
@@ -88,8 +92,8 @@ def _full_spans(
 
 
 SCHEMES: dict[PairScheme, MakePairs] = {
-    "segments": random_segments,
-    "order": swapped_segments,
+    "segments": RandomSegments.of_bucket,
+    "order": SwappedSegments.of_bucket,
     "sentences": _adjacent_sentences,
     "none": _full_spans,
 }

@@ -41,20 +41,6 @@ COUNTERS = 9
 SHORT, TARGET, SPLIT, NEGATIVE, DOCUMENT, SENTENCE, CUT_A, CUT_B, SURPLUS = range(COUNTERS)
 
 
-def random_segments(
-    documents: BucketDocuments, key: UInt64Array, max_seq_length: int, short_seq_prob: float
-) -> tuple[Pairs, Counter[str]]:
-    """`--pairs segments`."""
-    return _RandomSegments(documents, key, max_seq_length - 3, short_seq_prob).make()
-
-
-def swapped_segments(
-    documents: BucketDocuments, key: UInt64Array, max_seq_length: int, short_seq_prob: float
-) -> tuple[Pairs, Counter[str]]:
-    """`--pairs order`."""
-    return _SwappedSegments(documents, key, max_seq_length - 3, short_seq_prob).make()
-
-
 @dataclass
 class _SegmentPairs(ABC):
     """Packs the sentences of all documents of a bucket; a subclass makes the pairs of a step."""
@@ -64,6 +50,17 @@ class _SegmentPairs(ABC):
     max_tokens: int
     short_seq_prob: float
     dropped: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def of_bucket(
+        cls,
+        documents: BucketDocuments,
+        key: UInt64Array,
+        max_seq_length: int,
+        short_seq_prob: float,
+    ) -> tuple[Pairs, Counter[str]]:
+        """All pairs, and what was dropped by reason."""
+        return cls(documents, key, max_seq_length - 3, short_seq_prob).make()
 
     def make(self) -> tuple[Pairs, Counter[str]]:
         cursor = self.documents.document_offsets[:-1].copy()  # the next sentence of each document
@@ -128,7 +125,9 @@ class _SegmentPairs(ABC):
 
 
 @dataclass
-class _RandomSegments(_SegmentPairs):
+class RandomSegments(_SegmentPairs):
+    """`--pairs segments`."""
+
     made: int = 0
     made_random: int = 0
 
@@ -199,7 +198,9 @@ class _RandomSegments(_SegmentPairs):
         return pairs.take(np.flatnonzero(is_kept))
 
 
-class _SwappedSegments(_SegmentPairs):
+class SwappedSegments(_SegmentPairs):
+    """`--pairs order`."""
+
     def _step(self, ordinal: int, document: Offsets, start: Offsets) -> tuple[Pairs, Offsets]:
         bits = self._random_bits(ordinal, document)
         stop = np.maximum(self._fill(start, self._target(bits), document), start + 2)

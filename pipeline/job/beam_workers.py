@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from apache_beam.portability.api import (
@@ -39,27 +39,14 @@ def boot() -> None:
             )
             .info
         )
-    environment = _environment(
-        given.id,
-        control=info.control_endpoint.url,
-        logging=info.logging_endpoint.url,
-        options=info.pipeline_options,
-    )
-    environment["RUNNER_CAPABILITIES"] = " ".join(info.runner_capabilities)
+    environment = os.environ | {  # the variables that Beam's worker reads
+        "WORKER_ID": given.id,
+        "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options),
+        "RUNNER_CAPABILITIES": " ".join(info.runner_capabilities),
+    }
+    services = {"CONTROL": info.control_endpoint, "LOGGING": info.logging_endpoint}
+    for name, endpoint in services.items():
+        service = endpoints_pb2.ApiServiceDescriptor(url=endpoint.url)
+        environment[f"{name}_API_SERVICE_DESCRIPTOR"] = text_format.MessageToString(service)
     # Not a child: the runner stops the process that it has started.
     os.execve(sys.executable, [sys.executable, "-m", SDK_WORKER], environment)
-
-
-def _environment(worker_id: str, *, control: str, logging: str, options: Any) -> dict[str, str]:
-    """The environment variables from which Beam's worker takes what it needs."""
-    services = {"CONTROL": control, "LOGGING": logging}
-    return os.environ | {
-        "WORKER_ID": worker_id,
-        "PIPELINE_OPTIONS": json_format.MessageToJson(options),
-        **{
-            f"{name}_API_SERVICE_DESCRIPTOR": text_format.MessageToString(
-                endpoints_pb2.ApiServiceDescriptor(url=url)
-            )
-            for name, url in services.items()
-        },
-    }

@@ -62,11 +62,11 @@ def estimate(blocks: Sequence[Block], context: JobContext, tokenizer: Tokenizer)
         path = scratch.cache_dir / name
         steps = Steps(replace(scratch, inputs=(CacheInput(name),), tokenized=(name,)))
         steps.cache_tokens(path, measured())
+        if not read_bytes:
+            raise InputError(_no_text(rejected))
         for phase in chosen_phases(steps.context):
             for item in phase.items:
                 phase.work(steps, item)
-        if not read_bytes:
-            raise InputError(_no_text(rejected))
         record = steps.build_shard(0)
         shard = record.entry
         seconds, cache_bytes = time.process_time() - started, path.stat().st_size

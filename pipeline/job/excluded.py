@@ -14,7 +14,8 @@ from clozeline.pipeline.curation.exclusion import Exclusion, exclusion_of, texts
 from clozeline.pipeline.dataset.manifest import ExcludedSource
 from clozeline.pipeline.job.context import JobContext
 from clozeline.pipeline.job.near_files import HASH, read_rows, write_rows
-from clozeline.pipeline.sources.formats import read_block
+from clozeline.pipeline.sources.documents import TRUNCATED
+from clozeline.pipeline.sources.formats import not_whole, read_block
 
 GRAM: Final = np.dtype([("gram", "<u8"), ("row", "<u4")])
 TEXT: Final = np.dtype([("hash", HASH), ("source", "<u4")])
@@ -37,9 +38,18 @@ def read_excluded(context: JobContext) -> Excluded:
 
 
 def write_excluded(context: JobContext) -> None:
+    """Write the file. Raises InputError, and JobFailedError for a source that ends early."""
     found, sources = [], []
     for number, (source, blocks) in enumerate(context.excluded):
-        texts = [text for block in blocks for chunk in read_block(block) for text in chunk.texts]
+        texts = []
+        for block in blocks:
+            for chunk in read_block(block):
+                for bad in chunk.rejected:
+                    if bad.kind != TRUNCATED:
+                        raise InputError(f"--exclude: {bad.where}: {bad.reason}; mend it first.")
+                    if not context.allow_truncated:
+                        raise not_whole(block.path, bad.reason)
+                texts += chunk.texts
         if not texts:
             raise InputError(f"--exclude {source} has no text; check its columns (?text=..).")
         found += texts

@@ -121,11 +121,12 @@ def _read_records(steps: Steps) -> Iterator[ShardRecord]:
 
 
 def _write_lines(path: AnyPath, entries: list[dict[str, Any]]) -> None:
-    path.unlink(missing_ok=True)
-    if entries:
-        lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in entries)
-        with whole_file(path) as file:
-            file.write(("\n".join(lines) + "\n").encode())
+    if not entries:
+        path.unlink(missing_ok=True)
+        return
+    lines = sorted(json.dumps(entry, ensure_ascii=False) for entry in entries)
+    with whole_file(path) as file:  # another task may write the same
+        file.write(("\n".join(lines) + "\n").encode())
 
 
 def _check_rejected(total: Counts, context: JobContext) -> None:

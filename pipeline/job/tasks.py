@@ -103,6 +103,8 @@ def _run_phase(task: Task, phase: Phase, steps: Steps, wait: float) -> None:
         started, before = time.monotonic(), missing
         missing = _without_files(files)
         done = f"{len(files) - len(missing)} of {len(files)} {phase.done}"
+        if missing != before:  # what others finished meanwhile counts, too
+            since = started
         if missing and (started - since >= wait or finished_dataset(steps.context)):
             others = sorted({task.owner_of(number, phase) for number in missing})
             raise UnfinishedError(
@@ -111,7 +113,6 @@ def _run_phase(task: Task, phase: Phase, steps: Steps, wait: float) -> None:
             )
         if missing != before:
             print(f"task {task}: {done}", file=sys.stderr, flush=True)
-            since = started
         todo = [n for n in missing if task.owner_of(n, phase) == task.index]
         if missing and not todo:
             time.sleep(max(POLL_SECONDS, (time.monotonic() - started) / POLL_SHARE))

@@ -6,6 +6,7 @@ random ids, and no settings of the user's matplotlib.
 """
 
 import io
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ Series = Mapping[str, tuple[ArrayLike, ArrayLike]]  # name -> x, y
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
 LONGEST_LABEL = 24  # characters
+DRAWING = threading.Lock()  # matplotlib's settings are those of the process
 WIDTH = 5.2  # inches: 374 units of the SVG, so that a font of 9 units can be read on a phone
 
 # matplotlib accepts no CSS variables: these colours are replaced once the chart is drawn.
@@ -164,7 +166,7 @@ def drawing(name: str, *, height: float) -> Iterator[tuple["Axes", Callable[[], 
 
     file = io.BytesIO()
     style = matplotlib.style.context(["default", STYLE | {"svg.hashsalt": name}])
-    with style, warnings.catch_warnings():
+    with DRAWING, style, warnings.catch_warnings():
         # The reader's browser has the fonts for the letters of every token.
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         figure = Figure(figsize=(WIDTH, height), layout="constrained")

@@ -92,5 +92,5 @@ def read_job(folder: AnyPath) -> dict[str, Any]:
 
 
 def _lines(path: AnyPath) -> Iterator[dict[str, Any]]:
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    yield from map(json.loads, text.splitlines())
+    data = path.read_bytes() if path.exists() else b""
+    yield from map(json.loads, data.splitlines())  # of bytes: U+2028 ends no line of JSON

@@ -30,16 +30,6 @@ class ShownGuess:
     probability: float
     of_answer: float  # the probability of the original token
 
-    @property
-    def percent(self) -> str:
-        """The probability of the guess: 0.312 -> "31%"."""
-        return f"{self.probability:.0%}"
-
-    @property
-    def percent_of_answer(self) -> str:
-        """The same for the original token."""
-        return f"{self.of_answer:.0%}"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ShownToken:

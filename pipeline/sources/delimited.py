@@ -135,6 +135,8 @@ def _parse(
         return pa_csv.read_csv(
             _native(data), read_options=read, parse_options=parse, convert_options=convert
         )
+    except MemoryError:  # Arrow's, too
+        raise
     except pa.ArrowException as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
 

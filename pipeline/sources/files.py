@@ -24,7 +24,7 @@ import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import ClozelineError, InputError
 from clozeline.pipeline.common.store import version_of, with_retries
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
@@ -62,9 +62,10 @@ def _find(source: str) -> list[File]:
         store, path = _store_of(source)
         if isinstance(store, LocalFileSystem) and (closed := _closed_folder(path)):
             raise InputError(f"{source}: the folder {closed} cannot be read: permission denied")
-        if store.isfile(path):
+        kind = _kind_of(store, path)
+        if kind == "file":
             return [_describe(store, path)]
-        if store.isdir(path):
+        if kind == "directory":
             raise InputError(
                 f"{source} is a folder; name its files, as in '{source.rstrip('/')}/*'"
             )
@@ -76,7 +77,7 @@ def _find(source: str) -> list[File]:
         raise InputError(f"{source} needs a package that is not installed: {error}") from error
     except OSError as error:
         raise InputError(f"{source} cannot be read: {error}") from error
-    except InputError:
+    except ClozelineError:
         raise
     except Exception as error:  # an unknown protocol, a bad archive: any exception of a store's own
         raise InputError(f"{source} cannot be opened: {error}") from error
@@ -88,6 +89,21 @@ def _find(source: str) -> list[File]:
         )
         raise InputError(f"{source} matches no file; check the path{options}")
     return files
+
+
+def _kind_of(store: Any, path: str) -> str | None:
+    """ "file" or "directory"; None where there is neither. Raises StoreError."""
+    if isinstance(store, LocalFileSystem):
+        return "file" if store.isfile(path) else "directory" if store.isdir(path) else None
+    store.invalidate_cache()  # a listing would answer for a file that has changed since
+
+    def ask() -> str | None:  # `isfile` takes a store's errors for "no"
+        try:
+            return str(store.info(path)["type"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    return with_retries(ask, path)
 
 
 def _closed_folder(path: str) -> Path | None:

@@ -163,7 +163,7 @@ def list_blocks(
         if options.limit is not None:
             found = list(first_documents(found, options.limit))
             paths = {block.path for block in found}  # other sources may name what is left out
-            new = [whole for whole in new if whole.path in paths]
+            new = [whole for whole in new if whole.path in paths or has_scheme(whole.path)]
         seen.update(new)
         blocks += found
     if not blocks:

@@ -64,6 +64,8 @@ def read_row_groups(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                 texts = [batch.column(name) for name in columns]
                 yield documents_of_rows(texts, row, block.path, longest=block.max_document_bytes)
                 row += len(batch)
+    except MemoryError:  # Arrow's, too
+        raise
     except (pa.ArrowException, OSError) as error:
         where = f"near row {row + 1}" if row is not None else "at its end"
         raise InputError(f"{block.path} is corrupt {where}: {one_line(error)}") from error
@@ -75,6 +77,8 @@ def read_parquet_table(whole: Block, columns: Sequence[str]) -> pa.Table:
         with open_ranges(whole.path) as stream, pq.ParquetFile(stream, **CHECKED) as table:
             check_columns(whole.path, table.schema_arrow.names, columns)
             return table.read(columns=list(columns))
+    except MemoryError:  # Arrow's, too
+        raise
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(whole.path, error) from error
 

@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -112,7 +112,7 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
                 documents.reject(where, f"longer than --max-document-bytes {longest:,}")
             elif damage(stream):
                 data = _whole(data, DOCUMENT_ENDS[block.format])
-            end = offset + len(data)
+            end = offset + len(data)  # of a document that is too long, where it begins
             yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
         if reason := damage(stream):
             documents = Documents()
@@ -169,9 +169,10 @@ def _unescaped(text: str) -> str:
 
 def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
     """The texts of JSON objects, one per line; several columns are joined by line ends."""
-    lines: _Lines | None = None
+    begin: int | None = None  # the byte at which reading began
+    passed = 0  # lines since then
     for offset, data, documents in _chunks(block, chunk_bytes):
-        lines = lines or _Lines(block.path, offset)
+        begin = offset if begin is None else begin
         for number, line in enumerate(data.split(b"\n")):
             line = line.lstrip(WHITESPACE)  # a block's first line has none
             if not line or line.isspace():
@@ -179,8 +180,8 @@ def read_json_lines(block: Block, chunk_bytes: int) -> Iterator[Documents]:
             try:
                 documents.keep(_text_of(parse_json_object(line), block.text_columns))
             except ValueError as error:
-                documents.reject(lines.name(number), str(error))
-        lines.passed += data.count(b"\n")
+                documents.reject(_line_name(block, begin, passed + number + 1), str(error))
+        passed += data.count(b"\n")
         yield documents
 
 
@@ -205,29 +206,18 @@ def _text_of(record: dict[str, Any], columns: Sequence[str]) -> str:
     return "\n".join([record[name] for name in columns])
 
 
-class _Lines:
-    """Names lines of a file that is read from its middle.
+def _line_name(block: Block, begin: int, line: int) -> str:
+    """The name of a line, counted from 1 after byte `begin` of the file: "file:line"."""
+    if begin > COUNT_LINES_BYTES:
+        return f"{block.path}: line {line} after byte {begin}"
+    return f"{block.path}:{_lines_before(block, begin) + line}"
 
-    Earlier lines are counted only when a line must be named.
-    """
 
-    def __init__(self, path: str, begin: int) -> None:
-        self.passed = 0  #: lines between `begin` and the current chunk
-        self._path = path
-        self._begin = begin  #: the byte at which reading began
-
-    def name(self, number: int) -> str:
-        """The name of line `number` of the chunk, counted from 0: "file:line"."""
-        line = self.passed + number + 1
-        if self._begin > COUNT_LINES_BYTES:
-            return f"{self._path}: line {line} after byte {self._begin}"
-        return f"{self._path}:{self._lines_before + line}"
-
-    @cached_property
-    def _lines_before(self) -> int:
-        with open_file(self._path) as stream:
-            sizes = (min(BUFFER, self._begin - at) for at in range(0, self._begin, BUFFER))
-            return sum(stream.read(size).count(b"\n") for size in sizes)
+@lru_cache(maxsize=1)  # counted only when a line must be named, and once for a block
+def _lines_before(block: Block, begin: int) -> int:
+    with open_file(block.path) as stream:
+        sizes = (min(BUFFER, begin - at) for at in range(0, begin, BUFFER))
+        return sum(stream.read(size).count(b"\n") for size in sizes)
 
 
 def read_json_table(whole: Block, columns: Sequence[str]) -> pa.Table:

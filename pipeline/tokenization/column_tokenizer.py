@@ -26,7 +26,7 @@ Models other than WordPiece are cut as `cut_words.py` says, and most of their wo
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import chain, compress, pairwise, repeat
+from itertools import chain, compress, repeat
 from operator import not_
 
 import numpy as np
@@ -35,7 +35,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from clozeline.pipeline.common.ragged import Offsets, offsets_of
+from clozeline.pipeline.common.ragged import Offsets, offsets_of, text_slabs
 from clozeline.pipeline.sentences.spans import Sentences
 from clozeline.pipeline.tokenization.cut_words import cut_words, find_cuts
 from clozeline.pipeline.tokenization.plain_words import PlainWords
@@ -98,7 +98,9 @@ class ColumnTokenizer:
             listed = sentences.to_list() if isinstance(sentences, Sentences) else sentences
             if self._cuts is None:
                 return self._encode_by_library(listed)
-            return self._ids_of(cut_words(slab, self._cuts) for slab in _slabs(listed))
+            return self._ids_of(
+                cut_words(slab, self._cuts) for slab in text_slabs(listed, SLAB_CHARACTERS)
+            )
         spans = sentences if isinstance(sentences, Sentences) else Sentences.of(sentences)
         return self._ids_of(split_words(slab, letters=self._letters) for slab in spans.slabs())
 
@@ -248,15 +250,6 @@ def _long_marks(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     found: NDArray[np.int64] = np.flatnonzero(data[:-2] == 0xE2)
     is_mark = (data[found + 1] == 0x80) & IS_LAST_OF_MARK[data[found + 2]]
     return np.compress(is_mark, found)
-
-
-def _slabs(sentences: list[str]) -> Iterator[list[str]]:
-    """The sentences in lists of about SLAB_CHARACTERS; at least one list."""
-    ends = np.cumsum(np.fromiter(map(len, sentences), np.int64, len(sentences)))
-    total = int(ends[-1]) if sentences else 0
-    cuts = np.searchsorted(ends, np.arange(SLAB_CHARACTERS, total, SLAB_CHARACTERS)).tolist()
-    for start, stop in pairwise([0, *cuts, len(sentences)]):
-        yield sentences[start:stop]
 
 
 def _batches(words: list[str]) -> Iterator[list[str]]:

@@ -23,6 +23,7 @@ model's pieces of them are found without the library (`plain_words.py`).
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,7 +119,7 @@ def _breaks(token: dict[str, Any], cuts: Cuts) -> bool:
     return takes_more or len(cut_words([token["content"]], cuts)[0]) > 1
 
 
-def cut_words(sentences: list[str], cuts: Cuts) -> tuple[pa.LargeStringArray, Offsets]:
+def cut_words(sentences: Sequence[str], cuts: Cuts) -> tuple[pa.LargeStringArray, Offsets]:
     """The words of S sentences, with all their bytes, and the offsets of sentences, int64 [S + 1].
 
         ["No, no.", "x"], at_marks  ->  [No][,][ no][.][x],  [0 4 5]

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,8 +59,7 @@ def tokenize_documents(
     """
     timer = StageTimer()
     with timer.stage("documents"):
-        paragraphs, paragraphs_in, counts = _paragraphs(texts, min_characters)
-        joined = _joined(paragraphs, paragraphs_in)
+        joined, paragraphs_in, counts = _cleaned(texts, min_characters)
         encoded = list(map(str.encode, joined))
         high, low = hash_encoded(encoded)
     with timer.stage("sentences"):
@@ -85,23 +83,21 @@ def tokenize_documents(
     )
     keep = np.flatnonzero(np.diff(sentence_offsets))
     counts.dropped["no_tokens"] += len(documents) - len(keep)
-    counts.read.update(
-        documents=len(keep), paragraphs=len(paragraphs), sentences=len(tokens_in), tokens=len(ids)
-    )
+    counts.read.update(documents=len(keep), sentences=len(tokens_in), tokens=len(ids))
     return documents.take(keep), [joined[row] for row in keep.tolist()], counts
 
 
 def clean_texts(texts: Sequence[str], min_characters: int) -> list[str]:
     """The texts as documents have them, whose hashes are those of the documents."""
-    paragraphs, paragraphs_in, _ = _paragraphs(texts, min_characters)
-    return _joined(paragraphs, paragraphs_in)
+    return _cleaned(texts, min_characters)[0]
 
 
-def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
-    """The paragraphs that are long enough, how many each kept document has, and the counts."""
-    paragraphs: list[str] = []
+def _cleaned(texts: Sequence[str], min_characters: int) -> tuple[list[str], list[int], Counts]:
+    """Documents of the paragraphs that are long enough, how many each has, and the counts."""
+    documents: list[str] = []
     paragraphs_in: list[int] = []
     dropped: Counter[str] = Counter()
+    characters = 0
     for text in texts:
         lines = [line for line in map(str.strip, text.split("\n")) if line]
         kept = [line for line in lines if len(line) >= min_characters]
@@ -109,10 +105,11 @@ def _paragraphs(texts: Sequence[str], min_characters: int) -> tuple[list[str], l
         if not kept:
             dropped["short_document"] += 1
             continue
-        paragraphs += kept
+        documents.append("\n".join(kept))
         paragraphs_in.append(len(kept))
-    characters = sum(map(len, paragraphs))
-    return paragraphs, paragraphs_in, Counts(Counter(characters=characters), dropped)
+        characters += sum(map(len, kept))
+    read = Counter(characters=characters, paragraphs=sum(paragraphs_in))
+    return documents, paragraphs_in, Counts(read, dropped)
 
 
 def _in_text(
@@ -123,8 +120,3 @@ def _in_text(
         return sentences
     firsts, listed = set(starts.tolist()), sentences.to_list()
     return [s if i in firsts else of.after_space(s) for i, s in enumerate(listed)]
-
-
-def _joined(paragraphs: list[str], paragraphs_in: list[int]) -> list[str]:
-    bounds = offsets_of(paragraphs_in).tolist()
-    return ["\n".join(paragraphs[start:stop]) for start, stop in pairwise(bounds)]

@@ -28,7 +28,7 @@ def held_out_copies(steps: Steps) -> Iterator[tuple[int, int, float]]:
     context = steps.context
     held_out = list(_kept(steps, held_out=True))
     sets = shingle_sets(_shingles(held_out))
-    sizes = np.array([len(one) for one in sets])
+    sizes = np.array([len(one) for one in sets], np.int64)
     owners = np.repeat(np.arange(len(sets)), sizes)
     values = np.concatenate([*sets, np.zeros(0, np.uint64)])
     order = np.argsort(values, kind="stable")

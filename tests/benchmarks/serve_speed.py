@@ -31,8 +31,8 @@ from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.inference.serve import classifier_server
 from clozeline.train.inference.serve_limits import Limits
 from clozeline.train.labelled.rows import Texts
+from tests.support.small_classifier import report
 from tests.support.small_jobs import articles
-from tests.test_classifier_report import report
 
 CLIENTS = (1, 8, 64)
 CLIENT = """

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from clozeline.model.config import BertConfig
+from clozeline.model.config import BertConfig, preset
 from clozeline.model.huggingface.convert import load_huggingface, save_huggingface
 from tests.support.small_models import VOCAB
 
@@ -23,6 +23,20 @@ SMALL = BertConfig(
     num_attention_heads=2,
     intermediate_size=48,
     max_position_embeddings=24,
+)
+
+
+#: Three layers, of which the second and third attend to 4 tokens on either side.
+MODERN = preset(
+    "modern-mini",
+    vocab_size=VOCAB,
+    hidden_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=2,
+    intermediate_size=48,
+    max_position_embeddings=24,
+    local_attention=8,
+    global_rope_theta=160_000.0,
 )
 
 

@@ -54,20 +54,24 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
     Raises JobFailedError where it cannot be written, and DivergedError for weights that are not
     finite: training could not continue from them.
     """
-    _check_diverged(snapshot, state.step)
+    if name := _not_finite(snapshot.weights):
+        raise DivergedError(
+            f"{name} is not finite after step {state.step}, so no checkpoint was written. Resume "
+            "from the one before it: add --resume and a smaller --learning-rate."
+        )
     folder = checkpoint_folder(run, state.step)
-    with partial_folder(folder) as partial:
-        try:
+    try:
+        with partial_folder(folder) as partial:
             save_file(snapshot.weights, partial / MODEL)
             save_file(snapshot.moments, partial / OPTIMIZER)
             sums = {name: file_sha256(partial / name) for name in (MODEL, OPTIMIZER)}
             write_json(partial / STATE, {**asdict(state), "files": sums}, seal=True)
             replace_folder(partial, folder)
-        except (OSError, SafetensorError) as error:
-            raise JobFailedError(
-                f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
-                f"intact. To continue, {advice(error)} and add --resume."
-            ) from error
+    except (OSError, SafetensorError) as error:
+        raise JobFailedError(
+            f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
+            f"intact. To continue, {advice(error)} and add --resume."
+        ) from error
     return folder
 
 
@@ -144,9 +148,9 @@ def remove_old_checkpoints(run: Path, *, keep: int) -> None:
     seen = {folder: loss for folder, loss in losses.items() if loss is not None}
     best = min(seen, key=lambda folder: seen[folder], default=None)
     for folder in found[:-keep]:
-        if folder != best:
-            shutil.rmtree(folder)
-    for partial in (run / CHECKPOINTS).glob(".*.partial"):  # of a process that was killed
+        if folder != best:  # first its name, so that a kill leaves no half of it
+            folder.rename(folder.with_name(f".{folder.name}.partial"))
+    for partial in (run / CHECKPOINTS).glob(".*.partial"):  # also of a process that was killed
         shutil.rmtree(partial, ignore_errors=True)
 
 
@@ -173,13 +177,12 @@ def step_of(checkpoint: Path) -> int:
 
 
 def _not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """The name of a weight that has a NaN or an infinite number, if there is one."""
-    return next((name for name, weight in weights.items() if not _is_finite(weight)), None)
+    """The name of a weight that has a NaN or an infinite number, if there is one.
 
-
-def _is_finite(weight: Tensor) -> bool:
-    """By its extremes, which a NaN spoils: a twentieth of what a mask of all its numbers costs."""
-    return not weight.numel() or all(x.isfinite().item() for x in weight.aminmax())
+    By its extremes, which a NaN spoils: a twentieth of what a mask of all its numbers costs.
+    """
+    extremes = ((name, weight.aminmax()) for name, weight in weights.items() if weight.numel())
+    return next((name for name, both in extremes if not all(x.isfinite() for x in both)), None)
 
 
 def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
@@ -188,14 +191,6 @@ def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
         raise InputError(
             f"{folder} has weights that are not finite ({name}), so it answers nothing; give "
             "another checkpoint, or train again with a smaller --learning-rate."
-        )
-
-
-def _check_diverged(snapshot: Snapshot, step: int) -> None:
-    if name := _not_finite(snapshot.weights):
-        raise DivergedError(
-            f"{name} is not finite after step {step}, so no checkpoint was written. Resume "
-            "from the one before it: add --resume and a smaller --learning-rate."
         )
 
 

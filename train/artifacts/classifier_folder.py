@@ -37,7 +37,8 @@ RESULT = re.compile(r"[a-z_]+-[0-9]+-[0-9]+\.(json|safetensors|partial)")
 OWN_FILES = (
     *(CLASSIFIER, MODEL, REPORT, SUMS, "report.html", "label_efficiency.*", "predictions.csv"),
     *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES),
-    f"{RESULTS}/*",
+    *(f"{RESULTS}/{name}" for name in (JOB, ".*", "*-*-*.json", "*-*-*.safetensors")),
+    f"{RESULTS}/*-*-*.partial",
 )
 
 

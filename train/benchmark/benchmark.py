@@ -24,7 +24,7 @@ from clozeline.train.benchmark.tasks import CLASSIFICATION, REGRESSION, RESULTS,
 from clozeline.train.engine.distributed import join_world
 from clozeline.train.finetuning.compared_models import ComparedModels, train_all
 from clozeline.train.finetuning.config import FinetuneConfig
-from clozeline.train.finetuning.finetune import finetune
+from clozeline.train.finetuning.finetune import finetune, own_folder
 from clozeline.train.finetuning.job import TEST, read_job
 from clozeline.train.finetuning.results import SHOWN, ModelResult, ResultStore, Start
 from clozeline.train.labelled.scores import mean_in_words
@@ -139,8 +139,8 @@ def _regression(
     """The results of the compared models, which OUT/results keeps, and Job.excluded."""
     first, *others = task.test
     job = read_job(run, task.train, first, others, config, is_regression=True)
-    store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)
-    with join_world() as world:
+    with join_world() as world, own_folder(out, overwrite):
+        store = ResultStore(out, job.digests(), resume=not overwrite, overwrite=overwrite)
         return train_all(ComparedModels(job, world.device), store, world), job.excluded
 
 

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from clozeline.pipeline.common.config_checks import check_types
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind
+from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.glue import GLUE, TRAIN, glue_task, read_glue
 from clozeline.train.labelled.correlations import Correlations
 from clozeline.train.labelled.scores import Scores
@@ -136,7 +137,8 @@ def _glue_task(folder: Path, tables: Path) -> Task:
         if skipped:
             print(f"{folder / name}: {skipped:,} rows without all columns skipped", file=sys.stderr)
         path = tables / f"{glue.name}-{Path(name).stem}.parquet"
-        pq.write_table(table, path)
+        with whole_file(path) as file:
+            pq.write_table(table, file)
         written.append(str(path))
     return Task(
         name=glue.name,

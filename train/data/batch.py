@@ -21,7 +21,7 @@ times the cost.
 
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -42,7 +42,29 @@ WIDEST_TABLE = 1024  # slots: 1 MB
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch:
+class TensorBatch:
+    """What padded and unpadded batches have in common."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors by name, in field order."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
+
+    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
+        """The same batch on another device."""
+        moved: dict[str, Any] = {
+            k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()
+        }
+        return replace(self, **moved)
+
+    def pin_memory(self) -> Self:
+        """The same batch in page-locked memory, which a GPU copies from asynchronously."""
+        pinned: dict[str, Any] = {k: v.pin_memory() for k, v in self.tensors().items()}
+        return replace(self, **pinned)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(TensorBatch):
     """The tensors of one forward pass."""
 
     input_ids: Tensor  # int64 [B, S]
@@ -62,19 +84,6 @@ class Batch:
         """Real tokens, without padding."""
         return int(((self.attention_mask != 0).sum(1) * self.example_weights).sum())
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, in field order."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "Batch":
-        """The same batch on another device."""
-        moved = {k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()}
-        return Batch(**moved)
-
-    def pin_memory(self) -> "Batch":
-        """The same batch in page-locked memory, which a GPU copies from asynchronously."""
-        return Batch(**{k: v.pin_memory() for k, v in self.tensors().items()})
-
     def slice(self, start: int, stop: int) -> "Batch":
         """Rows start to stop, as views."""
         return Batch(**{k: v[start:stop] for k, v in self.tensors().items()})
@@ -92,17 +101,7 @@ class Batch:
         return concatenate([self, Batch(**blank)])
 
 
-class Movable(Protocol):
-    """What padded and unpadded batches have in common."""
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self: ...
-
-    def pin_memory(self) -> Self: ...
-
-    def tensors(self) -> dict[str, Tensor]: ...
-
-
-AnyBatch = TypeVar("AnyBatch", bound=Movable)
+AnyBatch = TypeVar("AnyBatch", bound=TensorBatch)
 
 
 @dataclass(frozen=True, kw_only=True)

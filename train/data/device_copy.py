@@ -4,13 +4,9 @@ The copy is made from pinned memory on a separate stream by the prefetch thread,
 thread waits for it.
 """
 
-from typing import TypeVar
-
 import torch
 
-from clozeline.train.data.batch import LoadedBatch, Movable
-
-AnyBatch = TypeVar("AnyBatch", bound=Movable)
+from clozeline.train.data.batch import AnyBatch, LoadedBatch
 
 
 class DeviceCopy:

@@ -14,8 +14,7 @@ limits them. The row offsets are kept on the CPU too, so that splitting a batch 
 synchronize with it.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from clozeline.pipeline.common.ragged import Offsets, offsets_of, ordinals
 from clozeline.pipeline.dataset.schema import NO_PAIR, Examples
+from clozeline.train.data.batch import TensorBatch
 
 #: T and M are rounded up to multiples of these before a forward pass: products of whole tiles, and
 #: few different shapes for a compiler, for an allocator and for a cache of kernels.
@@ -32,7 +32,7 @@ TOKENS, PREDICTIONS = 128, 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnpaddedBatch:
+class UnpaddedBatch(TensorBatch):
     """The tensors of one forward pass over unpadded rows."""
 
     input_ids: Tensor  # int64 [T]
@@ -62,23 +62,6 @@ class UnpaddedBatch:
         """The mean number of tokens in a token's own sequence."""
         lengths = np.diff(self.sequence_offsets)
         return float((lengths**2).sum() / lengths.sum())
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors by name, in field order."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in values.items() if isinstance(value, Tensor)}
-
-    def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "UnpaddedBatch":
-        """The same batch on another device."""
-        moved: dict[str, Any] = {
-            k: v.to(device, non_blocking=non_blocking) for k, v in self.tensors().items()
-        }
-        return replace(self, **moved)
-
-    def pin_memory(self) -> "UnpaddedBatch":
-        """The same batch in page-locked memory, which a GPU copies from asynchronously."""
-        pinned: dict[str, Any] = {k: v.pin_memory() for k, v in self.tensors().items()}
-        return replace(self, **pinned)
 
     def slice(self, start: int, stop: int) -> "UnpaddedBatch":
         """Rows start to stop; ids and labels are views."""

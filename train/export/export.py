@@ -105,6 +105,8 @@ def export(
 
 
 def _export(source: Path, out: Path, form: Format, *, int8: bool, overwrite: bool) -> Exported:
+    if int8 and form != "onnx":
+        raise InputError("--int8 is for --format onnx; add it, or leave --int8 out.")
     kind = kind_of_model(source)
     if kind == "Hugging Face":
         raise InputError(f"{source} is already a Hugging Face folder; copy it.")

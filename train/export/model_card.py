@@ -179,7 +179,7 @@ def _metadata(task: str, title: str, test_set: str, results: Results) -> str:
 
 
 def _table(values: Values) -> str:
-    rows = "".join(f"| {name} | {_shown(value)} |\n" for name, value in values.items())
+    rows = "".join(f"| {_shown(name)} | {_shown(value)} |\n" for name, value in values.items())
     return f"| | |\n|---|---|\n{rows}"
 
 

@@ -90,7 +90,7 @@ def finetune(
         run = stack.enter_context(local_folder(run))
         out = stack.enter_context(local_folder(out, writes=True)).resolve()  # not replace a link
         resume = resume or world.any(is_restart())
-        world.broadcast_from_main(lambda: stack.enter_context(_own_folder(out, overwrite)))
+        world.broadcast_from_main(lambda: stack.enter_context(own_folder(out, overwrite)))
         stack.enter_context(lost_process_in_one_line(world))
         job = read_job(run, train, test, each_given(also_test), config)
         digests = job.digests()
@@ -148,7 +148,8 @@ def _write_best(
 
 
 @contextmanager
-def _own_folder(out: Path, overwrite: bool) -> Iterator[None]:
+def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
+    """Nobody else writes into the folder meanwhile. Raises InputError for one of another kind."""
     check_room(out, overwrite=overwrite)
     with locked_folder(out):
         yield

@@ -56,8 +56,9 @@ class Job:
         """The config, and digests of weights and rows; compared when the command is rerun."""
         values = asdict(self.config)
         del values["unlabelled"], values["max_unlabelled"]
-        if self.unlabelled:
-            values["unlabelled texts"] = Labelled(self.unlabelled, (), "").digest()
+        # Always there, so that leaving them out is another job.
+        values["unlabelled texts"] = self.unlabelled and Labelled(self.unlabelled, (), "").digest()
+        values["tests"] = sorted(self.tests)
         return {
             **values,
             "max_seq_length": self.start.max_seq_length,

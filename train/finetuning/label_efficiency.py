@@ -110,6 +110,8 @@ def plot_label_efficiency(
 
     for start in SHOWN:
         line = [point for point in points if point.start == start]
+        if not line:
+            continue
         axes.errorbar(
             [point.examples for point in line],
             [100 * point.mean(source) for point in line],

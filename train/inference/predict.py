@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import torch
 
+from clozeline.pipeline.common.config_checks import check_at_least
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.common.paths import GivenPath, each_given
@@ -92,6 +93,7 @@ def predict(
     InputError immediately if `folder` is not a classifier, and during iteration if a file cannot
     be read.
     """
+    check_at_least("batch_size", batch_size, 1)
     classifier = load_any_classifier(folder, text_pair=text_pair, engine=engine)
     text, text_pair = text or classifier.text, text_pair or classifier.text_pair
     is_pair = bool(text_pair)

@@ -23,7 +23,11 @@ CHUNK = 50_000  # training rows at a time; reviews of 80 words make 60 MB of shi
 
 
 def near_duplicates(test: Sequence[str], train: Sequence[str]) -> NDArray[np.bool_]:
-    """Which test texts have a near copy among the training texts, bool [test texts]."""
+    """Which test texts have a near copy among the training texts, bool [test texts].
+
+    A text that occurs often is compared once.
+    """
+    every, test, train = test, list(dict.fromkeys(test)), list(dict.fromkeys(train))
     test_rows, test_hashes = shingles(test)
     needed = CONTAINMENT * np.bincount(test_rows, minlength=len(test))
     found = np.zeros(len(test), dtype=np.bool_)
@@ -36,7 +40,8 @@ def near_duplicates(test: Sequence[str], train: Sequence[str]) -> NDArray[np.boo
         left = is_known & (known >= needed)[test_rows]
         test_row, shared = _shared(test_rows[left], test_hashes[left], rows, hashes)
         found[test_row[shared >= needed[test_row]]] = True
-    return found
+    row_of = {text: row for row, text in enumerate(test)}
+    return found[[row_of[text] for text in every]]
 
 
 def shingles(texts: Sequence[str]) -> tuple[Rows, UInt64Array]:

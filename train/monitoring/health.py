@@ -107,7 +107,9 @@ class Health:
     def update(self, step: int, metrics: Line) -> list[HealthWarning]:
         """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
         self._history.add(step, metrics)
-        checks = HELDOUT_CHECKS if HELDOUT in metrics else CHECKS
+        checks = CHECKS if "mlm_loss" in metrics else ()
+        if HELDOUT in metrics:
+            checks = HELDOUT_CHECKS
         found = [(check.__name__, check(self._history)) for check in checks]
         return [new for cause, words in found for new in self._news(step, cause, words)]
 

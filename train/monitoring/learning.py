@@ -103,4 +103,5 @@ class LearningLog:
 
 def _is_right(number: int, values: dict[str, Any]) -> bool:
     """The first line has the rows, the others a step each."""
-    return ("rows" if number == 1 else "step") in values
+    name, kind = ("rows", list) if number == 1 else ("step", int)
+    return isinstance(values.get(name), kind)

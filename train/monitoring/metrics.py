@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from tqdm import tqdm
 
-from clozeline.pipeline.common.errors import JobFailedError, advice
+from clozeline.pipeline.common.errors import JobFailedError, advice, one_line
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command, print_progress
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD
@@ -69,8 +69,7 @@ class MetricsLog:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._progress.close()
         with ExitStack() as last:
-            if self._tracker:
-                last.callback(self._tracker.close)
+            last.callback(self._track, lambda tracker: tracker.close(is_failed=kind is not None))
             last.callback(setattr, threading, "excepthook", self._hook)
             if self._writes:
                 quietly = suppress(JobFailedError) if kind else nullcontext()
@@ -96,8 +95,7 @@ class MetricsLog:
                 if not isinstance(value, str):
                     self._board.add_scalar(name, value, step)
             self._board.flush()  # otherwise a kill loses up to two minutes of them
-        if self._tracker:
-            self._tracker.log(step, scalars(values))
+        self._track(lambda tracker: tracker.log(step, scalars(values)))
         self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
         for warning in self._warnings(step, values):
             self.warn(warning)
@@ -111,6 +109,15 @@ class MetricsLog:
                 f"the metrics of {self._run} cannot be written ({error.strerror}); its checkpoints "
                 f"are intact. To continue, {advice(error)} and add --resume."
             ) from error
+
+    def _track(self, do: Callable[[Tracker], None]) -> None:
+        """Training does not depend on a tracker: one that fails is left with a warning."""
+        if self._tracker:
+            try:
+                do(self._tracker)
+            except Exception as error:  # each library has its own
+                self._tracker = None
+                self.warn(f"--track: {one_line(error)}; this run is not tracked from here on.")
 
     def warn(self, warning: object) -> None:
         """Print a warning on a line of its own; only one process of a run does."""

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from clozeline.pipeline.common.errors import InputError, one_line
 from clozeline.pipeline.common.json_files import json_values, write_json
@@ -22,23 +22,13 @@ Track = Literal["none", "wandb", "mlflow"]
 PROJECT = "clozeline"  #: of W&B, and experiment of MLflow, unless their variables name another
 
 
-class Tracker(Protocol):
-    """A run of W&B or MLflow, to which scalars are sent."""
-
-    def log(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add the scalars of a step."""
-
-    def close(self) -> None:
-        """Send what is left."""
-
-
 def check_tracker(track: Track) -> None:
     """Raises InputError where the tracker's package is not installed."""
     if track != "none":
         check_packages(f"--track {track}", track)
 
 
-def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> Tracker | None:
+def open_tracker(track: Track, run: Path, config: Mapping[str, Any]) -> "Tracker | None":
     """The tracked run of this run, continued if it has one; None without tracking.
 
     Raises InputError where the tracker does not start, as without an account.
@@ -92,8 +82,8 @@ class WandbRun:
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         self._run.log(dict(scalars), step=step)
 
-    def close(self) -> None:
-        self._run.finish()
+    def close(self, *, is_failed: bool) -> None:
+        self._run.finish(exit_code=int(is_failed))
 
 
 class MlflowRun:
@@ -123,5 +113,8 @@ class MlflowRun:
         metrics = [Metric(name, value, now, step) for name, value in scalars.items()]
         self._client.log_batch(self.id, metrics=metrics)
 
-    def close(self) -> None:
-        self._client.set_terminated(self.id)
+    def close(self, *, is_failed: bool) -> None:
+        self._client.set_terminated(self.id, status="FAILED" if is_failed else "FINISHED")
+
+
+Tracker = WandbRun | MlflowRun

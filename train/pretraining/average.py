@@ -20,6 +20,7 @@ from torch import Tensor
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_lock import locked_folder
 from clozeline.pipeline.common.folder_owner import check_replaceable
+from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.checkpoint import (
     TrainState,
     list_checkpoints,
@@ -33,6 +34,7 @@ from clozeline.train.artifacts.partial_folder import partial_folder, replace_fol
 from clozeline.train.artifacts.run import (
     RUN,
     RunConfig,
+    check_fits,
     check_run_folder,
     load_run,
     read_run,
@@ -69,6 +71,10 @@ def average(run: Path, *, out: Path, last: int, shards: Path | None = None) -> A
     steps = [read_state(folder).step for folder in folders]
     out = out.resolve()
     check_run_folder(out)
+    if shards:
+        digest, positions = config.tokenizer_digest, config.model.max_position_embeddings
+        manifest = read_manifest(shards)
+        check_fits(shards, manifest, run, tokenizer_digest=digest, positions=positions)
     if (out / RUN).exists():
         if read_run(out) != config:
             raise InputError(f"{out} holds another run; choose another --out.")

@@ -261,7 +261,7 @@ class Trainer:
         rows = min(self._rows_in_memory(), ROWS)
         held_out = evaluation_batches(validation, batch_size=rows, limit=ROWS)
         batches = [loaded.batch for loaded in held_out]
-        guesses = guess(self.model, batches, precision=self.training.precision)
+        guesses = guess(self.model, batches, precision=self.autocast)
         if self.learning:
             self.learning.write(self.step, held_out_rows(batches), guesses)
 

@@ -28,7 +28,7 @@ const shortNumber = (value) => {
   return String(Number(value.toPrecision(4)));
 };
 const shown = (chart, value) =>
-  chart.percent ? `${Number((100 * value).toPrecision(3))}%` : shortNumber(value);
+  chart.is_percent ? `${Number((100 * value).toPrecision(3))}%` : shortNumber(value);
 
 // Exponential moving average without the bias of its start (Kingma & Ba 2015, section 3).
 const smooth = (values, weight) => {
@@ -48,7 +48,7 @@ const linesOf = (chart, data, weight) => {
       const found = run.series[name];
       if (!found) continue;
       const [steps, raw] = found;
-      const values = kind === "training" && chart.noisy ? smooth(raw, weight) : raw;
+      const values = kind === "training" && chart.is_noisy ? smooth(raw, weight) : raw;
       const label = data.runs.length > 1 ? `${run.name}, ${kind}` : kind;
       const colour = data.runs.length > 1 ? number : index;
       lines.push({ label, kind, steps, raw, values, colour: `var(--series-${colour + 1})` });
@@ -136,13 +136,8 @@ const legendOf = (lines) => {
 
 // The number of a line's points up to a step.
 const pointsUpTo = (line, step) => {
-  let low = 0, high = line.steps.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (line.steps[middle] <= step) low = middle + 1;
-    else high = middle;
-  }
-  return low;
+  const after = line.steps.findIndex((at) => at > step);
+  return after < 0 ? line.steps.length : after;
 };
 
 const nearest = (line, step) => {

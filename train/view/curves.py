@@ -1,7 +1,7 @@
 """The Curves page: metrics of up to four runs, read again while they train."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,18 +103,12 @@ class CurvePages:
         if query.get("version") == version:
             return {"version": version}
         histories = read_histories(self._runs)
+        is_alone = len(histories) == 1
         return {
             "version": version,
             "runs": [_run(history) for history in histories],
             "charts": [
-                {
-                    "name": chart.name,
-                    "label": chart.label,
-                    "note": chart.note,
-                    "percent": chart.is_percent,
-                    "noisy": chart.is_noisy,
-                    "lines": list(chart.lines(is_alone=len(histories) == 1).items()),
-                }
+                asdict(chart) | {"lines": list(chart.lines(is_alone=is_alone).items())}
                 for chart in CHARTS
             ],
             "figures": key_figures(histories),

@@ -15,7 +15,7 @@ from clozeline.pipeline.tokenization.tokenizer import Tokenizer, load_tokenizer
 from clozeline.pipeline.view.replies import Values, number_of
 from clozeline.pipeline.view.site import Tab
 from clozeline.train.artifacts.run import TOKENIZER, read_run
-from clozeline.train.monitoring.learning import Guesses, HeldOutRow, Learning
+from clozeline.train.monitoring.learning import HeldOutRow, Learning
 from clozeline.train.view.run_model import shown_guesses
 
 EVALUATIONS = 200  # per page; if there are more, some in between are left out
@@ -52,7 +52,7 @@ class LearningPages:
             "number": number,
             "names": dict(enumerate(self._names)),
             "examples": examples,
-            "data": self.data(query),
+            "data": self.data({"run": number}),
         }
 
     def data(self, query: Values) -> Any:
@@ -69,7 +69,12 @@ class LearningPages:
             "negative": self._negatives[number],
             "labels": [row.next_sentence_label for row in learning.rows] if learning else [],
             "answers": _texts([row.answers for row in learning.rows], tokens) if learning else [],
-            "evaluations": [_evaluation(step, guesses[step], tokens) for step in steps],
+            "evaluations": [
+                {"step": step}
+                | vars(guesses[step])
+                | {"guesses": _texts(guesses[step].guesses, tokens)}
+                for step in steps
+            ],
         }
 
     def _number(self, query: Values) -> int:
@@ -112,16 +117,6 @@ def _examples(row: HeldOutRow) -> Examples:
         piece_lengths=ragged(pieces) if pieces else None,
         piece_documents=ragged([0] * len(pieces)) if pieces else None,
     )
-
-
-def _evaluation(step: int, guesses: Guesses, tokens: Sequence[str]) -> dict[str, Any]:
-    return {
-        "step": step,
-        "guesses": _texts(guesses.guesses, tokens),
-        "probabilities": guesses.probabilities,
-        "of_answers": guesses.of_answers,
-        "label_1": guesses.label_1,
-    }
 
 
 def _texts(rows: Sequence[Sequence[int]], tokens: Sequence[str]) -> list[list[str]]:

@@ -17,15 +17,15 @@ const valuesOf = (root) => JSON.parse(root.querySelector("[data-values]").textCo
 const poll = (root, address, seconds, receive) => {
   if (!root.hasAttribute("data-live")) return;
   const ask = async () => {
+    let reply = null;
     try {
-      if (!document.hidden) {
-        const reply = await fetch(address());
-        if (reply.ok) receive(await reply.json());
-      }
-      setTimeout(ask, 1000 * seconds);
+      if (!document.hidden) reply = await fetch(address());
     } catch (error) {
       root.prepend(element("p", { role: "alert" }, "The server has ended: this page is not updated."));
+      return;
     }
+    setTimeout(ask, 1000 * seconds);
+    if (reply?.ok) receive(await reply.json());
   };
   setTimeout(ask, 1000 * seconds);
 };

@@ -90,9 +90,8 @@ class PredictionPages:
             "note": f"{note}.",
             "rows": [self._row(row) for row in shown],
             "download": query.address(0, "/predictions.csv"),
-            "before": start and "/predictions" + query.address(start=max(start - PAGE, 0)),
-            "after": start + PAGE < len(rows)
-            and "/predictions" + query.address(start=start + PAGE),
+            "before": start and query.address(max(start - PAGE, 0)),
+            "after": start + PAGE < len(rows) and query.address(start + PAGE),
         }
 
     def csv(self, values: Values) -> str:

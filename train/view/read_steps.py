@@ -101,23 +101,29 @@ class ReadSteps:
     def rows(self, step: int) -> StepRows:
         """The examples of a step. Raises InputError if the run read others there."""
         self._check_phases(step)
+        located = self._located(range(step, step + 1))
+        start = self._checked_start(step, located)
+        phase = self.phase(step)
+        shards = self._loader(phase.dataset_digest).shards
+        return StepRows(start, shards, located, self._examples(phase, located))
+
+    def _checked_start(self, step: int, located: Located) -> int:
+        """Its first position. Raises InputError if it read others than the located examples."""
         start = self.start_of(step)
         if start < 0:
             raise InputError(
                 f"{self.run}: step {step} cannot be found: another batch size or another run began "
                 "it, and no checkpoint is left of that."
             )
-        located = self._located(range(step, step + 1))
         slots = start + np.arange(self._size(step))
-        phase = self.phase(step)
-        loader = self._loader(phase.dataset_digest)
-        found = digest_text(int(loader.reader().order.hashes(located, slots).sum()))
+        order = self._loader(self.phase(step).dataset_digest).reader().order
+        found = digest_text(int(order.hashes(located, slots).sum()))
         if self.digests.get(step, found) != found:
             raise InputError(
                 f"{self.run}: at step {step} other examples were read (data digest "
                 f"{self.digests[step]}, here {found}); was it resumed with another batch size?"
             )
-        return StepRows(start, loader.shards, located, self._examples(phase, located))
+        return start
 
     def steps_of(self, document: int, steps: range) -> Iterator[tuple[int, int]]:
         """The steps that read examples of a document, and how many each."""
@@ -129,6 +135,10 @@ class ReadSteps:
             for one in (*ends, some[-1]):
                 self._check_phases(one)
             located = self._located(range(some[0], some[-1] + 1))
+            for index, one in enumerate(some):
+                if not index or one in self.digests:
+                    rows_of_step = slice(index * size, (index + 1) * size)
+                    self._checked_start(one, Located(*(x[rows_of_step] for x in located)))
             hits = np.zeros(len(located.rows), np.bool_)
             for shard in np.unique(located.shards).tolist():
                 here = located.shards == shard

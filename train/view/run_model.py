@@ -1,7 +1,6 @@
 """The newest model of a run that may still be training, loaded on first use."""
 
 from collections.abc import Iterator
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -66,12 +65,6 @@ class RunModel:
             found = guess(model, batches, precision="fp32")
         guesses = list(shown_guesses(found, pretrained.tokenizer))
         return guesses, [_loss(of_answers) for of_answers in found.of_answers]
-
-    @cached_property
-    def tokenizer(self) -> Tokenizer:
-        """That of the newest checkpoint, which is loaded for it."""
-        with self._lock:
-            return self._newest()[0].tokenizer
 
     def check_fits(self, folder: AnyPath, manifest: Manifest) -> None:
         """Raises InputError where the run cannot read the rows of a data set."""

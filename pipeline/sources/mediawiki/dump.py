@@ -17,23 +17,19 @@ import bz2
 import codecs
 import html
 import io
-import lzma
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import IO
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.sources.files import unpack_streams
+from clozeline.pipeline.sources.files import DAMAGE, unpack_streams
 from clozeline.pipeline.sources.mediawiki.namespaces import HIDDEN_KEYS
 
 CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16  #: kept of a page that is too long; they hold its title
-#: What a decompressor raises for truncated or damaged data.
-TRUNCATED = (EOFError, OSError, lzma.LZMAError, zlib.error)
 
 ROOT, ROOT_END, PAGE, PAGE_END = b"<mediawiki", b"</mediawiki", b"<page>", b"</page>"
 SITEINFO_END = b"</siteinfo>"
@@ -108,7 +104,7 @@ def hidden_names(stream: IO[bytes]) -> frozenset[str]:
             header += chunk
             if SITEINFO_END in header or PAGE in header or len(header) >= CHUNK_BYTES:
                 break
-    except TRUNCATED:
+    except DAMAGE:
         pass  # reported when the pages are read
     text = header.partition(PAGE)[0].decode("utf-8", "replace")
     return frozenset(name for name, key in _namespaces(text).items() if key in HIDDEN_KEYS)
@@ -123,7 +119,7 @@ def _pages(elements: Iterator[tuple[bytearray, bool]]) -> Iterator[Page]:
             page = _page(element.decode("utf-8", "replace"), namespaces)
             yield replace(page, text="", is_too_long=True) if is_too_long else page
             pages += 1
-    except TRUNCATED as error:
+    except DAMAGE as error:
         raise TruncatedDump(pages, str(error)) from error
 
 
@@ -223,7 +219,7 @@ def read_index(index: IO[bytes], dump: IO[bytes]) -> list[tuple[int, int]]:
     """
     try:
         numbers = {line.partition(b":")[0] for line in index}
-    except TRUNCATED as error:
+    except DAMAGE as error:
         raise InputError(
             f"the multistream index cannot be read ({error}); download it again"
         ) from error

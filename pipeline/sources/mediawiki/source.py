@@ -13,6 +13,7 @@ from clozeline.pipeline.sources.block import Block, group_parts
 from clozeline.pipeline.sources.documents import Documents
 from clozeline.pipeline.sources.files import (
     bare_name,
+    check_undamaged,
     damage,
     estimate_unpacked,
     find_files,
@@ -67,7 +68,9 @@ def _stream_edges(whole: Block) -> list[int]:
             open_unpacked(index_file.path, "bz2") as index,
             open_file(whole.path, buffer_bytes=64) as dump,
         ):
-            return [0, *(stop for _, stop in read_index(index, dump))]
+            edges = [0, *(stop for _, stop in read_index(index, dump))]
+            check_undamaged(index_file.path, index)
+            return edges
     except InputError:
         # No index, or one that does not fit, as for a truncated dump: what there is of the dump
         # can still be read from its beginning.
