@@ -16,9 +16,10 @@ from clozeline.train.finetuning.classifier import load_classifier
 from clozeline.train.finetuning.finetune import finetune
 from clozeline.train.finetuning.hyperparameters import HeldOut
 from tests.support.small import small_tokenizer
+from tests.support.small_classifier import write_small_classifier
 from tests.support.small_runs import write_small_run
 from tests.support.small_training import TINY
-from tests.test_folder_owner import QUICK, write_classifier, write_rows
+from tests.test_folder_owner import QUICK, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,8 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sealed(run, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sealed")
-    write_classifier(folder / "classifier")
+    write_small_classifier(folder / "classifier")
+    (folder / "classifier" / "predictions.csv").unlink()  # of test rows; not part of the model
     export(run, out=folder / "export")
     return folder
 

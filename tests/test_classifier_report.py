@@ -35,7 +35,7 @@ def test_the_report_is_that_of_the_chosen_seed_and_means_are_over_all():
     assert values["finetuned"]["accuracy"] == 0.84
     assert values["from_scratch"]["accuracy"] == 0.60  # of the first seed
     assert values["bag_of_words"]["accuracy"] == 0.70
-    assert values["plan"] == {"learning_rate": 1e-3, "epochs": 6, "unlabelled": 0}
+    assert values["plan"] == {"learning_rate": 1e-3, "epochs": 6}
     assert [(p.start, p.examples) for p in found.points()] == [
         (start, n) for n in (100, 1000) for start in ("pretrained", "from_scratch", "bag_of_words")
     ]

@@ -23,6 +23,7 @@ from clozeline.train.data.loader import Loader
 from clozeline.train.data.loader_check import check_loader
 from clozeline.train.data.order import Order
 from tests.support.small_data import SMALL, write_data_set
+from tests.test_job import shards
 from tests.test_loader import ORDER, joined, load, originals, rows_of
 
 WORLDS, WORKERS, ACCUMULATIONS = (1, 2, 3, 4), (0, 1, 2, 3), (1, 2, 4)  # and 8, in legs
@@ -163,9 +164,10 @@ def test_an_order_that_reads_a_row_twice_is_reported(tmp_path, monkeypatch):
 
 
 def test_the_command_reads_each_row_with_the_loader_and_needs_shards(tmp_path):
-    folder = write_data_set(tmp_path / "data", train=(13, 20))
-    read = CliRunner().invoke(main, ["verify", str(folder), "--loader"])
+    manifest, _ = shards(tmp_path)
+    examples = manifest.num_examples("train")
+    read = CliRunner().invoke(main, ["verify", str(tmp_path / "out"), "--loader"])
     assert read.exit_code == 0, read.output
-    assert "33 training examples are each read once" in read.output
+    assert f"{examples} training examples are each read once" in read.output
     refused = CliRunner().invoke(main, ["verify", str(tmp_path), "--loader"])
     assert refused.exit_code == 2

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -289,8 +290,8 @@ def test_the_card_of_a_classifier_shows_names_with_bars_in_one_cell():
     found = report().to_dict()
     found["finetuned"]["f1"] = {"a|b": 0.5}
     metadata = {"names": ["a|b"], "text": "t", "text_pair": None, "max_seq_length": 8}
-    job = {"batch_size": "auto", "pretrained": "5f"}
-    card = classifier_card(metadata | {"job": job}, found, folder="out")
+    metadata |= {"model": asdict(TINY), "job": {"batch_size": "auto", "pretrained": "5f"}}
+    card = classifier_card(metadata, found, folder="out")
     assert "| F1 of a\\|b | 0.5 |" in card
 
 

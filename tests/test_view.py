@@ -125,8 +125,9 @@ def test_the_page_has_each_evaluation_and_draws_the_last_one(server, run):
 def test_only_new_evaluations_are_sent(server):
     steps = [e["step"] for e in request(server, "/learning.json?after=4").json["evaluations"]]
     assert steps == [8, 12]
-    for wrong in ("run=1", f"run={'9' * 5000}", "after=x"):
-        assert request(server, f"/learning?{wrong}").status == 400
+    for wrong in ("?run=1", f"?run={'9' * 5000}", ".json?after=x"):
+        assert request(server, f"/learning{wrong}").status == 400
+    assert request(server, "/learning?after=999999").status == 200  # the page shows all
 
 
 def test_runs_of_a_store_are_named_as_they_were_given(run, tmp_path):

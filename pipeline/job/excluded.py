@@ -46,7 +46,7 @@ def write_excluded(context: JobContext) -> None:
             for chunk in read_block(block):
                 for bad in chunk.rejected:
                     if bad.kind != TRUNCATED:
-                        raise InputError(f"--exclude: {bad.where}: {bad.reason}; mend it first.")
+                        raise InputError(f"--exclude: {bad.where}: {bad.reason}; fix it first.")
                     if not context.allow_truncated:
                         raise not_whole(block.path, bad.reason)
                 texts += chunk.texts

@@ -67,9 +67,10 @@ def save_checkpoint(run: Path, snapshot: Snapshot, state: TrainState) -> Path:
             sums = {name: file_sha256(partial / name) for name in (MODEL, OPTIMIZER)}
             write_json(partial / STATE, {**asdict(state), "files": sums}, seal=True)
             replace_folder(partial, folder)
-    except (OSError, SafetensorError) as error:
+    except (OSError, JobFailedError) as error:
+        cause = error.__cause__ if isinstance(error, JobFailedError) else error
         raise JobFailedError(
-            f"checkpoint {folder} cannot be written ({error}); the checkpoints before it are "
+            f"checkpoint {folder} cannot be written ({cause}); the checkpoints before it are "
             f"intact. To continue, {advice(error)} and add --resume."
         ) from error
     return folder

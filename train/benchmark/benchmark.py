@@ -55,8 +55,6 @@ def benchmark(
                 "a benchmark runs in one process; start it without torchrun, or fine-tune on each "
                 "task with `clozeline finetune`."
             )
-    if config.unlabelled:
-        raise InputError("a benchmark reads no unlabelled texts; leave them out.")
     started = any((out / task.name).is_dir() for task in tasks)
     check_kind(out, "a benchmark", is_own=started or is_benchmark(out))
     results: list[Result] = []

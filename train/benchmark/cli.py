@@ -15,10 +15,7 @@ from clozeline.train.store.folder_option import Folder
 LOCAL = click.Path(path_type=Path)
 OUT = Folder(writes=True)
 #: Options that the tasks decide, or that need a single table.
-OF_A_TASK = (
-    *("text", "text_pair", "label", "test_share", "label_efficiency"),
-    *("unlabelled", "max_unlabelled"),
-)
+OF_A_TASK = ("text", "text_pair", "label", "test_share", "label_efficiency")
 
 
 @click.command(

@@ -111,7 +111,6 @@ def classifier_card(metadata: Values, report: Values, *, folder: str) -> str:
         "epochs": plan["epochs"],
         "batch size": job["batch_size"],
         "learning rate": plan["learning_rate"],
-        "unlabelled texts that a first model labelled": plan["unlabelled"],
         "seed": report["seed"],
         "pretrained weights digest": job["pretrained"],
     }

@@ -10,7 +10,6 @@ The files in the order in which data meets them:
     compared_models.py   which models: pretrained, from scratch, bag-of-words; sizes and seeds
     one_model.py         one of them                    ->  search, then training on all rows
     hyperparameters.py   results on held-out rows       ->  learning rate and epochs, temperature
-    self_training.py     guesses for unlabelled texts   ->  the surest, to learn from
     training_loop.py     rows, learning rate, epochs    ->  weights, logits
     results.py           scores and weights of a model  ->  OUT/results/pretrained-1000-0.json
     classifier.py        the best model                 ->  a folder; texts  ->  probabilities

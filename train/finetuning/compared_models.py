@@ -47,7 +47,6 @@ class ComparedModels:
             name: self._encoder.encode(test.texts) for name, test in job.tests.items()
         }
         self.test_labels = {name: self._labels(test) for name, test in job.tests.items()}
-        unlabelled = self._encoder.encode(job.unlabelled) if job.unlabelled else None
         self._trainers = {
             is_pretrained: ModelTrainer(
                 start=job.start,
@@ -55,7 +54,6 @@ class ComparedModels:
                 outputs=len(job.names) or 1,
                 config=job.config,
                 device=device,
-                unlabelled=unlabelled,
             )
             for is_pretrained in (True, False)
         }

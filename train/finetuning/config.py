@@ -49,16 +49,6 @@ class FinetuneConfig:
     max_examples: int | None = option(
         None, "Train on this many rows, drawn at random; defaults to all.", group="Data"
     )
-    unlabelled: str | None = option(
-        None,
-        "Texts without labels; FILE?text=A&text_pair=B names other columns. A first model labels "
-        "them, a second one also learns from the surest fifth, if that helps on held-out training "
-        "rows.",
-        group="Data",
-    )
-    max_unlabelled: int = option(
-        20_000, "Use at most this many of the --unlabelled texts, drawn at random.", group="Data"
-    )
     pooling: Pooling | None = option(
         None,
         "What is classified: the mean of all token states, or the pooled [CLS]; defaults to cls "
@@ -141,7 +131,6 @@ class FinetuneConfig:
         check_between("layer_decay", self.layer_decay, 0.01, 1)
         if self.max_seq_length is not None:
             check_between("max_seq_length", self.max_seq_length, 8, 65_535)
-        check_between("max_unlabelled", self.max_unlabelled, 1, 1 << 40)
         if self.max_examples is not None:
             check_between("max_examples", self.max_examples, 2, 1 << 40)
         for name in ("clip", "weight_decay"):

@@ -3,9 +3,8 @@
     start, train, test  ->  compared models, a result each  ->  best candidate  ->  folder, report
 
 Besides the classifier, the report scores bag-of-words and, on request, the same model trained from
-random weights, and all of them on fewer training rows. All see the same part of each text, and both
-models the same unlabelled texts, if there are any. The difference is what pretraining was worth.
-The test rows are the same, and used for scores only.
+random weights, and all of them on fewer training rows. All see the same part of each text. The
+difference is what pretraining was worth. The test rows are the same, and used for scores only.
 """
 
 import sys
@@ -149,7 +148,7 @@ def _write_best(
 
 @contextmanager
 def own_folder(out: Path, overwrite: bool) -> Iterator[None]:
-    """Nobody else writes into the folder meanwhile. Raises InputError for one of another kind."""
+    """The folder is locked meanwhile. Raises InputError for one of another kind."""
     check_room(out, overwrite=overwrite)
     with locked_folder(out):
         yield

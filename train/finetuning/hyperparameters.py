@@ -7,13 +7,11 @@ Test rows are never used here. For each learning rate of a small grid:
     up to 4,000     a fifth                           4/5
     more            a fifth of a sample of 4,000      3,200 of the sample
 
-Then, for up to 4,000 rows, half as many epochs are tried at the best rate, and at last, where there
-are unlabelled texts, what the surest of them bring (self_training.py). The classifier is
+Then, for up to 4,000 rows, half as many epochs are tried at the best rate. The classifier is
 trained again on all rows, or, for more than 4,000, on all but a twentieth (at most 2,000 rows), on
 which its temperature is fitted. The search tries 3 rates, and up to 2 more where the best is at the
 edge; on a sample it costs 3 x 4 x 3,200 = 38,400 rows, two thirds of an epoch of Amazon polarity's
-59,242. With few labels, a single fifth would be too noisy, hence the folds. Unlabelled texts cost
-each fold two trainings, a prediction for every text, and an epoch of the surest fifth.
+59,242. With few labels, a single fifth would be too noisy, hence the folds.
 
 Every training run completes its schedule, down to a learning rate of 0. A run stopped earlier, at a
 high rate, depends on its last steps: trained on 3 x 1,000 Amazon reviews, `nano` at 1e-3 got
@@ -27,7 +25,7 @@ accuracy, and unlike the plain cross-entropy it does not favour a model for bein
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -105,8 +103,6 @@ class Selection:
         """The plan and its result as text."""
         plan, held_out = self.plan, self.held_out
         line = f"learning rate {plan.learning_rate:g}, {counted(plan.epochs, 'epoch')}"
-        if plan.unlabelled:
-            line += f" after the surest fifth of {plan.unlabelled:,} unlabelled texts"
         if not held_out.rows:
             return line
         return f"{line}, {held_out.accuracy:.4f} on {held_out.rows:,} held-out training rows"
@@ -143,8 +139,6 @@ def most_epochs(rows: int, config: FinetuneConfig) -> int:
 
 def is_fixed(config: FinetuneConfig, rows: int) -> bool:
     """Whether nothing is left to choose: of a sample, only the rate would be."""
-    if config.unlabelled:
-        return False
     return config.learning_rate != "auto" and (config.epochs != "auto" or rows > SEARCH_ROWS)
 
 
@@ -155,20 +149,19 @@ def select_plan(
     rates: Sequence[float],
     *,
     seed: int,
-    unlabelled: int = 0,
 ) -> Selection:
     """Try each learning rate, and further ones while the best is at the edge of those tried.
 
-    Then try half as many epochs, unless only a sample of the rows is searched, and the surest of
-    the unlabelled texts, if there are any. What the config fixes is kept.
+    Then try half as many epochs, unless only a sample of the rows is searched. What the config
+    fixes is kept.
     """
     is_sampled = len(labels) > SEARCH_ROWS
     searches_epochs = config.epochs == "auto"
     is_short = is_sampled and searches_epochs
     epochs = SEARCH_EPOCHS if is_short else most_epochs(len(labels), config)
 
-    def attempt(rate: float, epochs: int, unlabelled: int = 0) -> tuple[Plan, HeldOut]:
-        plan = Plan(learning_rate=rate, epochs=epochs, unlabelled=unlabelled)
+    def attempt(rate: float, epochs: int) -> tuple[Plan, HeldOut]:
+        plan = Plan(learning_rate=rate, epochs=epochs)
         return plan, held_out_result(held_out_logits, labels, plan, seed=seed)
 
     rates = rates if config.learning_rate == "auto" else [config.learning_rate]
@@ -176,13 +169,10 @@ def select_plan(
     while (beyond := _beyond_the_edge(by_rate)) is not None:
         by_rate[beyond] = attempt(beyond, epochs)
     tried = [by_rate[rate] for rate in sorted(by_rate)]
-    plan, _ = min(tried, key=_loss)
+    plan, held_out = min(tried, key=_loss)
     if searches_epochs and not is_sampled:
         tried.append(attempt(plan.learning_rate, -(-epochs // 2)))
-        plan, _ = min(tried, key=_loss)
-    if unlabelled:
-        tried.append(attempt(plan.learning_rate, plan.epochs, unlabelled))
-    plan, held_out = min(tried, key=_loss)
+        plan, held_out = min(tried, key=_loss)
     return Selection(plan=plan, held_out=held_out, tried=tuple(tried))
 
 
@@ -196,10 +186,10 @@ def held_out_result(
 
 
 def final_plan(plan: Plan, rows: int, config: FinetuneConfig) -> Plan:
-    """The plan for all rows: the search's, but with other epochs if that used a sample."""
+    """The plan for all rows: the search's, or, if that used a sample, its rate and other epochs."""
     if rows <= SEARCH_ROWS:
         return plan
-    return replace(plan, epochs=most_epochs(rows, config))
+    return Plan(learning_rate=plan.learning_rate, epochs=most_epochs(rows, config))
 
 
 def selection_folds(labels: Labels, *, seed: int) -> list[tuple[Rows, Rows]]:

@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from clozeline.pipeline.common.counter_rng import permutation, stream_key
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_kind import kind_of
 from clozeline.pipeline.curation.curate import text_hash
@@ -31,7 +29,6 @@ from clozeline.train.labelled.rows import (
     hold_out,
     read_labelled,
     read_named,
-    read_named_texts,
     sample,
 )
 
@@ -47,20 +44,15 @@ class Job:
     tests: dict[str, Labelled]  # by name: TEST, and others by their source
     names: tuple[str, ...]  # of the classes; none: a regression
     config: FinetuneConfig
-    unlabelled: Texts | None
     #: How many texts of each test set were found in the pretraining corpus and excluded from it;
     #: None: it was not checked.
     excluded: dict[str, int | None]
 
     def digests(self) -> dict[str, Any]:
         """The config, and digests of weights and rows; compared when the command is rerun."""
-        values = asdict(self.config)
-        del values["unlabelled"], values["max_unlabelled"]
-        # Always there, so that leaving them out is another job.
-        values["unlabelled texts"] = self.unlabelled and Labelled(self.unlabelled, (), "").digest()
-        values["tests"] = sorted(self.tests)
         return {
-            **values,
+            **asdict(self.config),
+            "tests": sorted(self.tests),  # so that leaving one out is another job
             "max_seq_length": self.start.max_seq_length,
             "pooling": self.start.pooling,
             "pretrained": values_digest(self.start.weights),
@@ -109,27 +101,8 @@ def read_job(
         tests=tests,
         names=names,
         config=config,
-        unlabelled=_read_unlabelled(config, tests) if config.unlabelled else None,
         excluded=excluded_texts(run, tests),
     )
-
-
-def _read_unlabelled(config: FinetuneConfig, tests: Mapping[str, Labelled]) -> Texts:
-    """Some of the texts without labels, drawn at random, without the texts of test rows."""
-    source = str(config.unlabelled)
-    texts = read_named_texts(source, text=config.text, text_pair=config.text_pair)
-    if (texts.second is None) != (config.text_pair is None):
-        has, reads = ("pairs", "single texts") if texts.second else ("single texts", "pairs")
-        raise InputError(
-            f"--unlabelled {source} has {has}, but the classifier reads {reads}; name the columns, "
-            "as FILE?text=A or FILE?text=A&text_pair=B."
-        )
-    of_tests = {text for rows in tests.values() for text in rows.texts.joined()}
-    kept = [row for row, text in enumerate(texts.joined()) if text not in of_tests]
-    if not kept:
-        raise InputError(f"all texts of --unlabelled {source} are test rows; give others.")
-    order = permutation(stream_key(config.seed, "finetune/unlabelled"), len(kept))
-    return texts.take(np.array(kept)[order[: config.max_unlabelled]])
 
 
 def excluded_texts(run: Path, tests: Mapping[str, Labelled]) -> dict[str, int | None]:

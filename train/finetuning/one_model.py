@@ -28,7 +28,6 @@ from clozeline.train.finetuning.hyperparameters import (
     is_fixed,
     select_plan,
 )
-from clozeline.train.finetuning.self_training import surest
 from clozeline.train.finetuning.training_loop import (
     Labels,
     Logits,
@@ -64,7 +63,6 @@ class ModelTrainer:
     outputs: int
     config: FinetuneConfig
     device: torch.device
-    unlabelled: Encoded | None = None
 
     def train(
         self,
@@ -92,14 +90,8 @@ class ModelTrainer:
             chosen = Selection.given(self.config, len(labels))
         else:
             with _progress(f"{title}, search on {folds_line(len(labels))}") as progress:
-                chosen = select_plan(
-                    held_out_logits,
-                    labels,
-                    self.config,
-                    candidate_rates(self.start.model),
-                    seed=seed,
-                    unlabelled=len(self.unlabelled or ()),
-                )
+                rates = candidate_rates(self.start.model)
+                chosen = select_plan(held_out_logits, labels, self.config, rates, seed=seed)
         is_compared = is_candidate and self.config.seeds > 1 and len(labels) <= SEARCH_ROWS
         if is_compared and not chosen.held_out.rows:
             with _progress(f"{title}, seeds compared on {folds_line(len(labels))}") as progress:
@@ -134,20 +126,8 @@ class ModelTrainer:
     def _trained(
         self, rows: Encoded, labels: Labels, plan: Plan, seed: int, progress: tqdm
     ) -> BertForClassification:
-        def fit(model: BertForClassification, rows: Encoded, labels: Labels, plan: Plan) -> None:
-            train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
-
         model = self.new_model(seed)
-        fit(model, rows, labels, plan)
-        if plan.unlabelled and self.unlabelled:
-            logits = self._logits(model, self.unlabelled)
-            if not np.isfinite(logits).all():
-                return model  # it diverged, which is found by whoever asked for it
-            texts, found = surest(logits, labels)
-            if len(texts):
-                model = self.new_model(seed)
-                fit(model, self.unlabelled.take(texts), found, replace(plan, epochs=1))
-                fit(model, rows, labels, plan)
+        train_classifier(model, rows, labels, self.config, plan, seed=seed, progress=progress)
         return model
 
     def _logits(self, model: BertForClassification, rows: Encoded) -> Logits:

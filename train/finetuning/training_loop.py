@@ -27,11 +27,10 @@ Labels = NDArray[Any]  # [N], int64 classes, or float32 targets of a regression
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long a classifier is trained, at which learning rate, and on what besides the rows."""
+    """How long a classifier is trained, and at which learning rate."""
 
     learning_rate: float  # peak, of the top layers
     epochs: int  # over which it warms up and decays to 0
-    unlabelled: int = 0  # texts that a first model labels; the surest fifth comes before the rows
 
 
 def train_classifier(

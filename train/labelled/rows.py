@@ -118,19 +118,9 @@ def read_named(source: str, *, text_pair: str | None, **others: Any) -> Labelled
 
     A named text has no pair unless that is named as well.
     """
-    path, named = _named(source, text_pair)
-    return read_labelled(path, **{**others, **named})
-
-
-def read_named_texts(source: str, *, text: str, text_pair: str | None) -> Texts:
-    """As `read_named`, without labels."""
-    path, named = _named(source, text_pair)
-    return read_texts(path, text=named.get("text") or text, text_pair=named["text_pair"])
-
-
-def _named(source: str, text_pair: str | None) -> tuple[str, dict[str, str | None]]:
     path, columns = split_columns(source)
-    return path, {"text_pair": None if "text" in columns else text_pair, **columns}
+    pair = None if "text" in columns else text_pair
+    return read_labelled(path, **{**others, "text_pair": pair, **columns})
 
 
 def split_columns(source: str) -> tuple[str, dict[str, str]]:

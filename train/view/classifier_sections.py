@@ -123,20 +123,12 @@ def _calibration(summary: ClassifierSummary) -> Section:
 
 def _selection(summary: ClassifierSummary) -> Section:
     selection = summary.report.finetuned.chosen
-    has_texts = any(plan.unlabelled for plan, _ in selection.tried)
     rows = [
-        (
-            f"{plan.learning_rate:g}",
-            str(plan.epochs),
-            *([f"{plan.unlabelled:,}"] if has_texts else []),
-            f"{held.loss:.4f}",
-            f"{held.accuracy:.4f}",
-        )
+        (f"{plan.learning_rate:g}", str(plan.epochs), f"{held.loss:.4f}", f"{held.accuracy:.4f}")
         for plan, held in selection.tried
     ]
     how = "Chosen on rows held out of the training rows" if rows else "As given"
-    texts = ["unlabelled texts"] if has_texts else []
-    heads = ("learning rate", "epochs", *texts, "loss", "accuracy")
+    heads = ("learning rate", "epochs", "loss", "accuracy")
     return Section(
         heading="Learning rate and epochs",
         sentence=f"{how}: {selection.line()}.",
