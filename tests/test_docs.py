@@ -26,7 +26,9 @@ COMMANDS = commands(TEXT)
 def parse(line: str) -> click.Context:
     """The context of a command line, parsed and not run."""
     words = shlex.split(line.partition(" -- ")[0])
-    words = words[words.index("pretrain") :] if "torchrun" in words[0] else words[1:]
+    if "torchrun" in words[0]:
+        words = words[words.index("clozeline") :]
+    words = words[1:]
     command = main.commands[words[0]]
     # Under its group, from which it takes -h.
     group = click.Context(main, **main.context_settings)
