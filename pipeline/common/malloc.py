@@ -15,7 +15,7 @@ def disable_malloc_trim() -> bool:
     A step on CPU frees and reallocates all of its gradients, bfloat16 weights and logits. glibc
     returns tensors of this size to the system at once, and every page then faults again: up to a
     quarter of a small model's step. On a GPU host this affects the batches: a sixth of the time it
-    takes to make them. The columns of a `shards` job are such blocks, too: a fifteenth of its time.
+    takes to make them. The columns of a `shards` job are such blocks, too.
     """
     mallopt = _glibc("mallopt")
     return mallopt is not None and all(

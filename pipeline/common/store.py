@@ -26,15 +26,22 @@ PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)  # seconds before each further attempt
 
 def is_file(path: AnyPath) -> bool:
     """Whether there is such a file. Raises StoreError where a store does not say."""
-    return path.is_file() if is_local(path) else with_retries(lambda: _is_in_store(path), path)
+    return path.is_file() if is_local(path) else kind_in_store(path.fs, path.path, path) == "file"
 
 
-def _is_in_store(path: AnyPath) -> bool:
-    """Like `path.is_file`, but raises the store's errors, which that takes for "no"."""
-    try:
-        return bool(path.fs.info(path.path)["type"] == "file")  # type: ignore[union-attr]
-    except FileNotFoundError:
-        return False
+def kind_in_store(store: Any, name: str, path: AnyPath | str) -> str | None:
+    """ "file" or "directory"; None where a store has neither. Errors name it as `path`.
+
+    Raises StoreError after the last attempt: `isfile` would take an error of the store for "no".
+    """
+
+    def ask() -> str | None:
+        try:
+            return str(store.info(name)["type"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    return with_retries(ask, path)
 
 
 def read_file(path: AnyPath) -> bytes:
@@ -84,8 +91,9 @@ def sizes_in(folder: AnyPath, *, pauses: Sequence[float] = PAUSES) -> dict[str, 
         sizes: dict[str, int | None] = {}
         for path in folder.iterdir():
             with suppress(FileNotFoundError):  # another job has renamed its partial file
-                if stat.S_ISREG((found_here := path.stat()).st_mode):
-                    sizes[path.name] = found_here.st_size
+                status = path.stat()
+                if stat.S_ISREG(status.st_mode):
+                    sizes[path.name] = status.st_size
         return sizes
     store, name = folder.fs, folder.path
 

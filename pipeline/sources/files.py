@@ -25,7 +25,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from clozeline.pipeline.common.errors import ClozelineError, InputError
-from clozeline.pipeline.common.store import version_of, with_retries
+from clozeline.pipeline.common.store import kind_in_store, version_of, with_retries
 
 BUFFER = 1 << 20  #: bytes requested from a file at once
 CHUNK = 1 << 16  #: bytes of a packed file, and unpacked bytes, processed at once
@@ -96,14 +96,7 @@ def _kind_of(store: Any, path: str) -> str | None:
     if isinstance(store, LocalFileSystem):
         return "file" if store.isfile(path) else "directory" if store.isdir(path) else None
     store.invalidate_cache()  # a listing would answer for a file that has changed since
-
-    def ask() -> str | None:  # `isfile` takes a store's errors for "no"
-        try:
-            return str(store.info(path)["type"])
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-
-    return with_retries(ask, path)
+    return kind_in_store(store, path, path)
 
 
 def _closed_folder(path: str) -> Path | None:

@@ -112,7 +112,7 @@ def _chunks(block: Block, chunk_bytes: int) -> Iterator[tuple[int, bytes, Docume
                 documents.reject(where, f"longer than --max-document-bytes {longest:,}")
             elif damage(stream):
                 data = _whole(data, DOCUMENT_ENDS[block.format])
-            end = offset + len(data)  # of a document that is too long, where it begins
+            end = offset + len(data)
             yield offset, data if offset else data.removeprefix(BYTE_ORDER_MARK), documents
         if reason := damage(stream):
             documents = Documents()

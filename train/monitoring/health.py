@@ -107,9 +107,8 @@ class Health:
     def update(self, step: int, metrics: Line) -> list[HealthWarning]:
         """The warnings that this line gives rise to; `metrics` as in metrics.jsonl."""
         self._history.add(step, metrics)
-        checks = CHECKS if "mlm_loss" in metrics else ()
-        if HELDOUT in metrics:
-            checks = HELDOUT_CHECKS
+        in_training = CHECKS if "mlm_loss" in metrics else ()  # an average has neither
+        checks = HELDOUT_CHECKS if HELDOUT in metrics else in_training
         found = [(check.__name__, check(self._history)) for check in checks]
         return [new for cause, words in found for new in self._news(step, cause, words)]
 
