@@ -106,6 +106,7 @@ def test_a_row_with_other_fields_is_rejected_and_named(tmp_path):
         ("text;b\n1, c;2\n", "separated by semicolons, not by commas as in .csv; convert it"),
         ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
         ("", "a.csv has no rows"),
+        ("text," + "b" * (1 << 16) + "\n1,2\n", "its header has 65,542 bytes, more than 65,536"),
     ],
 )
 def test_what_is_no_table_is_one_line(tmp_path, data, message):

@@ -92,6 +92,18 @@ def runs(folder, tmp_path_factory):
     (runs / "shards-1" / "train-00001-of-00005.arrow").unlink()
     skipping = {"skip_bad_shards": True, "max_steps": 1}
     jobs.append({"out": runs / "skips", "shards": runs / "shards-{rank}", "changes": skipping})
+    for rank in (0, 1):
+        shutil.copytree(folder, runs / f"held-out-{rank}")
+    zero_bytes(runs / "held-out-1" / "validation-00001-of-00002.arrow")
+    stops = {"max_steps": 8, "eval_every": 4, "save_every": 0, "micro_batch_size": 2}
+    jobs += [
+        {
+            "out": runs / f"bad-{kind}",
+            "shards": runs / "held-out-{rank}",
+            "changes": {**stops, "parallel": kind},
+        }
+        for kind in ("ddp", "fsdp")
+    ]
     endless = {"max_steps": 1_000_000, "save_every": 0, "log_every": 1_000_000}
     jobs.append({"out": runs / "stopped", "signal": ["SIGTERM", 5], "changes": endless})
     saves = {"max_steps": 2 * MAX_STEPS_BETWEEN_SYNCS + 10, "save_every": 0, "log_every": 50}
@@ -111,6 +123,10 @@ def runs(folder, tmp_path_factory):
         run = go_back(shutil.copytree(runs / before, runs / f"{before}-one"), 40)
         train(folder, run, model=MODEL, resume=True, **OPTIONS)
     return runs
+
+
+def zero_bytes(file):
+    file.write_bytes(bytes(file.stat().st_size))
 
 
 def assert_same_training(found, wanted):
@@ -259,6 +275,15 @@ def test_a_stop_request_to_one_of_two_processes_stops_both(runs):
     assert 5 <= state.step <= 5 + 2 * MAX_STEPS_BETWEEN_SYNCS
     assert state.loader["next_position"] == 8 * state.step
     assert not (runs / "stopped" / "summary.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_a_bad_held_out_shard_of_one_of_two_processes_stops_both_and_loses_nothing(kind, runs):
+    said = (runs / f"bad-{kind}.refused.1").read_text()
+    assert "validation-00001-of-00002.arrow is damaged" in said
+    assert not (runs / f"bad-{kind}.refused.0").exists()
+    assert read_state(latest_checkpoint(runs / f"bad-{kind}")).step == 4
+    assert not (runs / f"bad-{kind}" / "summary.json").exists()
 
 
 def test_two_processes_skip_the_steps_that_one_does(runs, folder, tmp_path):

@@ -124,6 +124,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_taken(
     assert (newest.parent / "damaged-step-00000008").is_dir()
 
 
+def test_a_refused_command_leaves_a_damaged_checkpoint_in_place(run, small_folder):
+    newest = latest_checkpoint(go_back(run, 8))
+    (newest / "state.json").write_bytes(b"")
+    before = sorted(run.rglob("*"))
+    with pytest.raises(InputError, match="holds a run at step 4"):
+        train(small_folder, run, model=preset_of(small_folder), eval_every=6)
+    assert sorted(run.rglob("*")) == before
+
+
 def test_where_no_checkpoint_is_intact_no_new_run_is_started(run, small_folder):
     for folder in list_checkpoints(run):
         (folder / "optimizer.safetensors").write_bytes(b"")

@@ -56,7 +56,8 @@ def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
     with open_unpacked(whole.path, whole.compression) as stream:
         for data, quoted in _whole_rows(whole.path, stream):
             if not offset:
-                names, _ = _header(whole.path, data, quoted)
+                names, size = _header(whole.path, data, quoted)
+                _check_header_size(whole.path, size)
                 check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
             while wanted and wanted[0] < offset + len(data):
                 edges.add(offset + _row_end(data, quoted, wanted.pop(0) - offset))
@@ -195,6 +196,15 @@ def _header(path: str, data: bytes, quoted: Spans) -> tuple[list[str], int]:
         raise InputError(f"{path}: the names of its columns are not UTF-8; convert it") from error
     except pa.ArrowException as error:
         raise InputError(f"{path} cannot be read: {one_line(error)}") from error
+
+
+def _check_header_size(path: str, size: int) -> None:
+    """Raises InputError for a header that not every block could read again."""
+    if size > HEADER_BYTES:
+        raise InputError(
+            f"{path}: its header has {size:,} bytes, more than {HEADER_BYTES:,}; the first row must "
+            "name the columns, so add it, or shorten the names"
+        )
 
 
 def _quoted_fields(path: str, data: bytes, offset: int = 0, *, is_part: bool = False) -> Spans:

@@ -144,9 +144,10 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
     if there:
         _check_not_averaged(out, there)
         if found := _newest_whole(out):
-            checkpoint, state = found
+            checkpoint, state, damaged = found
             _check_same(out, config, there)
             _check_may_continue(start, config, there, state)
+            _set_aside(damaged, state.step)
             over = is_over(config.training, state.step, state.elapsed)
             return ResumePoint(
                 state=state,
@@ -185,28 +186,28 @@ def _check_not_averaged(out: Path, there: RunConfig) -> None:
         )
 
 
-def _newest_whole(out: Path) -> tuple[Path, TrainState] | None:
-    checkpoints = list_checkpoints(out)
-    errors: list[InputError] = []
-    for checkpoint in reversed(checkpoints):
+def _newest_whole(out: Path) -> tuple[Path, TrainState, dict[Path, InputError]] | None:
+    """The newest intact checkpoint and its state, and what is wrong with those after it."""
+    damaged: dict[Path, InputError] = {}
+    for checkpoint in reversed(list_checkpoints(out)):
         try:
-            state = check_checkpoint(checkpoint)
+            return checkpoint, check_checkpoint(checkpoint), damaged
         except InputError as error:
-            errors.append(error)
-            continue
-        for damaged, reason in zip(reversed(checkpoints), errors, strict=False):
-            aside = set_aside(damaged)
-            print(
-                f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
-                f"{state.step}.",
-                file=sys.stderr,
-            )
-        return checkpoint, state
-    if errors:
-        raise InputError(
-            f"{out} has no intact checkpoint. {errors[0]} --overwrite starts a new run."
-        )
+            damaged[checkpoint] = error
+    if damaged:
+        newest = next(iter(damaged.values()))
+        raise InputError(f"{out} has no intact checkpoint. {newest} --overwrite starts a new run.")
     return None  # stopped before its first checkpoint: nothing is lost
+
+
+def _set_aside(damaged: Mapping[Path, InputError], step: int) -> None:
+    for checkpoint, reason in damaged.items():
+        aside = set_aside(checkpoint)
+        print(
+            f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
+            f"{step}.",
+            file=sys.stderr,
+        )
 
 
 def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:

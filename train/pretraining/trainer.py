@@ -83,6 +83,7 @@ class Trainer:
         self.manifest, (self.loader, self.validation) = read_manifest(shards), data
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
+        self.bad_shard: InputError | None = None  # of the held-out examples: stops all processes
         self.model = _initialize_model(config, self.manifest, start, world)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
@@ -150,6 +151,8 @@ class Trainer:
             if self._is_over() and self.heldout is None and not control.is_stopped:
                 self._evaluate()  # the previous process was stopped during its last evaluation
             self.world.broadcast_from_main(self.writer.wait)
+        if self.bad_shard:
+            raise self.bad_shard  # what was trained is saved
         is_complete = self._is_over() and not control.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
@@ -236,19 +239,15 @@ class Trainer:
             world_size=world.size,
             limit=training.eval_examples or None,
         )
-        try:
-            heldout = evaluate(
-                self.model,
-                self._until_stopped(batches),
-                log_unigram=self.manifest.log_unigram,
-                world=world,
-                precision=self.autocast,
-            )
-            if not self.control.is_stopped:
-                self._record_guesses(self.validation)
-        except InputError:  # a bad validation shard: keep what was trained
-            self._save()
-            raise
+        heldout = evaluate(
+            self.model,
+            self._until_stopped(batches),
+            log_unigram=self.manifest.log_unigram,
+            world=world,
+            precision=self.autocast,
+        )
+        if not self.control.is_stopped:
+            self._record_guesses(self.validation)
         if self.control.is_stopped:
             return
         self.heldout = heldout
@@ -260,7 +259,9 @@ class Trainer:
         """Write the answers for the first held-out rows; every process computes them (FSDP)."""
         rows = min(self._rows_in_memory(), ROWS)
         held_out = evaluation_batches(validation, batch_size=rows, limit=ROWS)
-        batches = [loaded.batch for loaded in held_out]
+        batches = [loaded.batch for loaded in self._until_stopped(held_out)]
+        if self.control.is_stopped:
+            return
         guesses = guess(self.model, batches, precision=self.autocast)
         if self.learning:
             self.learning.write(self.step, held_out_rows(batches), guesses)
@@ -270,13 +271,23 @@ class Trainer:
         return self.training.rows_per_pass(self.world.size)
 
     def _until_stopped(self, batches: Iterable[LoadedBatch[Any]]) -> Iterator[LoadedBatch[Any]]:
-        """The batches until a stop request; all processes stop at the same batch."""
+        """The batches until a stop request, or a bad shard; all processes stop at the same batch.
+
+        They agree before a forward pass, in which those of a sharded model wait for each other.
+        """
         remaining = iter(batches)
-        while some := list(islice(remaining, STOP_CHECK_EVERY)):
-            yield from some
-            self.control.sync()
+        while True:
+            some: list[LoadedBatch[Any]] = []
+            try:
+                some = list(islice(remaining, STOP_CHECK_EVERY))
+            except InputError as error:
+                self.bad_shard = error
+            if not some and not self.bad_shard:
+                return
+            self.control.sync(stop=self.bad_shard is not None)
             if self.control.is_stopped:
                 return
+            yield from some
 
     def _save(self) -> None:
         """Write a checkpoint in the background, unless this step has one."""
