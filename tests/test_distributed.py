@@ -47,6 +47,7 @@ from tests.support.two_processes import MODEL, ROOT, TORCHRUN, run_jobs
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
 #: Batches of like length without padding, over two borders of epochs.
 FORMS = {"max_steps": 16, "length_bins": 3, "unpadded": True, "micro_batch_size": 2}
+VECTORS = {"max_steps": 4, "word_vectors": True, "micro_batch_size": 2}
 #: A sharded model converts its weights itself; an untied decoder is a shard of its own.
 BF16, UNTIED = {"max_steps": 16, "precision": "bf16"}, {"tie_word_embeddings": False}
 #: Few deviations, so that some steps are skipped.
@@ -70,6 +71,7 @@ def runs(folder, tmp_path_factory):
     runs = tmp_path_factory.mktemp("runs")
     train(folder, runs / "one", model=MODEL, **OPTIONS)
     train(folder, runs / "forms-one", model=MODEL, **FORMS)
+    train(folder, runs / "vectors-one", model=MODEL, **VECTORS)
     train(folder, runs / "bf16-one", model=replace(MODEL, **UNTIED), **BF16)
     jobs = [
         {"out": runs / kind, "changes": {**OPTIONS, "parallel": kind}} for kind in ("ddp", "fsdp")
@@ -86,6 +88,7 @@ def runs(folder, tmp_path_factory):
     ]
     jobs.append({"out": runs / "ddp", "changes": {**OPTIONS, "max_steps": 3}})
     jobs.append({"out": runs / "forms", "changes": FORMS})
+    jobs.append({"out": runs / "vectors", "changes": {**VECTORS, "parallel": "fsdp"}})
     jobs.append({"out": runs / "bf16", "model": UNTIED, "changes": {**BF16, "parallel": "fsdp"}})
     for rank in (0, 1):
         shutil.copytree(folder, runs / f"shards-{rank}")
@@ -160,6 +163,10 @@ def test_two_processes_train_as_one_does(kind, runs):
 
 def test_two_processes_train_as_one_does_on_unpadded_batches_of_like_length(runs):
     assert_same_training(numbers(runs / "forms"), numbers(runs / "forms-one"))
+
+
+def test_two_processes_start_from_the_same_word_vectors_as_one(runs):
+    assert_same_training(numbers(runs / "vectors"), numbers(runs / "vectors-one"))
 
 
 def test_a_sharded_model_in_bf16_trains_as_autocast_does(runs):

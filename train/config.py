@@ -23,7 +23,6 @@ Schedule = Literal["linear", "cosine", "wsd", "wsd-sqrt", "constant"]
 Precision = Literal["auto", "fp32", "bf16"]
 Optimizer = Literal["adamw", "muon"]
 Parallel = Literal["ddp", "fsdp"]
-Auto = Literal["auto"]
 
 #: The divisors of the batch size in the stages of a ramp, which are equally long.
 RAMP = (8, 4, 2)
@@ -41,7 +40,7 @@ class PretrainConfig:
     batch_size: int = chosen_option(
         RECIPE, "Examples per step, over all processes.", group="Training"
     )
-    micro_batch_size: int | Auto | None = option(
+    micro_batch_size: int | Literal["auto"] | None = option(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
         "batch; `auto` halves it until a step fits in memory.",
@@ -99,6 +98,11 @@ class PretrainConfig:
         0.0,
         "Skip the update of a step whose gradient norm is this many deviations above its running "
         "mean, such as 6; 0 skips none.",
+        group="Training",
+    )
+    word_vectors: bool = option(
+        False,
+        "Start the word embeddings of a new model from which words are near which in SHARDS.",
         group="Training",
     )
     precision: Precision = chosen_option(
@@ -202,10 +206,6 @@ class PretrainConfig:
     )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.masked_lm_prob, str | None):
-            raise ValueError(
-                f"masked_lm_prob is {self.masked_lm_prob!r}; give a text, such as '0.3:0.15'."
-            )
         if not isinstance(self.phase, tuple | list):
             raise ValueError(
                 f"phase is {self.phase!r}; give a tuple of texts, such as ('work/64@0.5',)."
@@ -342,7 +342,7 @@ class PretrainConfig:
 #: The fields that the command chooses where they are not given.
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
-KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup", "batch_ramp")
+KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup", "batch_ramp", "word_vectors")
 
 
 def _neighbours(size: int, divisor: int) -> str:

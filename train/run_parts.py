@@ -49,6 +49,8 @@ def parse_rates(text: str, *, name: str) -> list[tuple[float, float]]:
 
     Raises ValueError, naming the option, where they are not numbers.
     """
+    if not isinstance(text, str):  # a number of a Python caller
+        raise ValueError(f"{name} is {text!r}; give a text, such as '0.3:0.15'.")
     parts = parse_parts(text.split(":"), name=name, given=text)
     if not all(NUMBER.fullmatch(rate) for rate, _ in parts):
         raise ValueError(f"{name} is {text!r}; give rates, such as 0.3:0.15 or 0.3@0.9:0.05.")

@@ -202,8 +202,8 @@ def _check_header_size(path: str, size: int) -> None:
     """Raises InputError for a header that not every block could read again."""
     if size > HEADER_BYTES:
         raise InputError(
-            f"{path}: its header has {size:,} bytes, more than {HEADER_BYTES:,}; the first row must "
-            "name the columns, so add it, or shorten the names"
+            f"{path}: its header has {size:,} bytes, more than {HEADER_BYTES:,}; the first row "
+            "must name the columns, so add it, or shorten the names"
         )
 
 

@@ -171,7 +171,7 @@ def train_run(
     manifest = read_manifest(shards)
     _check_length(shards, manifest, model)
     training = replace(training, precision=resolve_precision(training.precision, world.device))
-    _check_options(model, training)
+    _check_options(model, training, start)
     config = _config(shards, start.existing, model, training, manifest, world)
     if start.overwrite and start.existing and _differs(start.existing, config):
         start = replace(start, existing=None)  # a restart before the older run was replaced
@@ -192,7 +192,7 @@ def train_run(
         world.broadcast_from_main(lambda: _write_folder(start, config, shards))
         stack.enter_context(_out_of_memory_in_one_line(config, world))
         trainer = Trainer(
-            shards, start.out, config, world, data=data, start=point, profile=profile, track=track
+            start.out, config, world, data=data, start=point, profile=profile, track=track
         )
         if world.is_main:
             lines = run_summary(trainer, config)
@@ -267,8 +267,10 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
         )
 
 
-def _check_options(model: BertConfig, training: PretrainConfig) -> None:
-    """Checked before anything is written: what only model, device and optimizer can show."""
+def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
+    """Checked before anything is written: what only model, device, optimizer and start can show."""
+    if training.word_vectors and (start.other or start.init):
+        raise InputError("--word-vectors is for a new model, but one is given; leave it out.")
     if training.muon_warmup and training.optimizer != "muon":
         raise InputError(
             f"--muon-warmup {training.muon_warmup:g} is for --optimizer muon, not "

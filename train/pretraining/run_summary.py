@@ -37,8 +37,8 @@ def run_summary(trainer: Trainer, config: RunConfig) -> list[str]:
         "model": _model(config.model),
         "device": _device(config, trainer.world),
         "hosts": hosts_line(trainer.world),
-        "data": f"{trainer.shards}: {examples:,} examples of up to {config.data.max_seq_length} "
-        f"tokens, {held_out:,} held out",
+        "data": f"{trainer.shards.folder}: {examples:,} examples of up to "
+        f"{config.data.max_seq_length} tokens, {held_out:,} held out",
         "training": _training(config, examples, trainer.step),
         "end": _end(config, trainer.control.elapsed),
         "files": f"{trainer.out / METRICS}; curves: tensorboard --logdir "

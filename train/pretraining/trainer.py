@@ -14,8 +14,6 @@ from torch import Tensor
 from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.pipeline.common.errors import DivergedError, InputError
 from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
-from clozeline.pipeline.common.paths import AnyPath
-from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
@@ -47,6 +45,7 @@ from clozeline.train.pretraining.open_loader import RunData
 from clozeline.train.pretraining.start import ResumePoint
 from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
+from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 from clozeline.train.store.remote_folder import publish
 
 STOP_CHECK_EVERY = 8  # evaluation batches
@@ -67,7 +66,6 @@ class Trainer:
 
     def __init__(
         self,
-        shards: AnyPath,
         out: Path,
         config: RunConfig,
         world: World,
@@ -78,13 +76,15 @@ class Trainer:
         track: Track = "none",
     ) -> None:
         training = config.training
-        self.shards, self.out, self.training, self.world = shards, out, training, world
+        self.out, self.training, self.world = out, training, world
         self.phases = config.phases
-        self.manifest, (self.loader, self.validation) = read_manifest(shards), data
+        self.loader, self.validation = data
+        self.shards = self.loader.main.shards
+        self.manifest = self.shards.manifest
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.bad_shard: InputError | None = None  # of the held-out examples: stops all processes
-        self.model = _initialize_model(config, self.manifest, start, world)
+        self.model = _initialize_model(config, self.shards, start, world)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.is_compiled = resolve_compile(training.compile, world)
@@ -277,11 +277,10 @@ class Trainer:
         """
         remaining = iter(batches)
         while True:
-            some: list[LoadedBatch[Any]] = []
             try:
                 some = list(islice(remaining, STOP_CHECK_EVERY))
             except InputError as error:
-                self.bad_shard = error
+                self.bad_shard, some = error, []
             if not some and not self.bad_shard:
                 return
             self.control.sync(stop=self.bad_shard is not None)
@@ -324,14 +323,16 @@ def _metrics_log(
 
 
 def _initialize_model(
-    config: RunConfig, manifest: Manifest, start: ResumePoint, world: World
+    config: RunConfig, shards: ShardSet, start: ResumePoint, world: World
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU."""
     model = initial_model(config.model, config.training)
     if config.model.head_bias:
-        start_decoder_at_unigram(model, torch.from_numpy(manifest.log_unigram))
+        start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
     if start.checkpoint or start.init:
         model.load_state_dict(world.tensors_from_main(lambda: _weights(model, start, config)))
+    elif config.training.word_vectors:
+        start_at_word_vectors(model, shards, world, seed=config.training.seed)
     return model
 
 
