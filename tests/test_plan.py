@@ -13,7 +13,7 @@ from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import make_plan
-from clozeline.train.pretraining.recipes import RECIPES
+from clozeline.train.pretraining.recipes import FIELDS, RECIPES
 from clozeline.train.pretraining.start import find_start
 from tests.support.command import invoke
 from tests.support.small_training import preset_of, train
@@ -116,22 +116,45 @@ def test_another_run_hands_on_its_numbers_but_not_the_format_of_its_device(
 # --- the command
 
 
+def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder, tmp_path):
+    """Unless the user does not want them, or a run is continued that has not."""
+
+    def chosen(preset, option=(), out="run"):
+        line = ("pretrain", small_folder, "--preset", preset, "--max-steps", 1, *option)
+        assert not invoke(*line, "--out", tmp_path / out).exit_code
+        return read_run(tmp_path / out).training.word_vectors
+
+    assert chosen("nano", out="nano")
+    assert not chosen("bert-tiny", out="tiny")
+    assert chosen("bert-tiny", ["--word-vectors"], out="given")
+    assert not chosen("nano", ["--no-word-vectors"], out="not")
+    assert not chosen("nano", ["--resume", "--max-steps", 2], out="not")
+    printed = invoke("pretrain", small_folder, "--preset", "nano", "--print-recipe", "--out", "x")
+    assert re.search(r"^  --word-vectors +measured on 2 cores$", printed.stdout, re.MULTILINE)
+
+
 def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):
     line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-mini", "--seed", 3)
     result = invoke("pretrain", *line, "--beta1", 0.5, "--print-recipe")
     assert (result.exit_code, result.stderr) == (0, "")
-    rows = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
-    assert ["--beta1", "0.5", "given"] in rows
-    assert ["--precision", NATIVE, "bf16 where the device has it"] in rows
-    assert ["--dropout", "0.1", "of the model"] in rows
-    assert ["--pairs", "segments"] in [row[:2] for row in rows]
+    rows = columns_of(result.stdout)
+    assert (["--beta1", "0.5"], "given") in rows
+    assert (["--precision", NATIVE], "bf16 where the device has it") in rows
+    assert (["--dropout", "0.1"], "of the model") in rows
+    assert (["--no-word-vectors"], "random embeddings") in rows
+    assert ["--pairs", "segments"] in [options for options, _ in rows]
     assert not (tmp_path / "run").exists()
 
-    pasted = [word for row in rows[:-2] for word in row[:2]]  # the last two are for the shards
-    result = invoke("pretrain", *line, *pasted, "--print-recipe")
-    again = [row.split(maxsplit=2) for row in result.stdout.splitlines() if row.startswith("  --")]
-    assert [row[:2] for row in again] == [row[:2] for row in rows]
-    assert {row[2] for row in again[:-3]} == {"given"}
+    pasted = [word for options, _ in rows[:-2] for word in options]  # the last are for the shards
+    again = columns_of(invoke("pretrain", *line, *pasted, "--print-recipe").stdout)
+    assert [options for options, _ in again] == [options for options, _ in rows]
+    assert {source for _, source in again[:-3]} == {"given"}
+
+
+def columns_of(printed):
+    """Options and sources."""
+    lines = [line for line in printed.splitlines() if line.startswith("  --")]
+    return [(line[:30].split(), line[30:]) for line in lines]
 
 
 def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_folder, tmp_path):
@@ -146,7 +169,7 @@ def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_f
 
 def test_the_help_says_that_a_recipe_chooses(small_folder):
     text = " ".join(invoke("pretrain", "--help").stdout.split())
-    assert text.count("[default: (the preset's recipe)]") == len(RECIPE_FIELDS)
+    assert text.count("[default: (the preset's recipe)]") == len(FIELDS)
 
 
 def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_folder, tmp_path):

@@ -48,8 +48,7 @@ class PretrainConfig:
     )
     batch_ramp: float = option(
         0.0,
-        "Fraction of the run in which the batch grows: an eighth, a quarter, then half of its "
-        "full size.",
+        "Fraction of the run in which the batch is an eighth, a quarter, then half of its size.",
         group="Training",
     )
     max_steps: int = chosen_option(
@@ -104,6 +103,7 @@ class PretrainConfig:
         False,
         "Start the word embeddings of a new model from which words are near which in SHARDS.",
         group="Training",
+        show_default=RECIPE,
     )
     precision: Precision = chosen_option(
         RECIPE,

@@ -207,7 +207,12 @@ def _losses(run: Path, held_out: Path, examples: int | None) -> Iterator[tuple[f
 
 
 def _flags(options: dict[str, Any]) -> list[object]:
-    return [part for name, value in options.items() for part in (f"--{name}", value)]
+    """Options of a command; a switch has no value."""
+    flags: list[object] = []
+    for name, value in options.items():
+        is_switch = isinstance(value, bool)
+        flags += [f"--{name}" if value else f"--no-{name}"] if is_switch else [f"--{name}", value]
+    return flags
 
 
 def _as_text(values: dict[str, Any]) -> bytes:

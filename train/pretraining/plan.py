@@ -28,6 +28,7 @@ from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
+    FIELDS,
     MOST_EPOCHS,
     OF_SHARDS,
     WSD_DECAY,
@@ -46,7 +47,7 @@ class Plan:
     """What a call of `clozeline pretrain` is going to train, and how."""
 
     model: BertConfig
-    settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
+    settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also the others of it
     manifest: Manifest
     left_out: float = 0.0  # attention dropout that a new run on CUDA drops
     growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
@@ -81,7 +82,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """All numbers as options with their sources, a line each."""
-        rows = [(name, self.settings[name]) for name in RECIPE_FIELDS]
+        rows = [(name, self.settings[name]) for name in FIELDS if name in self.settings]
         rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
         advised = [(name, self.settings[name]) for name in OF_SHARDS if name in self.settings]
         there = self.manifest.config.to_dict()
@@ -108,7 +109,7 @@ def make_plan(
 
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
-    given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
+    given = {name: options[name] for name in FIELDS if options.get(name) is not None}
     there, left_out = start.continued, 0.0
     model = _model(manifest, preset, dropout=dropout, start=start)
     if dropout is None and there:
@@ -142,6 +143,8 @@ def make_plan(
     steps = int(settings["max_steps"].value)
     left = [name for name in KEPT_FIELDS if options.get(name) is None]
     kept = {name: value for name in left if (value := _kept(start, name, steps))}
+    if "word_vectors" in left and "word_vectors" in settings:
+        kept["word_vectors"] = settings["word_vectors"].value
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
     return replace(plan, left_out=left_out, growth=growth)
@@ -232,5 +235,9 @@ def _rest_of_warmup(step: CoolDown, there: PretrainConfig, steps: int) -> float:
 
 
 def _line(name: str, value: Value, source: str) -> str:
-    shown = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"  --{name.replace('_', '-')} {shown}".ljust(30) + source
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        shown = option if value else f"no-{option}"
+    else:
+        shown = f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
+    return f"  --{shown}".ljust(30) + source

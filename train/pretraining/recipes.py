@@ -18,6 +18,7 @@ from typing import NamedTuple, Self
 
 from clozeline.model.config import BertConfig, full_name
 from clozeline.pipeline.common.errors import InputError
+from clozeline.train.config import RECIPE_FIELDS
 
 Value = int | float | str
 
@@ -50,9 +51,10 @@ class CoolDown(NamedTuple):
         return cls(folder(run), int(step))
 
 
-#: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and
-#: what is advised for the shards.
+#: Settings of the FIELDS of PretrainConfig; `examples` to train on, from which `max_steps` follows;
+#: and what is advised for the shards.
 Recipe = Mapping[str, Setting]
+FIELDS = (*RECIPE_FIELDS, "word_vectors")
 OF_SHARDS = ("masked_lm_prob", "pairs")
 
 DEVLIN = "Devlin et al. 2018, A.2"
@@ -92,6 +94,7 @@ _BERT = {
     **_from("google-research/bert, optimization.py", clip=1.0),
     "cool_down": WSD_DECAY,
     **_from("bf16 where the device has it", precision="auto"),
+    **_from("random embeddings", word_vectors=False),
     **_from(DEVLIN_MASKS, masked_lm_prob=0.15, pairs="segments"),
 }
 # Its authors' BERT-Small has 14M parameters. Devlin's learning rate is slow for models that small.
@@ -99,7 +102,7 @@ _SMALL_BERT = _BERT | _from(CLARK, batch_size=128, examples=128_000_000, learnin
 _LARGE_BERT = _BERT | _from("Wettig et al. 2022", masked_lm_prob=0.4)
 _NANO = {
     **_BERT,
-    **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="muon"),
+    **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="muon", word_vectors=True),
     **_from(LIU, beta2=0.98, pairs="none"),
 }
 # Its norms precede the sublayers, which therefore allow a larger learning rate (Xiong et al. 2020).
