@@ -67,8 +67,9 @@ def continued_positions(table: Tensor, config: BertConfig) -> Tensor:
         waves = _neighbour_waves(config, first, rows)
         return float((waves @ _amplitudes(waves, columns) - columns).square().sum())
 
-    # A table that has grown before keeps the frequencies of the length that it was made for.
-    first = min(range(rows, 0, -1), key=misfit)
+    # A table that has grown before keeps the frequencies of the length that it was made for; one
+    # of which only the first rows are trained has those of all.
+    first = min((longer, *range(rows, 0, -1)), key=misfit)
     waves = _neighbour_waves(config, first, longer)
     continued = (waves @ _amplitudes(waves[:, :rows], columns)).transpose(0, 1).flatten(1)  # [S, H]
     return torch.cat([table, continued[rows:].to(table.dtype)])

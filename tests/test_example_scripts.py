@@ -62,7 +62,7 @@ def test_a_speedrun_says_when_a_recipe_reaches_which_loss(tmp_path):
     recipe.write_text(
         'preset = "bert-tiny"\n'
         "[[stage]]\nshards = { max-seq-length = 64 }\n"
-        "pretrain = { batch-size = 16, max-steps = 4 }\n"
+        "pretrain = { batch-size = 16, max-steps = 4, word-vectors = true }\n"
         "[[stage]]\nphase = [{ shards = { max-seq-length = 128 }, fraction = 0.5 }]\n"
         "shards = { max-seq-length = 256 }\npretrain = { batch-size = 8, max-steps = 4 }\n"
     )

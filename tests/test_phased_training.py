@@ -13,11 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.dataset.manifest import read_manifest
-from clozeline.train.artifacts.checkpoint import latest_checkpoint, list_checkpoints, read_state
+from clozeline.train.artifacts.checkpoint import (
+    latest_checkpoint,
+    list_checkpoints,
+    load_moments,
+    load_weights,
+    read_state,
+    step_of,
+)
 from clozeline.train.artifacts.run import read_run
 from clozeline.train.cli import main
 from clozeline.train.data.batch import collate, digest_text
@@ -112,6 +120,26 @@ def test_from_any_checkpoint_on_it_is_the_same_run(step, run, whole, folders, ph
     long = folders["long"]
     train(long, go_back(run, step), model=preset_of(long), eval_every=6, resume=True, **phases)
     assert_same_run(run, whole)
+
+
+def test_where_longer_examples_begin_the_positions_of_the_shorter_ones_continue(
+    folders, phases, tmp_path
+):
+    """And their moments; also where a run is resumed between the two steps."""
+    long, table = folders["long"], "encoder.embeddings.position_embeddings.weight"
+    still = {**phases, "learning_rate": 1e-9, "save_every": 1}
+    train(long, tmp_path / "run", model=preset_of(long), **still)
+    saved = {step_of(folder): folder for folder in list_checkpoints(tmp_path / "run")}
+    before, after, end = (load_weights(saved[step])[table] for step in (6, 7, 12))
+    assert not torch.allclose(before[8:16], before[:8], atol=0.01)
+    torch.testing.assert_close(after[:8], before[:8], atol=1e-6, rtol=0)
+    torch.testing.assert_close(after[8:16], before[:8], atol=1e-6, rtol=0)
+    torch.testing.assert_close(end, after, atol=1e-6, rtol=0)  # at the border of masks, nothing
+    moments = load_moments(saved[6])
+    assert not moments[f"{table}/exp_avg_sq"][8:].any()
+    again = go_back(shutil.copytree(tmp_path / "run", tmp_path / "again"), 6)
+    train(long, again, model=preset_of(long), resume=True, **still)
+    assert_same_run(again, tmp_path / "run")
 
 
 @pytest.mark.slow

@@ -124,12 +124,12 @@ def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder
         assert not invoke(*line, "--out", tmp_path / out).exit_code
         return read_run(tmp_path / out).training.word_vectors
 
-    assert chosen("nano", out="nano")
+    assert chosen("micro", out="micro")
     assert not chosen("bert-tiny", out="tiny")
     assert chosen("bert-tiny", ["--word-vectors"], out="given")
-    assert not chosen("nano", ["--no-word-vectors"], out="not")
-    assert not chosen("nano", ["--resume", "--max-steps", 2], out="not")
-    printed = invoke("pretrain", small_folder, "--preset", "nano", "--print-recipe", "--out", "x")
+    assert not chosen("micro", ["--no-word-vectors"], out="not")
+    assert not chosen("micro", ["--resume", "--max-steps", 2], out="not")
+    printed = invoke("pretrain", small_folder, "--preset", "micro", "--print-recipe", "--out", "x")
     assert re.search(r"^  --word-vectors +measured on 2 cores$", printed.stdout, re.MULTILINE)
 
 

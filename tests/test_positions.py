@@ -12,6 +12,7 @@ from clozeline.model.heads import BertForPretraining
 from clozeline.model.positions import (
     continued_positions,
     fixed_positions,
+    initial_positions,
     neighbour_frequencies,
     rotate,
     rotation_at,
@@ -84,6 +85,15 @@ def test_a_longer_table_keeps_its_rows_and_continues_its_waves():
         twice = continued_positions(once, replace(nano, max_position_embeddings=256))
         assert torch.equal(twice[:between], once)
         torch.testing.assert_close(twice, waves.float(), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("trained", [16, 64, 128])
+def test_a_table_of_which_only_the_first_rows_are_trained_gets_its_own_waves_back(trained):
+    config = replace(preset("nano"), max_position_embeddings=256)
+    whole = initial_positions(config)
+    torch.testing.assert_close(
+        continued_positions(whole[:trained], config), whole, atol=1e-3, rtol=0
+    )
 
 
 def test_heads_attend_to_neighbours_beyond_the_old_positions_too():

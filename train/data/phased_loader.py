@@ -41,6 +41,10 @@ class PhasedLoader:
         loader.set_batch_size(batch_size * phase.batch_factor)
         return iter(loader)
 
+    def is_new(self, phase: DataPhase) -> bool:
+        """Whether no example of the phase's data set has been read."""
+        return self._loaders[phase.dataset_digest].next_position == 0
+
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader of SHARDS (`Loader.state_dict`), with those of the others."""
         others = [loader.state_dict() for loader in self._others]

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from clozeline.model.config import BertConfig, preset
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.model.huggingface.weight_files import weights_sha256
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
@@ -16,11 +17,16 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import TOKENIZER_JSON, VOCAB_TXT, load_tokenizer
 from clozeline.pipeline.tokenization.tokenizer_spec import TokenizerSpec
 from clozeline.pipeline.tokenization.vocabulary import Normalization
+from clozeline.train.artifacts.checkpoint import load_weights
 from clozeline.train.artifacts.huggingface import PARTS, load_model, read_model_config
 from clozeline.train.artifacts.huggingface_tokenizer import vocabulary_differences
 from clozeline.train.artifacts.pretrained import kind_of_model
-from clozeline.train.artifacts.run import with_dropout, with_dropout_of
+from clozeline.train.artifacts.run import RunConfig, with_dropout, with_dropout_of
 from clozeline.train.config import PretrainConfig
+from clozeline.train.data.shard_set import ShardSet
+from clozeline.train.engine.distributed import World
+from clozeline.train.pretraining.more_positions import grown_weights
+from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
 FREE = (
@@ -39,6 +45,32 @@ def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretra
         model.encoder.checkpoint_activations()
     if training.bf16_residual:
         model.encoder.residual_dtype = torch.bfloat16
+    return model
+
+
+def first_model(
+    config: RunConfig, shards: ShardSet, world: World, *, checkpoint: Path | None, init: Path | None
+) -> BertForPretraining:
+    """The model with the weights that training starts from, on the CPU.
+
+    They are those of a checkpoint, of a Hugging Face folder `init`, or drawn from the seed. Raises
+    InputError where they cannot be read; rank 0 reads them for all.
+    """
+    model = initial_model(config.model, config.training)
+    if config.model.head_bias:
+        start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
+
+    def stored() -> dict[str, Tensor]:
+        if checkpoint:
+            return grown_weights(load_weights(checkpoint, is_checked=True), config.model)
+        assert init
+        load_initial(model, init)
+        return model.state_dict()
+
+    if checkpoint or init:
+        model.load_state_dict(world.tensors_from_main(stored))
+    elif config.training.word_vectors:
+        start_at_word_vectors(model, shards, world, seed=config.training.seed)
     return model
 
 

@@ -1,4 +1,6 @@
-"""A run whose examples are longer than those of the run it starts from needs more positions.
+"""Examples that are longer than those before them need positions that are trained as well.
+
+They are those of a run that starts from another, or of a later phase of a run.
 
     encoder.embeddings.position_embeddings.weight              [64, H] -> [256, H]
     encoder.embeddings.position_embeddings.weight/exp_avg_sq   [64, H] -> [256, H]
@@ -12,7 +14,9 @@ import torch
 from torch import Tensor
 
 from clozeline.model.config import BertConfig
+from clozeline.model.heads import BertForPretraining
 from clozeline.model.positions import continued_positions
+from clozeline.train.engine.distributed import World, full_tensor, shard_like
 
 TABLE = "encoder.embeddings.position_embeddings.weight"
 
@@ -62,3 +66,26 @@ def grown_moments(moments: dict[str, Tensor], config: BertConfig) -> dict[str, T
         new = old.mean(0).expand(config.max_position_embeddings - len(old), -1)
         tables[name] = torch.cat([old, new])
     return moments | tables
+
+
+@torch.no_grad()
+def continue_positions(
+    model: BertForPretraining, optimizer: torch.optim.Optimizer, world: World, *, trained: int
+) -> None:
+    """Set the positions from `trained` on, and their moments, as `grown_weights` does.
+
+    No example had them so far, and the layers have learned to read the others as they are now.
+    """
+    table = model.encoder.embeddings.position_embeddings
+    if table is None:
+        return
+    kept = {f"{TABLE}/{name}": value for name, value in optimizer.state[table.weight].items()}
+    kept = {TABLE: table.weight} | {name: value for name, value in kept.items() if value.ndim}
+    rows = {name: full_tensor(value)[:trained].cpu() for name, value in kept.items()}
+    weights = {TABLE: rows.pop(TABLE)}
+
+    def grown() -> dict[str, Tensor]:
+        return grown_weights(weights, model.config) | grown_moments(rows, model.config)
+
+    for name, value in world.tensors_from_main(grown).items():
+        kept[name].copy_(shard_like(kept[name], value))

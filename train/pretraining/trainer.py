@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.model.heads import BertForPretraining, start_decoder_at_unigram
 from clozeline.pipeline.common.errors import DivergedError, InputError
 from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
-from clozeline.train.artifacts.checkpoint import TrainState, load_moments, load_weights
+from clozeline.train.artifacts.checkpoint import TrainState, load_moments
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
 from clozeline.train.artifacts.run import RunConfig, write_summary
 from clozeline.train.artifacts.snapshot import restore_moments, take_snapshot
@@ -39,13 +38,12 @@ from clozeline.train.monitoring.metrics import MetricsLog
 from clozeline.train.monitoring.running_metrics import RunningMetrics
 from clozeline.train.monitoring.step_profile import StepProfile
 from clozeline.train.monitoring.trackers import Track, open_tracker
-from clozeline.train.pretraining.initial_weights import initial_model, load_initial
-from clozeline.train.pretraining.more_positions import grown_moments, grown_weights
+from clozeline.train.pretraining.initial_weights import first_model
+from clozeline.train.pretraining.more_positions import continue_positions, grown_moments
 from clozeline.train.pretraining.open_loader import RunData
 from clozeline.train.pretraining.start import ResumePoint
 from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
-from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 from clozeline.train.store.remote_folder import publish
 
 STOP_CHECK_EVERY = 8  # evaluation batches
@@ -84,7 +82,9 @@ class Trainer:
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.bad_shard: InputError | None = None  # of the held-out examples: stops all processes
-        self.model = _initialize_model(config, self.shards, start, world)
+        self.model = first_model(
+            *(config, self.shards, world), checkpoint=start.checkpoint, init=start.init
+        )
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.is_compiled = resolve_compile(training.compile, world)
@@ -176,11 +176,18 @@ class Trainer:
         """Batches from the loader's position on, each as the schedules have it at its step."""
         while True:
             phase, size = now = self._next()
+            self._lengthen(phase)
             with closing(self.loader.batches(phase, size)) as batches:
                 while now == self._next():
                     yield next(batches)
             if self.is_compiled and phase != self._next()[0]:
                 torch.compiler.reset()  # a second shape would be compiled as a dynamic one
+
+    def _lengthen(self, phase: DataPhase) -> None:
+        """Where longer examples begin, continue the positions of the shorter ones."""
+        before = [other.max_seq_length for other in self.phases if other.start < phase.start]
+        if before and max(before) < phase.max_seq_length and self.loader.is_new(phase):
+            continue_positions(self.model, self.optimizer, self.world, trained=max(before))
 
     def _next(self) -> tuple[DataPhase, int]:
         """Phase and batch size of the next step, in examples of SHARDS."""
@@ -320,29 +327,6 @@ def _metrics_log(
         health=Health(total_steps=total_steps),
         tracker=open_tracker(track, out, training.to_dict()) if world.is_main else None,
     )
-
-
-def _initialize_model(
-    config: RunConfig, shards: ShardSet, start: ResumePoint, world: World
-) -> BertForPretraining:
-    """The model with the weights that training starts from, on the CPU."""
-    model = initial_model(config.model, config.training)
-    if config.model.head_bias:
-        start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
-    if start.checkpoint or start.init:
-        model.load_state_dict(world.tensors_from_main(lambda: _weights(model, start, config)))
-    elif config.training.word_vectors:
-        start_at_word_vectors(model, shards, world, seed=config.training.seed)
-    return model
-
-
-def _weights(model: BertForPretraining, start: ResumePoint, config: RunConfig) -> dict[str, Tensor]:
-    """The weights that training starts from; `model` has those that a Hugging Face folder lacks."""
-    if start.checkpoint:
-        return grown_weights(load_weights(start.checkpoint, is_checked=True), config.model)
-    assert start.init
-    load_initial(model, start.init)
-    return model.state_dict()
 
 
 def _moments(start: ResumePoint, config: RunConfig) -> dict[str, Tensor]:
