@@ -106,7 +106,6 @@ def test_a_row_with_other_fields_is_rejected_and_named(tmp_path):
         ("text;b\n1, c;2\n", "separated by semicolons, not by commas as in .csv; convert it"),
         ('text,b\n"1,2\n3,4\n', "row 1 has a field that begins with a quotation mark"),
         ("", "a.csv has no rows"),
-        ("text," + "b" * (1 << 16) + "\n1,2\n", "its header has 65,542 bytes, more than 65,536"),
     ],
 )
 def test_what_is_no_table_is_one_line(tmp_path, data, message):
@@ -114,6 +113,14 @@ def test_what_is_no_table_is_one_line(tmp_path, data, message):
     with pytest.raises(InputError) as error:
         list_blocks([str(tmp_path / "a.csv")])
     assert message in str(error.value)
+
+
+def test_a_header_that_a_second_block_could_not_read_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("text," + "b" * (1 << 16) + "\n1,2\n3,4\n")
+    source = str(tmp_path / "a.csv")
+    assert texts_of(source, 1 << 20) == ["1", "3"]
+    with pytest.raises(InputError, match=r"its header has 65,542 bytes, more than 65,536; the fi"):
+        list_blocks([source], block_bytes=1 << 15)
 
 
 def test_a_closed_folder_is_named(tmp_path, monkeypatch):

@@ -189,8 +189,15 @@ def test_held_out_examples_keep_the_masks_of_their_shards(whole, folders):
 
 @pytest.mark.slow
 def test_two_processes_are_one_across_a_border(folders, phases, tmp_path):
+    """Also where a sharded model's weights have just been gathered for an evaluation."""
+    phases = {**phases, "eval_every": 6}
     jobs = [
         {"shards": folders["long"], "out": tmp_path / "two", "changes": phases},
+        {
+            "shards": folders["long"],
+            "out": tmp_path / "sharded",
+            "changes": {**phases, "parallel": "fsdp"},
+        },
         {
             "shards": folders["long"],
             "out": tmp_path / "resumed",
@@ -201,7 +208,7 @@ def test_two_processes_are_one_across_a_border(folders, phases, tmp_path):
     ]
     train(folders["long"], tmp_path / "one", model=MODEL, **phases)
     run_jobs(jobs, tmp_path)
-    for name in ("two", "resumed"):
+    for name in ("two", "sharded", "resumed"):
         assert digests_of(tmp_path / name) == digests_of(tmp_path / "one")
         for ours, theirs in zip(numbers(tmp_path / name), numbers(tmp_path / "one"), strict=True):
             assert ours.get("mlm_loss", 0) == pytest.approx(theirs.get("mlm_loss", 0), rel=1e-4)

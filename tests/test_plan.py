@@ -9,7 +9,6 @@ import torch
 
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import read_run
-from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import make_plan
@@ -74,7 +73,7 @@ def test_a_run_goes_on_with_its_own_model_and_numbers(preset, run, small_folder)
     found = plan(small_folder, run, preset=preset)
     assert found.model == there.model
     stored = there.training.to_dict()
-    assert found.values == {name: stored[name] for name in RECIPE_FIELDS}
+    assert found.values == {name: stored[name] for name in FIELDS}
     assert {setting.source for setting in found.settings.values()} == {str(run)}
 
 

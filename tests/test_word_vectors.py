@@ -1,5 +1,6 @@
 """Word embeddings that start from the text: counts, formulas, and what the model gets."""
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from clozeline.train.pretraining import word_vectors as module
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors, word_vectors
 from tests.support.small import WORDS, make_examples, small_tokenizer
 from tests.support.small_data import SMALL, write_data_set
-from tests.support.small_training import STILL, command_line, numbers, train
+from tests.support.small_training import STILL, assert_same_run, command_line, go_back, numbers
 
 TOKENIZER = small_tokenizer()
 ALONE = World(0, 1, torch.device("cpu"))
@@ -47,7 +48,7 @@ def counted_one_by_one(shards, contexts):
     return counts
 
 
-@pytest.mark.parametrize("slab", [1, 7, 1000])
+@pytest.mark.parametrize("slab", [1, 100, 10_000])  # tokens: rows of 16
 def test_counts_are_those_of_all_pairs_of_a_sequence(shards, slab, monkeypatch):
     monkeypatch.setattr(module, "SLAB", slab)
     contexts = np.array([9, 5, 20, 12])
@@ -146,21 +147,24 @@ def test_text_of_one_word_leaves_the_model_as_drawn(tmp_path):
 
 def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(shards, tmp_path):
     folder, out = shards.folder, tmp_path / "run"
-    result = CliRunner().invoke(main, command_line(folder, out, "--word-vectors", max_steps=4))
+    line = command_line(folder, out, "--word-vectors")
+    result = CliRunner().invoke(main, line)
     assert result.exit_code == 0, result.output
-    again = command_line(folder, out, "--resume")
-    assert CliRunner().invoke(main, again).exit_code == 0
-    assert read_run(out).training.word_vectors
-    train(folder, tmp_path / "plain", max_steps=1)
-    train(folder, tmp_path / "vectors", max_steps=1, word_vectors=True)
-    plain, vectors = (numbers(tmp_path / name)[0] for name in ("plain", "vectors"))
-    assert plain["data_digest"] == vectors["data_digest"]
-    assert plain["mlm_loss"] != vectors["mlm_loss"]
+    again = go_back(shutil.copytree(out, tmp_path / "again"), 4)
+    kept = command_line(folder, again, "--resume")
+    assert CliRunner().invoke(main, kept).exit_code == 0
+    assert read_run(again).training.word_vectors
+    assert_same_run(again, out)
+    plain = tmp_path / "plain"
+    assert CliRunner().invoke(main, command_line(folder, plain)).exit_code == 0
+    first, other = numbers(out)[0], numbers(plain)[0]
+    assert first["data_digest"] == other["data_digest"]
+    assert first["mlm_loss"] != other["mlm_loss"]
     line = command_line(folder, tmp_path / "other", "--word-vectors", "--start-from", str(out))
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: --word-vectors is for a new model, but one is given; leave it out.\n"
+        "Error: --word-vectors is for a new model; give --no-word-vectors here.\n"
     )
     assert not (tmp_path / "other").exists()
 

@@ -54,7 +54,7 @@ def first_model(
     """The model with the weights that training starts from, on the CPU.
 
     They are those of a checkpoint, of a Hugging Face folder `init`, or drawn from the seed. Raises
-    InputError where they cannot be read; rank 0 reads them for all.
+    InputError, or StoreError for shards, where they cannot be read; rank 0 reads them for all.
     """
     model = initial_model(config.model, config.training)
     if config.model.head_bias:

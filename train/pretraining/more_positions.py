@@ -74,8 +74,10 @@ def continue_positions(
 ) -> None:
     """Set the positions from `trained` on, and their moments, as `grown_weights` does.
 
-    No example had them so far, and the layers have learned to read the others as they are now.
+    For positions that no example had: they are as they were drawn, and the layers have learned to
+    read the others as these are now. A collective call.
     """
+    model.state_dict()  # after an evaluation FSDP2 has gathered the weights; this shards them again
     table = model.encoder.embeddings.position_embeddings
     if table is None:
         return

@@ -47,7 +47,7 @@ class Plan:
     """What a call of `clozeline pretrain` is going to train, and how."""
 
     model: BertConfig
-    settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also the others of it
+    settings: Mapping[str, Setting]  # of FIELDS; with a recipe, also of OF_SHARDS
     manifest: Manifest
     left_out: float = 0.0  # attention dropout that a new run on CUDA drops
     growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
@@ -57,7 +57,7 @@ class Plan:
     @property
     def values(self) -> dict[str, Any]:
         """The fields of PretrainConfig that `settings` has, and what is kept."""
-        return {name: self.settings[name].value for name in RECIPE_FIELDS} | dict(self.kept)
+        return {name: self.settings[name].value for name in FIELDS} | dict(self.kept)
 
     @property
     def note(self) -> str | None:
@@ -82,7 +82,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """All numbers as options with their sources, a line each."""
-        rows = [(name, self.settings[name]) for name in FIELDS if name in self.settings]
+        rows = [(name, self.settings[name]) for name in FIELDS]
         rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
         advised = [(name, self.settings[name]) for name in OF_SHARDS if name in self.settings]
         there = self.manifest.config.to_dict()
@@ -122,7 +122,8 @@ def make_plan(
     elif start.cool_down_from and start.other:
         settings = _of_step(start.cool_down_from, start.other)
     elif start.start_from and start.other:  # that run may have used another device
-        settings = _of_run(start.other, start.start_from) | {"precision": CONTINUED["precision"]}
+        own = {name: CONTINUED[name] for name in ("precision", "word_vectors")}
+        settings = _of_run(start.other, start.start_from) | own
     else:
         settings = resolve(
             CONTINUED if start.init else recipe_of(preset or DEFAULT_PRESET),
@@ -143,8 +144,6 @@ def make_plan(
     steps = int(settings["max_steps"].value)
     left = [name for name in KEPT_FIELDS if options.get(name) is None]
     kept = {name: value for name in left if (value := _kept(start, name, steps))}
-    if "word_vectors" in left and "word_vectors" in settings:
-        kept["word_vectors"] = settings["word_vectors"].value
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
     return replace(plan, left_out=left_out, growth=growth)
@@ -171,7 +170,7 @@ def _model(
 
 def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
     values = config.training.to_dict()
-    return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
+    return {name: Setting(values[name], str(run)) for name in FIELDS}
 
 
 def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
@@ -182,6 +181,7 @@ def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:
     elapsed = read_state(checkpoint_of(step.run, step.step)).elapsed
     at = run.training, step.step, elapsed
     values: dict[str, Value] = {name: getattr(run.training, name) for name in RECIPE_FIELDS}
+    values["word_vectors"] = False
     values["learning_rate"] = learning_rate_at(*at)
     values["batch_size"] = batch_size_at(*at) * phase_at(run.phases, *at).batch_factor
     settings = {name: Setting(value, str(step)) for name, value in values.items()}

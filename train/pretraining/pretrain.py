@@ -40,11 +40,13 @@ from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import CoolDown
 from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import (
+    ResumePoint,
     Start,
     excluded_from_all,
     find_resume_point,
     find_start,
     locked_run,
+    set_damaged_aside,
 )
 from clozeline.train.pretraining.trainer import Outcome, Trainer
 from clozeline.train.store.local_folder import local_folder
@@ -189,7 +191,7 @@ def train_run(
             excluded=excluded_from_all(start, point, config),
             options=options or {},
         )
-        world.broadcast_from_main(lambda: _write_folder(start, config, shards))
+        world.broadcast_from_main(lambda: _write_folder(start, point, config, shards))
         stack.enter_context(_out_of_memory_in_one_line(config, world))
         trainer = Trainer(
             start.out, config, world, data=data, start=point, profile=profile, track=track
@@ -250,8 +252,9 @@ def _out_of_memory_in_one_line(config: RunConfig, world: World) -> AbstractConte
     return out_of_memory_in_one_line(what, less_memory(config.training))
 
 
-def _write_folder(start: Start, config: RunConfig, shards: AnyPath) -> None:
-    """Called last, so that a new run that is refused leaves the old one alone."""
+def _write_folder(start: Start, point: ResumePoint, config: RunConfig, shards: AnyPath) -> None:
+    """Called last, so that a run that is refused leaves the old one alone."""
+    set_damaged_aside(point)
     if start.existing is None:
         remove_run(start.out)
     write_run(start.out, config, load_tokenizer(shards / TOKENIZER))
@@ -270,7 +273,7 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
 def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
     """Checked before anything is written: what only model, device, optimizer and start can show."""
     if training.word_vectors and (start.other or start.init):
-        raise InputError("--word-vectors is for a new model, but one is given; leave it out.")
+        raise InputError("--word-vectors is for a new model; give --no-word-vectors here.")
     if training.muon_warmup and training.optimizer != "muon":
         raise InputError(
             f"--muon-warmup {training.muon_warmup:g} is for --optimizer muon, not "

@@ -14,7 +14,7 @@ that the folder's files are intact and fit the config that the plan led to.
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError
@@ -73,6 +73,8 @@ class ResumePoint:
     init: Path | None = None  # a Hugging Face folder
     has_moments: bool = True  # the checkpoint's moments fit the optimizer
     is_complete: bool = False  # there is nothing left to do
+    #: What is wrong with each later checkpoint.
+    damaged: Mapping[Path, str] = field(default_factory=dict)
     started_from: str | None = None  # see RunConfig
 
 
@@ -136,8 +138,8 @@ def find_start(
 def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> ResumePoint:
     """The newest checkpoint of the existing run, else what a new run starts from.
 
-    A damaged checkpoint is set aside with a warning on standard error and the one before it is
-    used: some steps are repeated, with the same result. Raises InputError rather than damage an
+    Of damaged checkpoints the one before is taken, and some steps are repeated, with the same
+    result; `set_damaged_aside` then moves them. Raises InputError rather than damage an
     existing run, and where the files do not fit the config, or `shards` not the tokenizer.
     """
     out, there = start.out, start.existing
@@ -147,13 +149,13 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
             checkpoint, state, damaged = found
             _check_same(out, config, there)
             _check_may_continue(start, config, there, state)
-            _set_aside(damaged, state.step)
             over = is_over(config.training, state.step, state.elapsed)
             return ResumePoint(
                 state=state,
                 checkpoint=checkpoint,
                 is_complete=over and (out / SUMMARY).exists(),
                 started_from=there.started_from,
+                damaged=damaged,
             )
     if start.cool_down_from and start.other:
         return _from_step(start.cool_down_from, start.other, config)
@@ -164,6 +166,17 @@ def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> Resum
         digest = check_initial(start.init, config.model, shards)
         return ResumePoint(state=state, init=start.init, started_from=digest)
     return ResumePoint(state=state)
+
+
+def set_damaged_aside(point: ResumePoint) -> None:
+    """Move the damaged checkpoints after the one that is taken, with a warning for each."""
+    for checkpoint, reason in point.damaged.items():
+        aside = set_aside(checkpoint)
+        print(
+            f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
+            f"{point.state.step}.",
+            file=sys.stderr,
+        )
 
 
 def excluded_from_all(start: Start, point: ResumePoint, config: RunConfig) -> Mapping[str, int]:
@@ -186,28 +199,18 @@ def _check_not_averaged(out: Path, there: RunConfig) -> None:
         )
 
 
-def _newest_whole(out: Path) -> tuple[Path, TrainState, dict[Path, InputError]] | None:
+def _newest_whole(out: Path) -> tuple[Path, TrainState, dict[Path, str]] | None:
     """The newest intact checkpoint and its state, and what is wrong with those after it."""
-    damaged: dict[Path, InputError] = {}
+    damaged: dict[Path, str] = {}
     for checkpoint in reversed(list_checkpoints(out)):
         try:
             return checkpoint, check_checkpoint(checkpoint), damaged
         except InputError as error:
-            damaged[checkpoint] = error
+            damaged[checkpoint] = str(error)
     if damaged:
         newest = next(iter(damaged.values()))
         raise InputError(f"{out} has no intact checkpoint. {newest} --overwrite starts a new run.")
     return None  # stopped before its first checkpoint: nothing is lost
-
-
-def _set_aside(damaged: Mapping[Path, InputError], step: int) -> None:
-    for checkpoint, reason in damaged.items():
-        aside = set_aside(checkpoint)
-        print(
-            f"warning: {reason} It is set aside as {aside.name}; training resumes from step "
-            f"{step}.",
-            file=sys.stderr,
-        )
 
 
 def _check_same(out: Path, config: RunConfig, there: RunConfig) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clozeline.pipeline.common.errors import DivergedError, InputError
+from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
 from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments
 from clozeline.train.artifacts.checkpoint_writer import CheckpointWriter
@@ -75,13 +75,13 @@ class Trainer:
     ) -> None:
         training = config.training
         self.out, self.training, self.world = out, training, world
-        self.phases = config.phases
+        self.phases, self.is_trained = config.phases, config.started_from is not None
         self.loader, self.validation = data
         self.shards = self.loader.main.shards
         self.manifest = self.shards.manifest
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
-        self.bad_shard: InputError | None = None  # of the held-out examples: stops all processes
+        self.bad_shard: ClozelineError | None = None  # of the held-out examples
         self.model = first_model(
             *(config, self.shards, world), checkpoint=start.checkpoint, init=start.init
         )
@@ -151,8 +151,8 @@ class Trainer:
             if self._is_over() and self.heldout is None and not control.is_stopped:
                 self._evaluate()  # the previous process was stopped during its last evaluation
             self.world.broadcast_from_main(self.writer.wait)
-        if self.bad_shard:
-            raise self.bad_shard  # what was trained is saved
+        if self.world.any(self.bad_shard is not None):  # what was trained is saved
+            raise self.bad_shard or SystemExit(InputError.exit_code)
         is_complete = self._is_over() and not control.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
@@ -184,7 +184,9 @@ class Trainer:
                 torch.compiler.reset()  # a second shape would be compiled as a dynamic one
 
     def _lengthen(self, phase: DataPhase) -> None:
-        """Where longer examples begin, continue the positions of the shorter ones."""
+        """Where a new model's examples become longer, continue the positions of shorter ones."""
+        if self.is_trained:
+            return
         before = [other.max_seq_length for other in self.phases if other.start < phase.start]
         if before and max(before) < phase.max_seq_length and self.loader.is_new(phase):
             continue_positions(self.model, self.optimizer, self.world, trained=max(before))
@@ -286,7 +288,7 @@ class Trainer:
         while True:
             try:
                 some = list(islice(remaining, STOP_CHECK_EVERY))
-            except InputError as error:
+            except ClozelineError as error:  # or a store that does not answer
                 self.bad_shard, some = error, []
             if not some and not self.bad_shard:
                 return

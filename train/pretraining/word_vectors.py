@@ -28,7 +28,7 @@ WINDOW = 3  # tokens on either side
 CONTEXTS = 4096  # words that others are counted with
 MOST_COUNTS = 1 << 28  # entries of the table of counts: 1 GB
 MOST_TOKENS = 1 << 24  # read; twice as many change the start little
-SLAB = 1 << 12  # rows at once
+SLAB = 1 << 18  # tokens at once
 SMOOTHING = 0.75  # exponent of the frequencies of contexts
 ITERATIONS, OVERSAMPLES = 2, 32
 
@@ -55,7 +55,7 @@ def start_at_word_vectors(
 ) -> None:
     """Set the embeddings of the words that have vectors, and the rows of an untied decoder.
 
-    They get the standard deviation that new embeddings have; what has no vector stays as it is.
+    Their standard deviation is `initializer_range`; what has no vector stays as it is.
     Rank 0 reads the shards for all processes. Raises what `word_vectors` raises.
     """
     size = model.config.hidden_size
@@ -90,12 +90,13 @@ def _neighbour_counts(shards: ShardSet, contexts: Ids) -> NDArray[np.float32]:
 def _slabs(shards: ShardSet) -> Iterator[tuple[Ids, Ids]]:
     """Ids of words, and which sequence of words between special tokens each belongs to."""
     is_special = load_tokenizer(shards.folder / TOKENIZER).is_special
-    read = 0
+    read, size = 0, max(1, SLAB // shards.max_seq_length)
     for number, rows in enumerate(shards.shard_rows):
-        examples = shards.read(number) if rows else None
-        for start in range(0, rows, SLAB):
-            assert examples is not None
-            ids = examples.slice(start, start + SLAB).unmasked().input_ids.values
+        if not rows:
+            continue
+        examples = shards.read(number)
+        for start in range(0, rows, size):
+            ids = examples.slice(start, start + size).unmasked().input_ids.values
             is_word = ~is_special[ids]
             yield ids[is_word].astype(np.int64), np.cumsum(~is_word)[is_word]
             read += len(ids)
@@ -104,9 +105,13 @@ def _slabs(shards: ShardSet) -> Iterator[tuple[Ids, Ids]]:
 
 
 def _ppmi(counts: Tensor) -> Tensor:
-    """Positive pointwise mutual information [V, C] in nats; 0 for pairs that never occur."""
+    """Positive pointwise mutual information [V, C] in nats; 0 for pairs that never occur.
+
+    In place: the table may be a gigabyte.
+    """
     words, contexts = counts.sum(1, keepdim=True), counts.sum(0) ** SMOOTHING
-    return (counts * contexts.sum() / (words * contexts)).log_().nan_to_num_(0.0).clamp_(min=0.0)
+    counts.div_(words).div_(contexts / contexts.sum())
+    return counts.log_().nan_to_num_(0.0).clamp_(min=0.0)
 
 
 def _left_singular_vectors(matrix: Tensor, rank: int, *, seed: int) -> Tensor:
