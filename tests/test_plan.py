@@ -9,10 +9,11 @@ import torch
 
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import read_run
+from clozeline.train.config import RECIPE_FIELDS
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.precision import resolve_precision
 from clozeline.train.pretraining.plan import make_plan
-from clozeline.train.pretraining.recipes import FIELDS, RECIPES
+from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import find_start
 from tests.support.command import invoke
 from tests.support.small_training import preset_of, train
@@ -73,7 +74,7 @@ def test_a_run_goes_on_with_its_own_model_and_numbers(preset, run, small_folder)
     found = plan(small_folder, run, preset=preset)
     assert found.model == there.model
     stored = there.training.to_dict()
-    assert found.values == {name: stored[name] for name in FIELDS}
+    assert found.values == {name: stored[name] for name in RECIPE_FIELDS}
     assert {setting.source for setting in found.settings.values()} == {str(run)}
 
 
@@ -128,6 +129,9 @@ def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder
     assert chosen("bert-tiny", ["--word-vectors"], out="given")
     assert not chosen("micro", ["--no-word-vectors"], out="not")
     assert not chosen("micro", ["--resume", "--max-steps", 2], out="not")
+    file = tmp_path / "options.toml"
+    file.write_text(invoke("pretrain", small_folder, "--out", "x", "--print-config").stdout)
+    assert chosen("micro", ["--config", file], out="config")
     printed = invoke("pretrain", small_folder, "--preset", "micro", "--print-recipe", "--out", "x")
     assert re.search(r"^  --word-vectors +measured on 2 cores$", printed.stdout, re.MULTILINE)
 
@@ -168,7 +172,7 @@ def test_a_data_set_that_is_too_small_for_the_recipe_is_said_in_one_line(small_f
 
 def test_the_help_says_that_a_recipe_chooses(small_folder):
     text = " ".join(invoke("pretrain", "--help").stdout.split())
-    assert text.count("[default: (the preset's recipe)]") == len(FIELDS)
+    assert text.count("[default: (the preset's recipe)]") == len(RECIPE_FIELDS)
 
 
 def test_a_run_keeps_the_numbers_that_were_chosen_and_resumes_with_them(small_folder, tmp_path):

@@ -99,11 +99,10 @@ class PretrainConfig:
         "mean, such as 6; 0 skips none.",
         group="Training",
     )
-    word_vectors: bool = option(
-        False,
+    word_vectors: bool = chosen_option(
+        RECIPE,
         "Start the word embeddings of a new model from which words are near which in SHARDS.",
         group="Training",
-        show_default=RECIPE,
     )
     precision: Precision = chosen_option(
         RECIPE,
@@ -342,7 +341,7 @@ class PretrainConfig:
 #: The fields that the command chooses where they are not given.
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
-KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup", "batch_ramp", "word_vectors")
+KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup", "batch_ramp")
 
 
 def _neighbours(size: int, divisor: int) -> str:

@@ -19,6 +19,7 @@ def training_config(**changes: Any) -> PretrainConfig:
         "beta1": 0.9,
         "beta2": 0.98,
         "clip": 1.0,
+        "word_vectors": False,
         "precision": "fp32",
     }
     return PretrainConfig(**numbers | changes)

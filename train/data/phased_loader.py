@@ -41,9 +41,11 @@ class PhasedLoader:
         loader.set_batch_size(batch_size * phase.batch_factor)
         return iter(loader)
 
-    def is_new(self, phase: DataPhase) -> bool:
-        """Whether no example of the phase's data set has been read."""
-        return self._loaders[phase.dataset_digest].next_position == 0
+    @property
+    def longest_read(self) -> int:
+        """Tokens of the longest examples among the data sets that have been read; 0 before."""
+        read = (loader for loader in self.loaders if loader.next_position)
+        return max((loader.shards.max_seq_length for loader in read), default=0)
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the loader of SHARDS (`Loader.state_dict`), with those of the others."""

@@ -1,6 +1,6 @@
 """Examples that are longer than those before them need positions that are trained as well.
 
-They are those of a run that starts from another, or of a later phase of a run.
+They are those of a run that starts from another, or of a later phase of a new model.
 
     encoder.embeddings.position_embeddings.weight              [64, H] -> [256, H]
     encoder.embeddings.position_embeddings.weight/exp_avg_sq   [64, H] -> [256, H]

@@ -28,7 +28,6 @@ from clozeline.train.pretraining.more_positions import with_positions
 from clozeline.train.pretraining.recipes import (
     CONTINUED,
     DEFAULT_PRESET,
-    FIELDS,
     MOST_EPOCHS,
     OF_SHARDS,
     WSD_DECAY,
@@ -47,7 +46,7 @@ class Plan:
     """What a call of `clozeline pretrain` is going to train, and how."""
 
     model: BertConfig
-    settings: Mapping[str, Setting]  # of FIELDS; with a recipe, also of OF_SHARDS
+    settings: Mapping[str, Setting]  # of RECIPE_FIELDS; with a recipe, also of OF_SHARDS
     manifest: Manifest
     left_out: float = 0.0  # attention dropout that a new run on CUDA drops
     growth: float = 1.0  # tokens of a step, in those of a step of the run that is cooled down
@@ -57,7 +56,7 @@ class Plan:
     @property
     def values(self) -> dict[str, Any]:
         """The fields of PretrainConfig that `settings` has, and what is kept."""
-        return {name: self.settings[name].value for name in FIELDS} | dict(self.kept)
+        return {name: self.settings[name].value for name in RECIPE_FIELDS} | dict(self.kept)
 
     @property
     def note(self) -> str | None:
@@ -82,7 +81,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """All numbers as options with their sources, a line each."""
-        rows = [(name, self.settings[name]) for name in FIELDS]
+        rows = [(name, self.settings[name]) for name in RECIPE_FIELDS]
         rows.append(("dropout", Setting(self.model.hidden_dropout_prob, "of the model")))
         advised = [(name, self.settings[name]) for name in OF_SHARDS if name in self.settings]
         there = self.manifest.config.to_dict()
@@ -109,7 +108,7 @@ def make_plan(
 
     Raises InputError for an unknown preset, and for folders that cannot be used.
     """
-    given = {name: options[name] for name in FIELDS if options.get(name) is not None}
+    given = {name: options[name] for name in RECIPE_FIELDS if options.get(name) is not None}
     there, left_out = start.continued, 0.0
     model = _model(manifest, preset, dropout=dropout, start=start)
     if dropout is None and there:
@@ -170,7 +169,7 @@ def _model(
 
 def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
     values = config.training.to_dict()
-    return {name: Setting(values[name], str(run)) for name in FIELDS}
+    return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
 
 
 def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:

@@ -18,7 +18,6 @@ from typing import NamedTuple, Self
 
 from clozeline.model.config import BertConfig, full_name
 from clozeline.pipeline.common.errors import InputError
-from clozeline.train.config import RECIPE_FIELDS
 
 Value = int | float | str
 
@@ -51,10 +50,9 @@ class CoolDown(NamedTuple):
         return cls(folder(run), int(step))
 
 
-#: Settings of the FIELDS of PretrainConfig; `examples` to train on, from which `max_steps` follows;
-#: and what is advised for the shards.
+#: Settings by field of PretrainConfig; `examples` to train on, from which `max_steps` follows; and
+#: what is advised for the shards.
 Recipe = Mapping[str, Setting]
-FIELDS = (*RECIPE_FIELDS, "word_vectors")
 OF_SHARDS = ("masked_lm_prob", "pairs")
 
 DEVLIN = "Devlin et al. 2018, A.2"

@@ -185,11 +185,9 @@ class Trainer:
 
     def _lengthen(self, phase: DataPhase) -> None:
         """Where a new model's examples become longer, continue the positions of shorter ones."""
-        if self.is_trained:
-            return
-        before = [other.max_seq_length for other in self.phases if other.start < phase.start]
-        if before and max(before) < phase.max_seq_length and self.loader.is_new(phase):
-            continue_positions(self.model, self.optimizer, self.world, trained=max(before))
+        trained = self.loader.longest_read
+        if not self.is_trained and 0 < trained < phase.max_seq_length:
+            continue_positions(self.model, self.optimizer, self.world, trained=trained)
 
     def _next(self) -> tuple[DataPhase, int]:
         """Phase and batch size of the next step, in examples of SHARDS."""
