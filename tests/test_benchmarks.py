@@ -48,6 +48,7 @@ SMALL = {
     "sample_speed": (0.2,),
     "serve_speed": (20,),
     "store_speed": ("--steps", 20),
+    "word_vectors_speed": (),
 }
 
 

@@ -1,4 +1,4 @@
-"""Word embeddings that start from the text: counts, formulas, and what the model gets."""
+"""Word embeddings from co-occurrence counts: counts, formulas, and what the model gets."""
 
 import shutil
 from dataclasses import replace
@@ -164,7 +164,8 @@ def test_a_resumed_run_starts_at_its_checkpoint_and_a_given_model_refuses(shards
     result = CliRunner().invoke(main, line)
     assert result.exit_code == 2
     assert result.stderr == (
-        "Error: --word-vectors is for a new model; give --no-word-vectors here.\n"
+        f"Error: --word-vectors initializes a new model, and this one starts from {out}; give "
+        "--no-word-vectors.\n"
     )
     assert not (tmp_path / "other").exists()
 

@@ -101,7 +101,7 @@ class PretrainConfig:
     )
     word_vectors: bool = chosen_option(
         RECIPE,
-        "Start the word embeddings of a new model from which words are near which in SHARDS.",
+        "Initialize a new model's word embeddings from co-occurrence counts of SHARDS (PPMI, SVD).",
         group="Training",
     )
     precision: Precision = chosen_option(

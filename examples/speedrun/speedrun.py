@@ -210,8 +210,10 @@ def _flags(options: dict[str, Any]) -> list[object]:
     """Options of a command; a switch has no value."""
     flags: list[object] = []
     for name, value in options.items():
-        is_switch = isinstance(value, bool)
-        flags += [f"--{name}" if value else f"--no-{name}"] if is_switch else [f"--{name}", value]
+        if isinstance(value, bool):
+            flags.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            flags += [f"--{name}", value]
     return flags
 
 

@@ -57,7 +57,7 @@ def list_row_ranges(whole: Block, block_bytes: int) -> list[Block]:
         for data, quoted in _whole_rows(whole.path, stream):
             if not offset:
                 names, size = _header(whole.path, data, quoted)
-                if parts > 1:
+                if parts > 1:  # else no block reads the header again
                     _check_header_size(whole.path, size)
                 check_columns(whole.path, names, whole.text_columns, advice=CHOOSE)
             while wanted and wanted[0] < offset + len(data):

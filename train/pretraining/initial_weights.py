@@ -49,7 +49,7 @@ def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretra
 
 
 def first_model(
-    config: RunConfig, shards: ShardSet, world: World, *, checkpoint: Path | None, init: Path | None
+    config: RunConfig, shards: ShardSet, world: World, checkpoint: Path | None, init: Path | None
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU.
 

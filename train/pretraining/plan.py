@@ -120,9 +120,8 @@ def make_plan(
         settings = _of_run(there, start.out)
     elif start.cool_down_from and start.other:
         settings = _of_step(start.cool_down_from, start.other)
-    elif start.start_from and start.other:  # that run may have used another device
-        own = {name: CONTINUED[name] for name in ("precision", "word_vectors")}
-        settings = _of_run(start.other, start.start_from) | own
+    elif start.start_from and start.other:
+        settings = _of_other_run(start.other, start.start_from)
     else:
         settings = resolve(
             CONTINUED if start.init else recipe_of(preset or DEFAULT_PRESET),
@@ -170,6 +169,12 @@ def _model(
 def _of_run(config: RunConfig, run: Path) -> dict[str, Setting]:
     values = config.training.to_dict()
     return {name: Setting(values[name], str(run)) for name in RECIPE_FIELDS}
+
+
+def _of_other_run(config: RunConfig, run: Path) -> dict[str, Setting]:
+    """Without what belongs to that run's device and to its first weights."""
+    own = {name: CONTINUED[name] for name in ("precision", "word_vectors")}
+    return _of_run(config, run) | own
 
 
 def _of_step(step: CoolDown, run: RunConfig) -> dict[str, Setting]:

@@ -92,7 +92,7 @@ _BERT = {
     **_from("google-research/bert, optimization.py", clip=1.0),
     "cool_down": WSD_DECAY,
     **_from("bf16 where the device has it", precision="auto"),
-    **_from("random embeddings", word_vectors=False),
+    **_from("google-research/bert, modeling.py", word_vectors=False),
     **_from(DEVLIN_MASKS, masked_lm_prob=0.15, pairs="segments"),
 }
 # Its authors' BERT-Small has 14M parameters. Devlin's learning rate is slow for models that small.

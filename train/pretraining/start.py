@@ -73,7 +73,7 @@ class ResumePoint:
     init: Path | None = None  # a Hugging Face folder
     has_moments: bool = True  # the checkpoint's moments fit the optimizer
     is_complete: bool = False  # there is nothing left to do
-    #: What is wrong with each later checkpoint.
+    #: The checkpoints after this one, which cannot be read, and why.
     damaged: Mapping[Path, str] = field(default_factory=dict)
     started_from: str | None = None  # see RunConfig
 
@@ -138,9 +138,9 @@ def find_start(
 def find_resume_point(start: Start, config: RunConfig, shards: AnyPath) -> ResumePoint:
     """The newest checkpoint of the existing run, else what a new run starts from.
 
-    Of damaged checkpoints the one before is taken, and some steps are repeated, with the same
-    result; `set_damaged_aside` then moves them. Raises InputError rather than damage an
-    existing run, and where the files do not fit the config, or `shards` not the tokenizer.
+    Where the newest checkpoints are damaged, the one before them is used: some steps are repeated,
+    with the same result. `set_damaged_aside` moves them away. Raises InputError rather than damage
+    an existing run, and where the files do not fit the config, or `shards` not the tokenizer.
     """
     out, there = start.out, start.existing
     if there:

@@ -1,6 +1,7 @@
 """The training loop of one process: load, step, log, evaluate, save, stop."""
 
 import math
+import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.errors import ClozelineError, DivergedError, InputError
 from clozeline.pipeline.common.malloc import disable_malloc_trim, return_large_blocks
 from clozeline.train.artifacts.checkpoint import TrainState, load_moments
@@ -75,16 +77,14 @@ class Trainer:
     ) -> None:
         training = config.training
         self.out, self.training, self.world = out, training, world
-        self.phases, self.is_trained = config.phases, config.started_from is not None
+        self.phases, self.is_new = config.phases, config.started_from is None
         self.loader, self.validation = data
         self.shards = self.loader.main.shards
         self.manifest = self.shards.manifest
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
-        self.bad_shard: ClozelineError | None = None  # of the held-out examples
-        self.model = first_model(
-            *(config, self.shards, world), checkpoint=start.checkpoint, init=start.init
-        )
+        self.bad_shard: ClozelineError | None = None  # why held-out examples cannot be read
+        self.model = first_model(config, self.shards, world, start.checkpoint, start.init)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.is_compiled = resolve_compile(training.compile, world)
@@ -97,10 +97,7 @@ class Trainer:
         )
         # A sharded model converts its weights itself.
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
-        self.optimizer = build_optimizer(self.model, training)
-        if start.checkpoint and start.has_moments:
-            moments = world.tensors_from_main(lambda: _moments(start, config))
-            restore_moments(self.model, self.optimizer, moments)
+        self.optimizer = _first_optimizer(self.model, config, world, start)
         self.running = RunningMetrics(
             world,
             peak_flops=peak_flops(world.device, training.precision),
@@ -151,8 +148,11 @@ class Trainer:
             if self._is_over() and self.heldout is None and not control.is_stopped:
                 self._evaluate()  # the previous process was stopped during its last evaluation
             self.world.broadcast_from_main(self.writer.wait)
-        if self.world.any(self.bad_shard is not None):  # what was trained is saved
-            raise self.bad_shard or SystemExit(InputError.exit_code)
+        all_read = not self.world.any(self.bad_shard is not None)
+        if self.bad_shard:
+            raise self.bad_shard  # what was trained is saved
+        if not all_read:
+            sys.exit(InputError.exit_code)  # the process that could not read prints the reason
         is_complete = self._is_over() and not control.is_stopped
         if is_complete and self.world.is_main:
             heldout = self.heldout.to_dict() if self.heldout else None
@@ -186,7 +186,7 @@ class Trainer:
     def _lengthen(self, phase: DataPhase) -> None:
         """Where a new model's examples become longer, continue the positions of shorter ones."""
         trained = self.loader.longest_read
-        if not self.is_trained and 0 < trained < phase.max_seq_length:
+        if self.is_new and 0 < trained < phase.max_seq_length:
             continue_positions(self.model, self.optimizer, self.world, trained=trained)
 
     def _next(self) -> tuple[DataPhase, int]:
@@ -329,6 +329,15 @@ def _metrics_log(
     )
 
 
-def _moments(start: ResumePoint, config: RunConfig) -> dict[str, Tensor]:
-    assert start.checkpoint
-    return grown_moments(load_moments(start.checkpoint, is_checked=True), config.model)
+def _first_optimizer(
+    model: BertForPretraining, config: RunConfig, world: World, start: ResumePoint
+) -> torch.optim.Optimizer:
+    """The optimizer, with the moments of the checkpoint that training starts from."""
+    optimizer = build_optimizer(model, config.training)
+    if (checkpoint := start.checkpoint) and start.has_moments:
+
+        def stored() -> dict[str, Tensor]:
+            return grown_moments(load_moments(checkpoint, is_checked=True), config.model)
+
+        restore_moments(model, optimizer, world.tensors_from_main(stored))
+    return optimizer

@@ -1,4 +1,4 @@
-"""Word embeddings that start from the text, not at random: from which words occur near which.
+"""Initial word embeddings from the co-occurrence counts of the shards, instead of random ones.
 
     counts [V, C]    how often a word is 1, 2 or 3 tokens from one of the C most frequent words,
                      weighted 1, 1/2 and 1/3
@@ -27,10 +27,10 @@ from clozeline.train.engine.distributed import World
 WINDOW = 3  # tokens on either side
 CONTEXTS = 4096  # words that others are counted with
 MOST_COUNTS = 1 << 28  # entries of the table of counts: 1 GB
-MOST_TOKENS = 1 << 24  # read; twice as many change the start little
+MOST_TOKENS = 1 << 24  # read; twice as many gain nothing (docs/manual/speedrun.md)
 SLAB = 1 << 18  # tokens at once
 SMOOTHING = 0.75  # exponent of the frequencies of contexts
-ITERATIONS, OVERSAMPLES = 2, 32
+ITERATIONS, OVERSAMPLES = 2, 32  # of the random projection
 
 Ids = NDArray[np.int64]
 
@@ -42,9 +42,9 @@ def word_vectors(shards: ShardSet, size: int, *, seed: int) -> Tensor:
     `ShardSet.read` raises.
     """
     frequencies = np.array(shards.manifest.token_counts)
-    contexts = min(CONTEXTS, MOST_COUNTS // len(frequencies))
-    by_frequency = np.argsort(-frequencies, kind="stable")[:contexts]
-    counts = _neighbour_counts(shards, by_frequency[frequencies[by_frequency] > 0])
+    width = min(CONTEXTS, MOST_COUNTS // len(frequencies), np.count_nonzero(frequencies))
+    contexts = np.argsort(-frequencies, kind="stable")[:width]
+    counts = _neighbour_counts(shards, contexts)
     ppmi = _ppmi(torch.from_numpy(counts))
     return _left_singular_vectors(ppmi, size, seed=seed) * ppmi.any(1, keepdim=True)
 
