@@ -6,6 +6,7 @@ Shapes are at the end of the line:
 
     B batch   S sequence   H hidden   N heads   D head (N * D = H)   F feed-forward
     T tokens of all rows, for unpadded rows, where every [B, S, ...] is [T, ...]
+    P tokens of a row whose last states are asked for, [B, P, ...]; unpadded, of all rows, [P, ...]
 
 Queries, keys and values come from one matrix: one large product is faster than three small ones.
 There is no control flow that depends on values, so `torch.compile` sees a single graph.
@@ -105,14 +106,18 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
     def forward(
-        self, x: Tensor, rows: Tensor | Packing | None, rotation: Rotation | None
+        self,
+        x: Tensor,
+        rows: Tensor | Packing | None,
+        rotation: Rotation | None,
+        kept: Tensor | None,
     ) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, S, 3, N, D]
         if rotation is not None:
             qkv = rotate(qkv, rotation)
         dropout_prob = self.dropout_prob if self.training else 0.0
         attended = attend(qkv, rows, dropout_prob=dropout_prob, window=self.window)
-        output: Tensor = self.output(attended.flatten(-2))  # [B, S, H]
+        output: Tensor = self.output(states_at(attended.flatten(-2), kept))  # [B, S or P, H]
         return output
 
 
@@ -154,25 +159,34 @@ class Layer(nn.Module):
         self.recomputes = False
 
     def forward(
-        self, x: Tensor, rows: Tensor | Packing | None, rotation: Rotation | None
+        self,
+        x: Tensor,
+        rows: Tensor | Packing | None,
+        rotation: Rotation | None,
+        kept: Tensor | None = None,
     ) -> Tensor:
+        """The next states [B, S, H], or [B, P, H] of the tokens `kept`, int64 [B, P]."""
         if not (self.recomputes and self.training and torch.is_grad_enabled()):
-            return self._forward(x, rows, rotation)
+            return self._forward(x, rows, rotation, kept)
         # Inside the layer, so that FSDP2 gathers its weights before they are used again: its hooks
         # are around `forward` (torchtitan, `apply_ac`: checkpointing, then compile, then FSDP).
-        output: Tensor = checkpoint(self._forward, x, rows, rotation, use_reentrant=False)
+        output: Tensor = checkpoint(self._forward, x, rows, rotation, kept, use_reentrant=False)
         return output
 
     def _forward(
-        self, x: Tensor, rows: Tensor | Packing | None, rotation: Rotation | None
+        self,
+        x: Tensor,
+        rows: Tensor | Packing | None,
+        rotation: Rotation | None,
+        kept: Tensor | None,
     ) -> Tensor:
+        dtype = x.dtype  # autocast makes norms return float32
+        inputs = self.attention_norm(x) if self.pre_norm else x
+        x = states_at(x, kept) + self.dropout(self.attention(inputs, rows, rotation, kept))
         if self.pre_norm:
-            x = x + self.dropout(self.attention(self.attention_norm(x), rows, rotation))
             x = x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
         else:
-            # Autocast makes norms return float32.
-            dtype = x.dtype
-            x = self.attention_norm(x + self.dropout(self.attention(x, rows, rotation))).to(dtype)
+            x = self.attention_norm(x).to(dtype)
             x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x))).to(dtype)
         return x
 
@@ -212,8 +226,12 @@ class BertEncoder(nn.Module):
         token_type_ids: Tensor,
         attention_mask: Tensor | None,
         packing: Packing | None = None,
+        positions: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float dtype.
+
+        With `positions`, int64 [B, P], only the states [B, P, H] there: the last layer is computed
+        at these and at [CLS] alone, after its attention, which is most of its arithmetic.
 
         `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
         padding, with at least one True per row; None without padding, which is faster; for packed
@@ -226,12 +244,20 @@ class BertEncoder(nn.Module):
         if self.residual_dtype is not None:
             x = x.to(self.residual_dtype)
         rotations = self._rotations(x, rows)
+        first = (
+            input_ids.new_zeros(len(x), 1) if packing is None else packing.cu_seqlens[:-1].long()
+        )
+        kept = None if positions is None else torch.cat([first, positions], -1)
         for index, layer in enumerate(self.layers):
-            is_global = self.config.is_global(index)
-            x = layer(x, rows, rotations.get(is_global))
+            rotation = rotations.get(self.config.is_global(index))
+            x = layer(x, rows, rotation, kept if index == len(self.layers) - 1 else None)
         hidden = self.final_norm(x)
-        first = hidden[:, 0] if packing is None else hidden[packing.cu_seqlens[:-1].long()]  # [CLS]
-        return hidden, first if self.pooler is None else torch.tanh(self.pooler(first))
+        if kept is None:
+            pooled = states_at(hidden, first)
+        else:
+            pooled, hidden = hidden.tensor_split([first.shape[-1]], -2)
+        pooled = pooled.squeeze(1) if packing is None else pooled  # [B, H]
+        return hidden, pooled if self.pooler is None else torch.tanh(self.pooler(pooled))
 
     def _rotations(self, x: Tensor, rows: Tensor | Packing | None) -> dict[bool, Rotation]:
         """The rotations of rotary positions in global (True) and local layers, computed once."""
@@ -246,6 +272,15 @@ class BertEncoder(nn.Module):
             is_global: rotation_at(positions, config.head_size, theta)
             for is_global, theta in bases.items()
         }
+
+
+def states_at(states: Tensor, positions: Tensor | None) -> Tensor:
+    """Those of the tokens at `positions`: of [B, S, H] at [B, P], or [T, H] at [P]; None: all."""
+    if positions is None:
+        return states
+    if positions.ndim == 1:
+        return states.index_select(0, positions)
+    return states.gather(1, positions[..., None].expand(-1, -1, states.shape[-1]))
 
 
 def layer_norm(config: BertConfig) -> nn.LayerNorm:

@@ -100,12 +100,9 @@ class BertForPretraining(nn.Module):
         and types are [T], positions are indices into the T tokens, [P] for all rows together, and
         the logits are [P, W].
         """
-        hidden, pooled = self.encoder(input_ids, token_type_ids, attention_mask, packing)
-        if packing is None:
-            index = masked_lm_positions[..., None].expand(-1, -1, self.config.hidden_size)
-            masked = hidden.gather(1, index)  # [B, P, H]
-        else:
-            masked = hidden.index_select(0, masked_lm_positions)  # [P, H]
+        masked, pooled = self.encoder(
+            input_ids, token_type_ids, attention_mask, packing, masked_lm_positions
+        )
         mlm_logits = self.mlm_head(masked, self.encoder.embeddings.word_embeddings.weight)
         nsp_logits = self.nsp_head(pooled)
         if targets is None:

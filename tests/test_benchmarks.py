@@ -1,6 +1,8 @@
 """Benchmarks and trials import names that exist; benchmarks that take a size run on little."""
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
 from importlib import import_module
@@ -34,22 +36,36 @@ def test_a_script_imports_what_exists(path):
     assert [f"{m}.{name}" for m, name in ours(path) if not hasattr(import_module(m), name)] == []
 
 
-#: Arguments with which a benchmark takes a short time.
+#: Those of `make bench`, with arguments with which each takes a short time.
 SMALL = {
     "checkpoint_stall": ("--preset", "bert-tiny", "--rounds", 1),
     "cpu_kernels_speed": ("--rounds", 1),
     "estimate_memory": ("bert-tiny",),
     "kernel_counts": ("bert",),
+    "last_layer_speed": ("bert-tiny:2x16:3", "--rounds", 1),
     "loader_speed": (50_000,),
     "many_slices": ("20x10",),
+    "markup_speed": ("--worst",),
     "memory_use": ("3MB",),
     "near_duplicates_speed": ("--synthetic", 2000),
     "pipeline_speed": (0.5,),
     "sample_speed": (0.2,),
+    "sentences_icu": (),
+    "sentences_speed": (0.2,),
     "serve_speed": (20,),
     "store_speed": ("--steps", 20),
+    "tokens_speed": (1,),
+    "training_speed": ("bert-mini", "--rounds", 1),
     "word_vectors_speed": (),
 }
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_every_benchmark_of_make_bench_runs_on_little():
+    """One that needs an argument would end `make bench`."""
+    make = ["make", "--no-print-directory", "-n", "bench"]
+    plan = subprocess.run(make, cwd=SCRIPTS[0].parents[2], check=True, capture_output=True)
+    assert set(re.findall(r"benchmarks/(\w+)\.py", plan.stdout.decode())) == set(SMALL)
 
 
 @pytest.mark.slow

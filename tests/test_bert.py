@@ -6,9 +6,18 @@ import pytest
 import torch
 
 from clozeline.model.bert import BertEncoder, initialize
-from clozeline.model.config import preset
+from clozeline.model.config import PRESETS, preset
 from clozeline.model.heads import BertForPretraining
-from tests.support.small_models import SMALL, inputs_of, narrow, shaken
+from tests.support.small_models import (
+    SMALL,
+    answers,
+    batch_of,
+    gradients,
+    inputs_of,
+    narrow,
+    packed,
+    shaken,
+)
 
 TINY = preset("tiny", **SMALL)
 NANO = preset("nano", **SMALL)
@@ -53,6 +62,38 @@ def test_a_sequence_longer_than_the_positions_is_refused(name):
     ids = torch.zeros(1, 33, dtype=torch.long)
     with pytest.raises(ValueError, match="33 tokens, but the model has 32 positions"):
         encoder(ids, ids, None)
+
+
+@pytest.mark.parametrize("is_padded", [True, False], ids=["padded", "unpadded"])
+@pytest.mark.parametrize("name", PRESETS)
+def test_states_at_positions_are_those_of_all_tokens(name, is_padded):
+    model = shaken(narrow(name))
+    batch = batch_of() if is_padded else packed(batch_of(), answers()[1])
+    positions = batch.pop("masked_lm_positions")
+
+    everywhere, first_of_all = model.encoder(**batch)
+    if is_padded:
+        everywhere = torch.stack([row[at] for row, at in zip(everywhere, positions, strict=True)])
+    else:
+        everywhere = everywhere[positions]
+    (everywhere.square().sum() + first_of_all.sum()).backward()
+    wanted = gradients(model)
+
+    model.zero_grad()
+    found, first = model.encoder(**batch, positions=positions)
+    (found.square().sum() + first.sum()).backward()
+    assert_close(found, everywhere)
+    assert_close(first, first_of_all)
+    torch.testing.assert_close(gradients(model), wanted, atol=1e-4, rtol=1e-4)
+
+
+def test_the_last_layer_ends_with_the_tokens_that_are_asked_for():
+    model, batch = shaken(NANO), batch_of()
+    rows = []
+    for layer in model.encoder.layers:
+        layer.feed_forward.register_forward_hook(lambda *call: rows.append(call[-1].shape[:-1]))
+    model(**batch)
+    assert rows == [(4, 24), (4, 1 + 3)]  # [CLS], and three masks a row
 
 
 def test_dropout_acts_in_training_only():

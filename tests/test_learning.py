@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, JobFailedError
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.pipeline.dataset.shards import read_shard
@@ -17,6 +17,7 @@ from clozeline.train.engine.distributed import join_world
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.evaluation.guesses import guess, held_out_rows
 from clozeline.train.monitoring.learning import ROWS, Guesses, Learning, LearningLog
+from tests.support.files import no_file_longer_than
 from tests.support.small_data import packed_examples, write_data_set
 from tests.support.small_training import TINY, assert_same_run, go_back, numbers, train, weights
 
@@ -153,6 +154,13 @@ def test_a_run_that_begins_again_begins_with_its_rows(run, tmp_path):
     assert Learning.of(copy) is None
     remove_run(shutil.copytree(run, tmp_path / "removed"))
     assert not (tmp_path / "removed" / LEARNING).exists()
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    guesses = Guesses(guesses=[[1]], probabilities=[[0.5]], of_answers=[[0.5]], label_1=[None])
+    complaint = r"learning\.jsonl of .* cannot be written \(File too large\); its checkpoints are"
+    with pytest.raises(JobFailedError, match=complaint), no_file_longer_than(10):
+        LearningLog(tmp_path, start_step=0).write(4, [], guesses)
 
 
 def test_a_file_that_is_not_ours_is_named(tmp_path):

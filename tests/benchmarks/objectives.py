@@ -55,7 +55,7 @@ class Variant:
     pairs: str = "none"
     masked_lm_prob: float = 0.15
     masking: str = "tokens"
-    optimizer: str = "adamw"
+    optimizer: str | None = "adamw"  # None: as the preset's recipe says, like all else
     poolings: tuple[str, ...] = ("mean",)
 
     @property
@@ -79,7 +79,10 @@ VARIANTS = (
     replace(BASE, name="masked LM + next sentence", pairs="segments"),
     replace(BASE, name="masked LM + sentence order", pairs="order"),
     replace(BASE, name="masked LM, modern-nano", preset="modern-nano", poolings=("mean",)),
-    replace(BASE, name="masked LM, bert-mini", preset="bert-mini"),
+    *(
+        replace(BASE, name=f"masked LM, {name} by its recipe", preset=name, optimizer=None)
+        for name in ("bert-mini", "modern-mini")
+    ),
 )
 
 
@@ -139,7 +142,7 @@ def pretrained(
     """The run of a row, trained if it was not yet."""
     objective = f"{row.pairs}-{round(100 * row.masked_lm_prob)}-{row.masking}"
     data = folder / f"shards-{objective}"
-    run = folder / f"{row.preset}-{row.optimizer}-{objective}"
+    run = folder / f"{row.preset}-{row.optimizer or 'recipe'}-{objective}"
     command(
         "shards", *sources, "--tokenizer", folder / "tokenizer", "--out", data,
         "--token-cache", folder / "cache", "--max-seq-length", LENGTH, "--pairs", row.pairs,
@@ -147,8 +150,9 @@ def pretrained(
     )  # fmt: skip
     command(
         "pretrain", data, "--out", run / "run", "--preset", row.preset, "--dropout", 0,
-        "--optimizer", row.optimizer, "--batch-size", batch_size, "--max-steps", steps,
-        "--eval-every", 0, "--save-every", 100, "--keep", 1, "--resume",
+        *(("--optimizer", row.optimizer) if row.optimizer else ()),
+        "--batch-size", batch_size, "--max-steps", steps, "--eval-every", 0,
+        "--save-every", 100, "--keep", 1, "--resume",
     )  # fmt: skip
     return run
 

@@ -1,6 +1,6 @@
 """CPU speed of sentence splitting, compared with NLTK's Punkt.
 
-    python tests/benchmarks/sentences_speed.py
+    python tests/benchmarks/sentences_speed.py [MEGABYTES]
 
 Real paragraphs where CLOZELINE_DATA is set (Wikipedia, NLTK's English parameters), else articles
 of `clozeline.pipeline.sources.sample.articles` and parameters learned from them.
@@ -22,6 +22,8 @@ NLTK_BYTES = 4_000_000  # NLTK is slow: it gets only the start of the text
 def main() -> None:
     """Print the speed of NLTK and of ours, cold and warm, and whether the spans agree."""
     paragraphs, parameters = real_text() if "CLOZELINE_DATA" in os.environ else sample_text()
+    if sys.argv[1:]:
+        paragraphs = beginning(paragraphs, int(float(sys.argv[1]) * 1e6))
     theirs, ours = nltk_splitter(parameters), SentenceSplitter(parameters)
     some = beginning(paragraphs, NLTK_BYTES)
     nltk_speed = speed(lambda: [list(theirs.span_tokenize(text)) for text in some], some)

@@ -1,6 +1,6 @@
 """Tokens per second of a whole training step, compared with `transformers` on the same batch.
 
-    python tests/benchmarks/training_speed.py [--rounds N]
+    python tests/benchmarks/training_speed.py [PRESET ...] [--rounds N]
     python tests/benchmarks/training_speed.py --device cuda [--rounds N] [--dry-run]
 
 A step is forward, backward, clipping and the optimizer. On CPU `transformers` means its
@@ -22,7 +22,7 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -185,9 +185,10 @@ def data_set(folder: Path, tokens: int, examples: int) -> Path:
     return write_data_set(folder, train=(examples,), config=config, tokenizer=tokenizer)
 
 
-def on_cpu(rounds: int) -> None:
+def on_cpu(names: Sequence[str], rounds: int) -> None:
     threads = torch.get_num_threads()
-    for name, (tokens, examples) in CPU_CASES.items():
+    for name in names:
+        tokens, examples = CPU_CASES[name]
         with tempfile.TemporaryDirectory() as scratch:
             folder = data_set(Path(scratch), tokens, 8 * examples)
             batch = next(iter(Loader(folder, batch_size=examples, seed=0)))
@@ -320,6 +321,7 @@ def timed(step: Step, steps: int = 10) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("presets", nargs="*", metavar="PRESET", default=list(CPU_CASES))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dry-run", action="store_true")
@@ -328,7 +330,7 @@ def main() -> None:
     if arguments.device == "cuda":
         on_cuda(arguments.rounds, is_dry=arguments.dry_run)
     else:
-        on_cpu(arguments.rounds)
+        on_cpu(arguments.presets, arguments.rounds)
     print(f"torch {torch.__version__}")
 
 

@@ -29,15 +29,18 @@ def step_flops(
     keys = seq_len if keys is None else keys
     hidden, inner = config.hidden_size, config.intermediate_size
     # The attention's four matrices and the feed-forward layer's two or three, then Q K^T and A V.
-    matrices = 2 * (4 * hidden**2 + (2 + config.gated) * hidden * inner) * config.num_hidden_layers
+    before = 2 * 3 * hidden**2  # to queries, keys and values
+    after = 2 * (hidden**2 + (2 + config.gated) * hidden * inner)
+    # The last layer ends with the tokens that are predicted, and [CLS].
+    matrices = config.num_hidden_layers * before + (config.num_hidden_layers - 1) * after
     keys_of_layers = sum(
         keys if config.is_global(layer) else min(keys, config.local_attention + 1)
         for layer in range(config.num_hidden_layers)
     )
-    prediction = 2 * hidden * config.padded_vocab_size
+    prediction = after + 2 * hidden * config.padded_vocab_size
     if config.mlm_transform:
         prediction += 2 * hidden**2
-    pair = 2 * hidden * 2
+    pair = after + 2 * hidden * 2
     if config.pooler:
         pair += 2 * hidden**2
     row = seq_len * (matrices + 4 * keys_of_layers * hidden) + predictions * prediction + pair

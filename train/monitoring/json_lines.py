@@ -5,10 +5,11 @@ b'{"step": 1, "loss": 2.0}\\n{"st'  ->  [({"step": 1, "loss": 2.0}, b'{"step": 1
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clozeline.pipeline.common.errors import InputError
+from clozeline.pipeline.common.errors import InputError, JobFailedError, advice
 from clozeline.pipeline.common.paths import whole_file
 
 IsRight = Callable[[int, dict[str, Any]], bool]
@@ -45,3 +46,15 @@ def keep_until(path: Path, step: int, *, is_right: IsRight) -> None:
         return
     with whole_file(path) as file:
         file.write(b"".join(line for _, line in kept))
+
+
+@contextmanager
+def full_disk_in_one_line(what: str) -> Iterator[None]:
+    """Raises JobFailedError where `what` cannot be written: "the metrics of work/run"."""
+    try:
+        yield
+    except OSError as error:
+        raise JobFailedError(
+            f"{what} cannot be written ({error.strerror}); its checkpoints are intact. To "
+            f"continue, {advice(error)} and add --resume."
+        ) from error

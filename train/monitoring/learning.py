@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from clozeline.pipeline.common.errors import InputError
 from clozeline.train.artifacts.run import LEARNING
-from clozeline.train.monitoring.json_lines import finished_lines, keep_until
+from clozeline.train.monitoring.json_lines import finished_lines, full_disk_in_one_line, keep_until
 
 ROWS = 32  # held-out rows, the first ones
 
@@ -90,13 +90,19 @@ class LearningLog:
     """
 
     def __init__(self, run: Path, *, start_step: int) -> None:
-        self._path = run / LEARNING
+        self._path, self._what = run / LEARNING, f"{LEARNING} of {run}"
         keep_until(self._path, start_step, is_right=_is_right)
 
     def write(self, step: int, rows: list[HeldOutRow], guesses: Guesses) -> None:
-        """Append one evaluation; the first one writes the rows, too."""
+        """Append one evaluation; the first one writes the rows, too.
+
+        Raises JobFailedError where it cannot be written.
+        """
         lines = [] if self._path.exists() else [{"rows": [asdict(row) for row in rows]}]
-        with self._path.open("a", encoding="utf-8") as file:
+        with (
+            full_disk_in_one_line(self._what),
+            self._path.open("a", encoding="utf-8") as file,
+        ):
             for values in (*lines, {"step": step, **asdict(guesses.rounded())}):
                 file.write(json.dumps(values, separators=(",", ":")) + "\n")
 

@@ -4,20 +4,20 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
 from tqdm import tqdm
 
-from clozeline.pipeline.common.errors import JobFailedError, advice, one_line
+from clozeline.pipeline.common.errors import JobFailedError, one_line
 from clozeline.pipeline.common.progress_bar import ProgressBar, in_command, print_progress
 from clozeline.pipeline.common.units import time_in_words
 from clozeline.train.artifacts.run import TENSORBOARD
 from clozeline.train.monitoring.health import Health, HealthWarning
-from clozeline.train.monitoring.json_lines import finished_lines, keep_until
+from clozeline.train.monitoring.json_lines import finished_lines, full_disk_in_one_line, keep_until
 from clozeline.train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
@@ -47,7 +47,7 @@ class MetricsLog:
         health: Health | None = None,
         tracker: Tracker | None = None,
     ) -> None:
-        self._run, self._writes = run, writes  # only one process of a run does
+        self._what, self._writes = f"the metrics of {run}", writes  # only one process of a run does
         self._health, self._tracker = health, tracker
         path = run / METRICS
         if writes:
@@ -73,7 +73,7 @@ class MetricsLog:
             last.callback(setattr, threading, "excepthook", self._hook)
             if self._writes:
                 quietly = suppress(JobFailedError) if kind else nullcontext()
-                with quietly, self._full_disk_in_one_line(), ExitStack() as files:
+                with quietly, full_disk_in_one_line(self._what), ExitStack() as files:
                     files.callback(self._file.close)
                     files.callback(self._board.close)
 
@@ -88,7 +88,7 @@ class MetricsLog:
         """
         if not self._writes:
             return
-        with self._full_disk_in_one_line():
+        with full_disk_in_one_line(self._what):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
             for name, value in values.items():
@@ -99,16 +99,6 @@ class MetricsLog:
         self._progress.show({name: f"{values[name]:.3f}" for name in SHOWN if name in values})
         for warning in self._warnings(step, values):
             self.warn(warning)
-
-    @contextmanager
-    def _full_disk_in_one_line(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise JobFailedError(
-                f"the metrics of {self._run} cannot be written ({error.strerror}); its checkpoints "
-                f"are intact. To continue, {advice(error)} and add --resume."
-            ) from error
 
     def _track(self, do: Callable[[Tracker], None]) -> None:
         """Training does not depend on a tracker: one that fails is left with a warning."""

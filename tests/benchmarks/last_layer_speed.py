@@ -1,0 +1,98 @@
+"""What a training step saves where the last layer ends with the tokens that are predicted.
+
+    python tests/benchmarks/last_layer_speed.py [--rounds N] [PRESET:ROWSxTOKENS:PREDICTIONS ...]
+
+The baseline computes all states and then takes those that are predicted, as `transformers` does.
+Both sides are models in one process that take turns with the same random batch; printed are the
+medians of CPU seconds per step, and of the ratios of turns.
+"""
+
+import argparse
+import statistics
+from time import process_time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from clozeline.model.bert import states_at
+from clozeline.model.config import preset
+from clozeline.model.heads import BertForPretraining
+from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.engine.optim import build_optimizer
+from tests.benchmarks.training_speed import STILL, one_step
+from tests.support.training_configs import training_config
+
+CASES = ("nano:128x64:10", "micro:128x64:20", "micro:32x256:39", "bert-base:8x128:20")
+STEPS = 3  # in a turn
+
+
+def main() -> None:
+    """A line for each case."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("cases", nargs="*", default=CASES)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    disable_malloc_trim()
+    print(f"CPU seconds of a step, bf16, Muon, {torch.get_num_threads()} threads")
+    for case in arguments.cases:
+        name, shape, predictions = case.split(":")
+        rows, tokens = map(int, shape.split("x"))
+        config = preset(name, max_position_embeddings=tokens, **STILL)
+        batch = random_batch(rows, tokens, int(predictions), config.vocab_size)
+        models = [BertForPretraining(config).train() for _ in range(2)]
+        compute_whole_last_layer(models[0].encoder)
+        steps = [(model, build_optimizer(model, training_config())) for model in models]
+        turns = [[seconds(*step, batch) for step in steps] for _ in range(1 + arguments.rounds)][1:]
+        whole, part = (statistics.median(side) for side in zip(*turns, strict=True))
+        ratio = statistics.median(before / after for before, after in turns)
+        print(f"{case:24} whole layer {whole:6.3f}   predicted {part:6.3f}   {ratio:.2f} times")
+
+
+def compute_whole_last_layer(encoder: nn.Module) -> None:
+    """Let the encoder compute all states, and return those at the positions."""
+    forward = encoder.forward
+
+    def whole(*inputs: Any) -> tuple[Tensor, Tensor]:
+        *inputs, positions = inputs
+        hidden, pooled = forward(*inputs)
+        return states_at(hidden, positions), pooled
+
+    encoder.forward = whole
+
+
+def random_batch(rows: int, tokens: int, predictions: int, vocabulary: int) -> LoadedBatch[Batch]:
+    """Rows without padding, and without pairs."""
+    slots = torch.rand(rows, tokens).argsort(1)[:, :predictions].sort(1).values
+    ids = torch.randint(5, vocabulary, (rows, tokens))
+    batch = Batch(
+        input_ids=ids,
+        token_type_ids=torch.zeros_like(ids),
+        attention_mask=torch.ones_like(ids, dtype=torch.bool),
+        masked_lm_positions=slots,
+        masked_lm_labels=ids.gather(1, slots),
+        masked_lm_weights=torch.ones(rows, predictions),
+        next_sentence_labels=torch.full((rows,), -1),
+        example_weights=torch.ones(rows),
+    )
+    return LoadedBatch(
+        batch=batch,
+        next_position=rows,
+        num_tokens=ids.numel(),
+        num_predictions=slots.numel(),
+        num_pairs=0,
+        digest=0,
+    )
+
+
+def seconds(model: nn.Module, optimizer: Any, batch: LoadedBatch[Batch]) -> float:
+    """CPU seconds of a step, of all threads."""
+    start = process_time()
+    for _ in range(STEPS):
+        one_step(model, optimizer, batch, "bf16")
+    return (process_time() - start) / STEPS
+
+
+if __name__ == "__main__":
+    main()
