@@ -363,7 +363,9 @@ def test_a_deeper_model_computes_what_the_other_run_did(name, tmp_path, capsys):
     still = {"max_steps": 1, "optimizer": "muon", "weight_decay": 0.0}
     train(shards, tmp_path / "same", model=deep, start_from=tmp_path / "first", learning_rate=1e-30,
           **still)  # fmt: skip
-    assert "2 layers there, 4 now: the new ones come last" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "2 layers there, 4 now: the new ones come last" in said
+    assert "first has read these examples in the same order; --seed 1 gives another." in said
     models = []
     for run in ("first", "same"):
         config, _, found = load_run(tmp_path / run)
@@ -375,12 +377,13 @@ def test_a_deeper_model_computes_what_the_other_run_did(name, tmp_path, capsys):
         torch.testing.assert_close(found, wanted)
 
     out = tmp_path / "out"
-    train(shards, out, model=deep, start_from=tmp_path / "first", **still)
+    train(shards, out, model=deep, start_from=tmp_path / "first", seed=1, **still)
+    assert "--seed" not in capsys.readouterr().err
     before, after = (load_weights(latest_checkpoint(run)) for run in (tmp_path / "same", out))
     ends = [name for name, x in before.items() if not x.any() and ".3." in name and x.ndim == 2]
     assert len(ends) == 2
     assert all(after[name].any() for name in ends)
-    train(shards, out, model=deep, start_from=tmp_path / "first", resume=True, max_steps=3)
+    train(shards, out, model=deep, start_from=tmp_path / "first", resume=True, max_steps=3, seed=1)
     assert read_state(latest_checkpoint(out)).step == 3
 
 

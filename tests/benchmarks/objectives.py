@@ -7,7 +7,7 @@
 Each row is pretrained from scratch on shards of 64 tokens, for as many steps as cost the floating-
 point operations of `--steps` steps of `nano` (counted by `clozeline.train.engine.flops`). Then each
 pooling is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning rate.
-Everything else is the preset's recipe, with the learning rate that it has for `--batch-size`.
+Everything else is the preset's recipe; rows "by its recipe" have its rate for `--batch-size`, too.
 Stages that FOLDER already has are not repeated, so an interrupted comparison continues.
 
 Where CLOZELINE_DATA is set the text is that of the Amazon and IMDB training reviews and the labels
@@ -55,8 +55,20 @@ class Variant:
     pairs: str = "none"
     masked_lm_prob: float = 0.15
     masking: str = "tokens"
-    optimizer: str | None = "adamw"  # None: as the preset's recipe says, like all else
+    optimizer: str = "adamw"
+    learning_rate: float = 1.4e-3
+    by_recipe: bool = False  # optimizer, rate and first word embeddings are those of the recipe
     poolings: tuple[str, ...] = ("mean",)
+
+    @property
+    def numbers(self) -> tuple[object, ...]:
+        """Options of `pretrain`."""
+        if self.by_recipe:
+            return ()
+        return (
+            *("--optimizer", self.optimizer, "--learning-rate", self.learning_rate),
+            "--no-word-vectors",
+        )
 
     @property
     def predictions(self) -> int:
@@ -78,9 +90,15 @@ VARIANTS = (
     replace(BASE, name="masked LM, whole words", masking="whole-words", poolings=("mean",)),
     replace(BASE, name="masked LM + next sentence", pairs="segments"),
     replace(BASE, name="masked LM + sentence order", pairs="order"),
-    replace(BASE, name="masked LM, modern-nano", preset="modern-nano", poolings=("mean",)),
+    replace(
+        BASE,
+        name="masked LM, modern-nano",
+        preset="modern-nano",
+        learning_rate=7.1e-4,
+        poolings=("mean",),
+    ),
     *(
-        replace(BASE, name=f"masked LM, {name} by its recipe", preset=name, optimizer=None)
+        replace(BASE, name=f"masked LM, {name} by its recipe", preset=name, by_recipe=True)
         for name in ("bert-mini", "modern-mini")
     ),
 )
@@ -142,7 +160,7 @@ def pretrained(
     """The run of a row, trained if it was not yet."""
     objective = f"{row.pairs}-{round(100 * row.masked_lm_prob)}-{row.masking}"
     data = folder / f"shards-{objective}"
-    run = folder / f"{row.preset}-{row.optimizer or 'recipe'}-{objective}"
+    run = folder / f"{row.preset}-{'recipe' if row.by_recipe else row.optimizer}-{objective}"
     command(
         "shards", *sources, "--tokenizer", folder / "tokenizer", "--out", data,
         "--token-cache", folder / "cache", "--max-seq-length", LENGTH, "--pairs", row.pairs,
@@ -150,8 +168,7 @@ def pretrained(
     )  # fmt: skip
     command(
         "pretrain", data, "--out", run / "run", "--preset", row.preset, "--dropout", 0,
-        *(("--optimizer", row.optimizer) if row.optimizer else ()),
-        "--batch-size", batch_size, "--max-steps", steps, "--eval-every", 0,
+        *row.numbers, "--batch-size", batch_size, "--max-steps", steps, "--eval-every", 0,
         "--save-every", 100, "--keep", 1, "--resume",
     )  # fmt: skip
     return run

@@ -100,10 +100,9 @@ _SMALL_BERT = _BERT | _from(CLARK, batch_size=128, examples=128_000_000, learnin
 _LARGE_BERT = _BERT | _from("Wettig et al. 2022", masked_lm_prob=0.4)
 _NANO = {
     **_BERT,
-    **_from(MEASURED, batch_size=256, learning_rate=2e-3, optimizer="muon"),
+    **_from(MEASURED, batch_size=128, learning_rate=3.5e-3, optimizer="muon", word_vectors=True),
     **_from(LIU, beta2=0.98, pairs="none"),
 }
-_MICRO = _NANO | _from(MEASURED, batch_size=128, learning_rate=3.5e-3, word_vectors=True)
 # Its norms precede the sublayers, which therefore allow a larger learning rate (Xiong et al. 2020).
 _MODERN = {
     **_BERT,
@@ -114,7 +113,7 @@ _SMALL_MODERN = _MODERN | _from(DEVLIN, batch_size=256) | _from(DEVLIN_MASKS, ma
 
 RECIPES: dict[str, Recipe] = {
     "nano": _NANO,
-    "micro": _MICRO,
+    "micro": _NANO,
     "bert-tiny": _SMALL_BERT,
     "bert-mini": _SMALL_BERT,
     "bert-small": _SMALL_BERT,

@@ -284,6 +284,13 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
         print(f"note: {more_positions.note_of(there.model, longer)}.", file=sys.stderr)
     if deeper != longer:
         print(f"note: {more_layers.note_of(longer, deeper)}.", file=sys.stderr)
+    seed, read = config.training.seed, data_sets_of(there.phases).keys()
+    if seed == there.training.seed and read & data_sets_of(config.phases).keys():
+        print(
+            f"note: {run} has read these examples in the same order; --seed {seed + 1} gives "
+            "another.",
+            file=sys.stderr,
+        )
     same = deeper == longer and there.training.optimizer == config.training.optimizer
     return ResumePoint(
         state=TrainState(step=0),
