@@ -16,7 +16,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 #: Norms around 2.0 with a deviation of 0.2.
 USUAL = [2.0 + 0.2 * (-1) ** i for i in range(FIRST_STEPS)]
 #: Of a tiny model, so few deviations skip some of 40 steps.
-OPTIONS = {"max_steps": 40, "save_every": 10, "skip_spikes": 0.2, "learning_rate": 0.01}
+OPTIONS = {"max_steps": 40, "save_every": 10, "skip_spikes": 0.1, "learning_rate": 0.01}
 
 
 def skipped(norms, deviations=6.0):

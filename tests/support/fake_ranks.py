@@ -128,7 +128,9 @@ def last_step(form: StepForm, parallel: str, size: int, rank: int) -> dict[str, 
     }
 
 
-def dtypes_of(layer: Layer, _: Tensor, rows: Any, rotation: Rotation | None) -> dict[str, str]:
+def dtypes_of(
+    layer: Layer, _: Tensor, rows: Any, rotation: Rotation | None, *kept: Any
+) -> dict[str, str]:
     """In which precision a layer computes, and what it is told about positions."""
     dtypes = {"weight": dtype_name(layer.attention.qkv.weight)}
     return dtypes if rotation is None else {**dtypes, "rotation": dtype_name(rotation[0])}
