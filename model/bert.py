@@ -230,8 +230,8 @@ class BertEncoder(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Hidden states [B, S, H] and the pooled [CLS] [B, H], in the model's float dtype.
 
-        With `positions`, int64 [B, P], only the states [B, P, H] there: the last layer is computed
-        at these and at [CLS] alone, after its attention, which is most of its arithmetic.
+        With `positions`, int64 [B, P], only the states [B, P, H] there: what follows the attention
+        of the last layer, most of its arithmetic, is computed for these tokens and [CLS] alone.
 
         `input_ids`, `token_type_ids`: int64 [B, S]. `attention_mask`: bool [B, S], False at
         padding, with at least one True per row; None without padding, which is faster; for packed
