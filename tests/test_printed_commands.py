@@ -91,9 +91,9 @@ def write_reviews(path, start):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder in which the README's commands have run, on articles and reviews of one's own."""
+    """A folder in which the README's commands have run, on text and labels of one's own."""
     folder = tmp_path_factory.mktemp("home")
-    for name in ("articles/a", "wikipedia/train-0"):
+    for name in ("articles/a", "reviews/a", "wikipedia/train-0"):
         (folder / name).parent.mkdir()
         write_parquet(folder / f"{name}.parquet", articles(200))
     write_reviews(folder / "train.csv", 0)
