@@ -62,7 +62,7 @@ def main(folder: Path, seed: str = "0") -> None:
     command("inspect", shards, "-n", "1")
     command(
         "pretrain", shards, "--out", run, "--preset", "nano", "--dropout", "0",
-        "--max-steps", "1300", "--batch-size", "32", "--learning-rate", "2e-3",
+        "--max-steps", "700", "--batch-size", "32", "--learning-rate", "2e-3",
         "--seed", seed, "--resume",
     )  # fmt: skip
     command(
