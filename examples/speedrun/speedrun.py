@@ -7,11 +7,9 @@
     recipe 3f2a..., held-out examples: 2,835 of 256 tokens, shards 9c41...
 
 A recipe is a list of stages: options of `shards` and of `pretrain`, each stage starting from the
-weights of the one before. A stage may have a preset of its own, with more layers than the one
-before, and first read other shards, for a fraction of its steps:
+weights of the one before. A stage may first read other shards, for a fraction of its steps:
 
     [[stage]]
-    preset = "micro"
     phase = [{ shards = { max-seq-length = 64 }, fraction = 0.6 }]
     shards = { max-seq-length = 256 }
     pretrain = { batch-size = 32, max-steps = 5000 }
@@ -102,8 +100,7 @@ def main(
         key.update(_as_text(stage))
         run = folder / f"run-{key.hexdigest()[:12]}"  # recipes share the stages they begin with
         shards = _shards(folder, stage["shards"])
-        source = ("--preset", stage.get("preset", values["preset"]))
-        source += ("--start-from", start) if start else ()
+        source = ("--start-from", start) if start else ("--preset", values["preset"])
         phases = [f"{_shards(folder, p['shards'])}@{p['fraction']}" for p in stage.get("phase", ())]
         options = [*_flags(stage["pretrain"]), *(part for p in phases for part in ("--phase", p))]
         _train(run, shards, *source, *options, "--save-every", save_every)

@@ -25,7 +25,6 @@ from clozeline.train.artifacts.run import RunConfig, with_dropout, with_dropout_
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
-from clozeline.train.pretraining.more_layers import deepened_weights
 from clozeline.train.pretraining.more_positions import grown_weights
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 
@@ -63,8 +62,7 @@ def first_model(
 
     def stored() -> dict[str, Tensor]:
         if checkpoint:
-            grown = grown_weights(load_weights(checkpoint, is_checked=True), config.model)
-            return deepened_weights(grown, model)
+            return grown_weights(load_weights(checkpoint, is_checked=True), config.model)
         assert init
         load_initial(model, init)
         return model.state_dict()

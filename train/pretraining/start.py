@@ -40,10 +40,8 @@ from clozeline.train.data.phased_loader import state_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
-from clozeline.train.pretraining import more_layers, more_positions
 from clozeline.train.pretraining.initial_weights import check_initial
-from clozeline.train.pretraining.more_layers import with_layers
-from clozeline.train.pretraining.more_positions import with_positions
+from clozeline.train.pretraining.more_positions import note_of, with_positions
 from clozeline.train.pretraining.recipes import CoolDown
 
 
@@ -274,16 +272,13 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
         raise InputError(f"{run} has no checkpoint to start from yet; finish that run first.")
     check_checkpoint(checkpoints[-1])
     longer = with_positions(there.model, config.model.max_position_embeddings)
-    deeper = with_layers(longer, config.model.num_hidden_layers)
-    if fatal := _differences(config, replace(there, model=deeper), "tokenizer_digest", "model"):
+    if fatal := _differences(config, replace(there, model=longer), "tokenizer_digest", "model"):
         raise InputError(
             f"{run} has another model or tokenizer ({fatal}), so its weights do not fit; use its "
             "--preset, and shards built with its tokenizer."
         )
     if longer != there.model:
-        print(f"note: {more_positions.note_of(there.model, longer)}.", file=sys.stderr)
-    if deeper != longer:
-        print(f"note: {more_layers.note_of(longer, deeper)}.", file=sys.stderr)
+        print(f"note: {note_of(there.model, longer)}.", file=sys.stderr)
     seed, read = config.training.seed, data_sets_of(there.phases).keys()
     if seed == there.training.seed and read & data_sets_of(config.phases).keys():
         print(
@@ -291,11 +286,10 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
             "another.",
             file=sys.stderr,
         )
-    same = deeper == longer and there.training.optimizer == config.training.optimizer
     return ResumePoint(
         state=TrainState(step=0),
         checkpoint=checkpoints[-1],
-        has_moments=same and not there.averaged,
+        has_moments=not there.averaged and there.training.optimizer == config.training.optimizer,
         started_from=weights_digest(checkpoints[-1]),
     )
 
