@@ -54,7 +54,7 @@ SMALL = {
     "sentences_speed": (0.2,),
     "serve_speed": (20,),
     "store_speed": ("--steps", 20),
-    "tokens_speed": (1,),
+    "tokens_speed": (4,),
     "training_speed": ("bert-mini", "--rounds", 1),
     "word_vectors_speed": (),
 }

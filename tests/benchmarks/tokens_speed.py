@@ -1,6 +1,8 @@
-"""CPU speed of `ColumnTokenizer` compared with `encode_batch`, one thread, same real text.
+"""CPU speed of `ColumnTokenizer` compared with `encode_batch`, one thread, same text.
 
-    CLOZELINE_DATA=... python tests/benchmarks/tokens_speed.py [MEGABYTES]
+    python tests/benchmarks/tokens_speed.py [MEGABYTES]
+
+Wikipedia, and BERT's WordPiece besides, where CLOZELINE_DATA is set, else generated articles.
 
 Cold: the first call, with an empty memo; cold on: as much as half of the text. Warm: the other
 half, new text. All: these three. Again: the second half once more, all of it in the memo.
@@ -10,7 +12,7 @@ half, new text. All: these three. Again: the second half once more, all of it in
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +22,7 @@ os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 import numpy as np
 import pyarrow.parquet as pq
 
+from clozeline.pipeline.sources.sample.articles import make_articles
 from clozeline.pipeline.tokenization.column_tokenizer import ColumnTokenizer
 from clozeline.pipeline.tokenization.learn import learn_vocabulary
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer, adopt_vocabulary
@@ -28,19 +31,23 @@ CALL_BYTES = 8_000_000
 Result = TypeVar("Result")
 
 
-def paragraphs(data: Path, wanted_bytes: int) -> list[list[str]]:
-    """Lines of real articles, about CALL_BYTES per call."""
+def paragraphs(texts: Iterable[str], wanted_bytes: int) -> list[list[str]]:
+    """Lines of the articles, about CALL_BYTES per call, in at least four calls."""
     calls, lines, size, total = [], [], 0, 0
-    for path in sorted((data / "wikipedia").glob("*.parquet")):
-        for text in pq.read_table(path, columns=["text"])["text"].to_pylist():
-            lines += text.split("\n")
-            size += len(text.encode())
-            if size >= CALL_BYTES:
-                calls.append(lines)
-                lines, size, total = [], 0, total + size
-            if total >= wanted_bytes:
-                return calls
+    for text in texts:
+        lines += text.split("\n")
+        size += len(text.encode())
+        if size >= min(CALL_BYTES, wanted_bytes // 4):
+            calls.append(lines)
+            lines, size, total = [], 0, total + size
+        if total >= wanted_bytes:
+            break
     return calls
+
+
+def real_articles(data: Path) -> Iterator[str]:
+    for path in sorted((data / "wikipedia").glob("*.parquet")):
+        yield from pq.read_table(path, columns=["text"])["text"].to_pylist()
 
 
 def timed(name: str, calls: list[list[str]], encode: Callable[[list[str]], Result]) -> Result:
@@ -84,10 +91,12 @@ def compare(name: str, tokenizer: Tokenizer, calls: list[list[str]]) -> None:
 
 
 if __name__ == "__main__":
-    data = Path(os.environ["CLOZELINE_DATA"])
-    calls = paragraphs(data, int(float(sys.argv[1] if len(sys.argv) > 1 else 48) * 1e6))
-    path = data / "vocab" / "bert-base-uncased-vocab.txt"
-    compare("WordPiece", adopt_vocabulary(path, cased=False, punkt=None), calls)
+    data = os.environ.get("CLOZELINE_DATA")
+    texts = real_articles(Path(data)) if data else make_articles(0, 0, 20_000)
+    calls = paragraphs(texts, int(float(sys.argv[1] if len(sys.argv) > 1 else 48) * 1e6))
+    if data:
+        path = Path(data) / "vocab" / "bert-base-uncased-vocab.txt"
+        compare("WordPiece", adopt_vocabulary(path, cased=False, punkt=None), calls)
     for model in ("bpe", "unigram"):
         text = iter("\n".join(calls[0]).split("\n\n"))
         learned = learn_vocabulary(text, model=model, vocab_size=16_384)
