@@ -354,7 +354,7 @@ def test_longer_examples_than_those_of_the_other_run_get_more_positions(finished
 def test_a_run_that_reads_what_the_other_has_read_says_so(finished, small_folder, tmp_path, capsys):
     for seed, said in ((0, True), (1, False)):
         train(small_folder, tmp_path / str(seed), start_from=finished, max_steps=1, seed=seed)
-        note = f"{finished} has read these examples in the same order; --seed 1 gives another."
+        note = f"{finished} already read these examples in this order; --seed 1 shuffles them"
         assert (note in capsys.readouterr().err) is said
 
 

@@ -54,7 +54,7 @@ NOT_RUN = {
     "glue/": "the tasks of CLOZELINE_DATA",
     "tutorial/own/classifier": "so small a classifier gives all documents one label",
     "inspect work/run --shards work/mixed": "a run on that mixture; test_read_steps.py has one",
-    "view work/shards work/run": "two tokenizers, as the page makes the one of the shards anew",
+    "view work/shards work/run": "the page retrains the tokenizer of the shards after the run",
 }
 #: Folders that pages read and do not make: those of the README under other names.
 SAME_AS = {

@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     disable_malloc_trim()
-    print(f"CPU seconds of a step, bf16, Muon, {torch.get_num_threads()} threads")
+    print(f"CPU seconds of a step, bf16, AdamW, {torch.get_num_threads()} threads")
     for case in arguments.cases:
         name, shape, predictions = case.split(":")
         rows, tokens = map(int, shape.split("x"))

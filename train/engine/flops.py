@@ -28,9 +28,8 @@ def step_flops(
     """
     keys = seq_len if keys is None else keys
     hidden, inner = config.hidden_size, config.intermediate_size
-    # The attention's four matrices and the feed-forward layer's two or three, then Q K^T and A V.
-    before = 2 * 3 * hidden**2  # to queries, keys and values
-    after = 2 * (hidden**2 + (2 + config.gated) * hidden * inner)
+    before = 2 * 3 * hidden**2  # to queries, keys and values; Q K^T and A V are below
+    after = 2 * (hidden**2 + (2 + config.gated) * hidden * inner)  # output and feed-forward
     # The last layer ends with the tokens that are predicted, and [CLS].
     matrices = config.num_hidden_layers * before + (config.num_hidden_layers - 1) * after
     keys_of_layers = sum(

@@ -90,7 +90,7 @@ class LearningLog:
     """
 
     def __init__(self, run: Path, *, start_step: int) -> None:
-        self._path, self._what = run / LEARNING, f"{LEARNING} of {run}"
+        self._run, self._path = run, run / LEARNING
         keep_until(self._path, start_step, is_right=_is_right)
 
     def write(self, step: int, rows: list[HeldOutRow], guesses: Guesses) -> None:
@@ -100,7 +100,7 @@ class LearningLog:
         """
         lines = [] if self._path.exists() else [{"rows": [asdict(row) for row in rows]}]
         with (
-            full_disk_in_one_line(self._what),
+            full_disk_in_one_line(f"{LEARNING} of {self._run}"),
             self._path.open("a", encoding="utf-8") as file,
         ):
             for values in (*lines, {"step": step, **asdict(guesses.rounded())}):

@@ -47,7 +47,7 @@ class MetricsLog:
         health: Health | None = None,
         tracker: Tracker | None = None,
     ) -> None:
-        self._what, self._writes = f"the metrics of {run}", writes  # only one process of a run does
+        self._run, self._writes = run, writes  # only one process of a run does
         self._health, self._tracker = health, tracker
         path = run / METRICS
         if writes:
@@ -73,7 +73,11 @@ class MetricsLog:
             last.callback(setattr, threading, "excepthook", self._hook)
             if self._writes:
                 quietly = suppress(JobFailedError) if kind else nullcontext()
-                with quietly, full_disk_in_one_line(self._what), ExitStack() as files:
+                with (
+                    quietly,
+                    full_disk_in_one_line(f"the metrics of {self._run}"),
+                    ExitStack() as files,
+                ):
                     files.callback(self._file.close)
                     files.callback(self._board.close)
 
@@ -88,7 +92,7 @@ class MetricsLog:
         """
         if not self._writes:
             return
-        with full_disk_in_one_line(self._what):
+        with full_disk_in_one_line(f"the metrics of {self._run}"):
             self._file.write(json.dumps({"step": step, **values}) + "\n")
             self._file.flush()
             for name, value in values.items():

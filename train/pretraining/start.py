@@ -282,8 +282,8 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
     seed, read = config.training.seed, data_sets_of(there.phases).keys()
     if seed == there.training.seed and read & data_sets_of(config.phases).keys():
         print(
-            f"note: {run} has read these examples in the same order; --seed {seed + 1} gives "
-            "another.",
+            f"note: {run} already read these examples in this order; --seed {seed + 1} shuffles "
+            "them differently.",
             file=sys.stderr,
         )
     return ResumePoint(
