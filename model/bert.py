@@ -244,9 +244,11 @@ class BertEncoder(nn.Module):
         if self.residual_dtype is not None:
             x = x.to(self.residual_dtype)
         rotations = self._rotations(x, rows)
-        first = (
-            input_ids.new_zeros(len(x), 1) if packing is None else packing.cu_seqlens[:-1].long()
-        )
+        # Where [CLS] is, int64 [B, 1], unpadded [B].
+        if packing is None:
+            first = input_ids.new_zeros(len(x), 1)
+        else:
+            first = packing.cu_seqlens[:-1].long()
         kept = None if positions is None else torch.cat([first, positions], -1)
         for index, layer in enumerate(self.layers):
             rotation = rotations.get(self.config.is_global(index))
