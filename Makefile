@@ -248,7 +248,7 @@ bench: $(READY)  ## measure speed, as ratios to the usual libraries
 	@for file in $(BENCHMARKS); do echo "== $$file"; PYTHONPATH=. $(BIN)/python $$file || exit 1; done
 
 # RECIPE=my.toml, and OPTIONS such as "--save-every 100"
-RECIPE  ?= examples/speedrun/micro.toml
+RECIPE  ?= examples/speedrun/nano.toml
 OPTIONS ?=
 speedrun: $(READY)  ## train a recipe and print when it reaches which held-out loss
 	$(BIN)/python examples/speedrun/speedrun.py $(RECIPE) --folder $(WORK)/speedrun $(OPTIONS)

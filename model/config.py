@@ -267,10 +267,11 @@ def _modern(layers: int, hidden: int) -> BertConfig:
     )
 
 
-# The 17M notebook model: 17,224,448 parameters at a vocabulary of 30,522, without norms outside the
-# layers or biases in the heads. Small models leave the unigram plateau early only with them: with
-# them it has 17,255,740. Heads that start at their neighbours skip that plateau: after 150 steps of
-# the built-in sample 5.48 nats, 6.06 with sinusoids. No dropout, as in the modern presets.
+# The 17M notebook model with three changes. Its decoder is tied to the embeddings: a word that is
+# read or predicted teaches both, and 300 steps end 0.14 nats lower (docs/manual/speedrun.md). Norms
+# outside the layers and biases in the heads: small models leave the unigram plateau early only with
+# them. Heads that start at their neighbours, which skips that plateau: after 150 steps of the
+# built-in sample 5.48 nats, 6.06 with sinusoids. No dropout, as in the modern presets.
 _NANO = BertConfig(
     num_hidden_layers=2,
     hidden_size=256,
@@ -284,7 +285,6 @@ _NANO = BertConfig(
     positions="learned-from-neighbours",
     pooler=False,
     mlm_transform=False,
-    tie_word_embeddings=False,
 )
 
 # The model of "Dive into Deep Learning" (Zhang et al. 2021, 15.8 to 15.10), in the chapter's sizes.

@@ -1,7 +1,7 @@
 """Operations that are slow or use much memory in torch on CPU, and what replaces them there.
 
-Under `torch.compile` all of them are torch's own, and on other devices all but the cross-entropy,
-which saves memory there too. The figures in the docstrings are from
+Under `torch.compile` all of them are torch's own, and on other devices all but the cross-entropies,
+which save memory there too. The figures in the docstrings are from
 `tests/benchmarks/cpu_kernels_speed.py`: processor time of torch's operation divided by ours,
 forward and backward, one thread of an AMD EPYC (Zen 5, AVX-512, no AMX), torch 2.13.0, 2026-11-22.
 Other numbers of threads were not measured.
@@ -110,6 +110,56 @@ class _CrossEntropies(torch.autograd.Function):
         rows = torch.arange(len(labels), device=labels.device)
         gradient[rows, labels] = at_label.to(gradient.dtype)
         return gradient, None
+
+
+def sampled_cross_entropies(logits: Tensor, own: Tensor, columns: Tensor) -> Tensor:
+    """Cross-entropies in nats, float32 [R], where the columns are only some of the classes.
+
+    `logits` [R, K] of any float dtype; `own` float32 [R], the logit of each row's label;
+    `columns` int64 [R], where the label is among the K, which is then left out there, or -1.
+    """
+    if torch.compiler.is_compiling():
+        is_own = columns[:, None] == torch.arange(logits.shape[1], device=logits.device)
+        others = logits.float().masked_fill(is_own, float("-inf")).logsumexp(-1)
+        return torch.logaddexp(others, own) - own
+    apply: Callable[..., Tensor] = _SampledCrossEntropies.apply
+    return apply(logits, own, columns)
+
+
+class _SampledCrossEntropies(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, own: Tensor, columns: Tensor) -> Tensor:
+        parts = zip(*(t.split(_rows_at_once(logits)) for t in (logits, own, columns)), strict=True)
+        losses = torch.cat([_sampled_losses(*part) for part in parts])
+        ctx.save_for_backward(logits, own, columns, losses)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The softmax without the label, times the gradient of each loss; and the label's."""
+        (weights,), (logits, own, columns, losses) = gradients, ctx.saved_tensors
+        gradient = torch.empty_like(logits)
+        tensors = gradient, logits, losses + own, weights
+        for out, x, total, weight in zip(
+            *(tensor.split(_rows_at_once(logits)) for tensor in tensors), strict=True
+        ):
+            out.copy_((x.float() - total[:, None]).exp_().mul_(weight[:, None]))
+        _set_own(gradient, columns, 0.0)
+        return gradient, torch.expm1(-losses) * weights, None
+
+
+def _sampled_losses(logits: Tensor, own: Tensor, columns: Tensor) -> Tensor:
+    others = logits.float()
+    if others is logits:  # float32 already
+        others = logits.clone()
+    _set_own(others, columns, float("-inf"))
+    return torch.logaddexp(others.logsumexp(-1), own) - own
+
+
+def _set_own(rows: Tensor, columns: Tensor, value: float) -> None:
+    """Set each row at its column, in place, where it has one. Shapes do not depend on values."""
+    at = torch.arange(len(rows), device=rows.device), columns.clamp(min=0)
+    rows[at] = torch.where(columns < 0, rows[at], value)
 
 
 def _rows_at_once(logits: Tensor) -> int:

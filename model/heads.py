@@ -22,15 +22,23 @@ from torch import Tensor, nn
 from clozeline.model.attention import Packing
 from clozeline.model.bert import ACTIVATIONS, BertEncoder, initialize, layer_norm
 from clozeline.model.config import BertConfig, Pooling
-from clozeline.model.cpu_kernels import Dropout, cross_entropies
+from clozeline.model.cpu_kernels import Dropout, cross_entropies, sampled_cross_entropies
+
+
+class WordSample(NamedTuple):
+    """Words that stand for the whole vocabulary in the masked-LM loss of a step."""
+
+    words: Tensor  # int64 [K], distinct
+    log_weights: Tensor  # float32 [K], log of how many words each of them stands for
 
 
 class Targets(NamedTuple):
-    """What a batch should be predicted as; the fields of `Batch` with these names."""
+    """What a batch should be predicted as: the fields of `Batch` with these names, and a sample."""
 
     masked_lm_labels: Tensor  # int64 [B, P], unpadded [P]
     masked_lm_weights: Tensor  # float32, 0 in unused slots
     next_sentence_labels: Tensor  # int64 [B], -1: no sentence B
+    sample: WordSample | None = None  # None: the whole vocabulary
 
 
 class Transform(nn.Module):
@@ -59,10 +67,18 @@ class MaskedLMHead(nn.Module):
         self.decoder = None if config.tie_word_embeddings else nn.Linear(hidden, vocab, bias=False)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size)) if config.head_bias else None
 
-    def forward(self, masked: Tensor, word_embeddings: Tensor) -> Tensor:
-        """Logits [..., W] of `masked` [..., H]; the columns from V on are -inf."""
+    def forward(
+        self, masked: Tensor, word_embeddings: Tensor, targets: Targets | None = None
+    ) -> Tensor:
+        """Logits [..., W] of `masked` [..., H]; the columns from V on are -inf.
+
+        With `targets` that have a sample, their losses in nats, float32, a row for each label.
+        """
         table = word_embeddings if self.decoder is None else self.decoder.weight  # [W, H]
         bias = table.new_zeros(len(table) - self.padding) if self.bias is None else self.bias
+        if targets is not None and targets.sample is not None:
+            states = self.transform(masked).flatten(0, -2)
+            return _sampled_losses(states, table, bias, _labels(*targets[:2]), targets.sample)
         # Masking the padding rows of the vocabulary through the bias costs nothing.
         bias = F.pad(bias, (0, self.padding), value=float("-inf"))
         return F.linear(self.transform(masked), table, bias)
@@ -93,7 +109,7 @@ class BertForPretraining(nn.Module):
 
         With `targets`, instead the sums of both losses and the numbers of correct predictions of
         both (0 without `count_hits`), each float32 [2]: compiled with the model, the losses need
-        no float32 copy of the logits.
+        no float32 copy of the logits. With a sample of words the masked-LM loss is an estimate.
 
         `input_ids`, `token_type_ids`: int64 [B, S]; `attention_mask`: [B, S] or None, see
         `BertEncoder`; `masked_lm_positions`: int64 [B, P], 0 in unused slots. With a `packing`, ids
@@ -103,14 +119,22 @@ class BertForPretraining(nn.Module):
         masked, pooled = self.encoder(
             input_ids, token_type_ids, attention_mask, packing, masked_lm_positions
         )
-        mlm_logits = self.mlm_head(masked, self.encoder.embeddings.word_embeddings.weight)
+        embeddings = self.encoder.embeddings.word_embeddings.weight
         nsp_logits = self.nsp_head(pooled)
         if targets is None:
-            return mlm_logits, nsp_logits
-        mlm_loss = masked_lm_loss_sum(mlm_logits, *targets[:2])
+            return self.mlm_head(masked, embeddings), nsp_logits
+        if targets.sample is None:
+            mlm_logits = self.mlm_head(masked, embeddings)
+            mlm_loss = masked_lm_loss_sum(mlm_logits, *targets[:2])
+        else:
+            mlm_losses = self.mlm_head(masked, embeddings, targets)
+            mlm_loss = (mlm_losses * targets.masked_lm_weights.flatten()).sum()
         losses = torch.stack([mlm_loss, next_sentence_loss_sum(nsp_logits, targets[2])])
         if not count_hits:
             return losses, torch.zeros_like(losses)
+        if targets.sample is not None:  # a prediction is the best of all words
+            with torch.no_grad():
+                mlm_logits = self.mlm_head(masked.detach(), embeddings)
         return losses, _hits(mlm_logits.detach(), nsp_logits.detach(), targets)
 
 
@@ -190,9 +214,35 @@ def masked_lm_loss_sum(logits: Tensor, labels: Tensor, weights: Tensor) -> Tenso
     `logits` [B, P, W] of any float dtype, `labels` int64 [B, P], `weights` [B, P]: 1 at a masked
     token, 0 in unused slots, whose labels may be anything. Unpadded: [P, W], [P] and [P].
     """
-    labels = labels.masked_fill(weights == 0, 0).flatten()
-    losses = cross_entropies(logits.flatten(0, -2), labels)
+    losses = cross_entropies(logits.flatten(0, -2), _labels(labels, weights))
     return (losses * weights.flatten()).sum()
+
+
+def _labels(labels: Tensor, weights: Tensor) -> Tensor:
+    """The labels in a row, 0 in unused slots."""
+    return labels.masked_fill(weights == 0, 0).flatten()
+
+
+def _sampled_losses(
+    states: Tensor, table: Tensor, bias: Tensor, labels: Tensor, sample: WordSample
+) -> Tensor:
+    """Cross-entropies, float32 [R], of `states` [R, H] with a softmax of K words and the label.
+
+    Its denominator is an estimate without bias of that of all words: each word of the sample
+    counts as often as its weight says, and the label once (Jean et al. 2015, "On using very large
+    target vocabulary for neural machine translation", section 3.1, for a fixed sample a step).
+    """
+    words = len(sample.words)
+    # One lookup, so that there is one gradient of the size of the table; and that of indexing adds
+    # up in any order.
+    ids = torch.cat([sample.words, labels])
+    rows, biases = F.embedding(ids, table), F.embedding(ids, bias[:, None]).squeeze(1).float()
+    offsets = (biases[:words] + sample.log_weights).to(rows.dtype)
+    logits = F.linear(states, rows[:words], offsets)  # [R, K]
+    own = (states.float() * rows[words:].float()).sum(-1) + biases[words:]
+    columns = labels.new_full((len(table),), -1)
+    columns[sample.words] = torch.arange(words, device=labels.device)
+    return sampled_cross_entropies(logits, own, columns[labels])
 
 
 def next_sentence_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:

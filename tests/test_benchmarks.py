@@ -50,6 +50,7 @@ SMALL = {
     "near_duplicates_speed": ("--synthetic", 2000),
     "pipeline_speed": (0.5,),
     "sample_speed": (0.2,),
+    "sampled_words_speed": ("bert-tiny:2x16:3:500:100", "--rounds", 1),
     "sentences_icu": (),
     "sentences_speed": (0.2,),
     "serve_speed": (20,),

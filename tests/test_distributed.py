@@ -49,9 +49,10 @@ from tests.support.two_processes import MODEL, ROOT, TORCHRUN, run_jobs
 OPTIONS = {"max_steps": 50, "save_every": 20, "eval_every": 25, "micro_batch_size": 2}
 #: Batches of like length without padding, over two borders of epochs.
 FORMS = {"max_steps": 16, "length_bins": 3, "unpadded": True, "micro_batch_size": 2}
-VECTORS = {"max_steps": 4, "word_vectors": True, "micro_batch_size": 2}
+VECTORS = {"max_steps": 4, "word_vectors": True, "sampled_words": 12, "micro_batch_size": 2}
 #: A sharded model converts its weights itself; an untied decoder is a shard of its own.
-BF16, UNTIED = {"max_steps": 16, "precision": "bf16"}, {"tie_word_embeddings": False}
+BF16 = {"max_steps": 16, "precision": "bf16", "sampled_words": 12}
+UNTIED = {"tie_word_embeddings": False}
 #: Few deviations, so that some steps are skipped.
 SPIKES = {"max_steps": 40, "skip_spikes": 0.2, "eval_every": 0, "learning_rate": 0.01}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples", "skipped_steps")

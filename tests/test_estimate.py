@@ -1,7 +1,9 @@
 """What a run will need, from the real step on tensors without memory."""
 
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -21,6 +23,7 @@ from clozeline.train.pretraining.estimate import Estimate
 from clozeline.train.pretraining.fake_step import Memory, WithoutDevice, backward, step_cost
 from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import forward_losses, split_batch, train_step
+from clozeline.train.pretraining.word_sampler import WordSampler
 from tests.benchmarks.estimate_memory import measured_peak, predicted
 from tests.support.small_models import gradients
 from tests.support.small_training import preset_of, train
@@ -41,7 +44,9 @@ def test_the_walk_over_the_graph_gives_autograds_gradients(name):
         torch.manual_seed(0)
         model = form.model(form.precision)
         with autocast(form.precision, CPU):
-            losses, _ = forward_losses(model, part, is_full=form.is_full, count_hits=False)
+            losses, _ = forward_losses(
+                model, part, is_full=form.is_full, count_hits=False, sample=form.sample(CPU)
+            )
         run(losses.sum())
         return gradients(model)
 
@@ -73,6 +78,7 @@ def test_a_step_of_every_form_runs_on_pretended_gpus(name):
             accumulation=form.accumulation,
             precision=form.precision,
             clip=1.0,
+            sample=form.sample(CUDA),
         )
     assert {sums.device, norm.device} == {CUDA}
     assert {n: (g.shape, g.dtype, g.device) for n, g in seen.items()} == {
@@ -201,6 +207,15 @@ def test_an_estimate_prints_a_table_and_writes_nothing(small_folder, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_sharded_memory_has_a_line_for_each_number_of_gpus(small_folder, tmp_path):
+    options = ["--gpus=2,4", "--parallel=fsdp", "--preset=bert-base", "--micro-batch-size=1"]
+    done = run(small_folder, tmp_path / "run", "--estimate", *options, "--batch-size=8")
+    assert done.exit_code == 0, done.output
+    weights = dict(re.findall(r"micro-batch 1 on (\d) GPUs: weights ([\d.]+)", done.output))
+    assert set(weights) == {"2", "4"}
+    assert float(weights["2"]) == pytest.approx(2 * float(weights["4"]), abs=0.011) > 0.1
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -238,6 +253,7 @@ def test_what_only_the_plan_shows_is_refused_in_one_line(small_folder, tmp_path)
         ({}, 1, 1.0),
         ({"unpadded": True}, 1, 1.0),
         ({"optimizer": "muon", "precision": "bf16"}, 2, 1.0),
+        ({"sampled_words": 100, "precision": "bf16"}, 1, 1.0),
         ({"activation_checkpointing": True}, 1, 1.05),  # layers' inputs live a little longer
     ],
 )
@@ -247,6 +263,7 @@ def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
     training = training_config(batch_size=16, **changes)
     found = step_cost(config, training, data, rows=16 // passes, passes=passes, device=CPU).peak
     batch = longest_batch(16, config, data, unpadded=training.unpadded)
+    sampler = WordSampler(np.ones(config.vocab_size), training.sampled_words, seed=0)
     with Memory(config.padded_vocab_size) as memory:
         model = BertForPretraining(config, seed=0).train()
         if training.activation_checkpointing:
@@ -263,6 +280,7 @@ def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
                 accumulation=passes,
                 precision=training.precision,
                 clip=1.0,
+                sample=sampler.at(1),
             )
     wanted = memory.fullest.total()
     assert 0.999 * wanted < found < 1.001 * above * wanted

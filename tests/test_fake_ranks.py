@@ -22,7 +22,7 @@ from tests.support.training_configs import training_config
 ROOT = Path(__file__).parent.parent
 BASE = preset("bert-base", vocab_size=30_522)
 #: form, parallel, number of ranks, which of them
-FAST = ["nano,ddp,8,0,7", "nano,fsdp,2,0,1", "nano,fsdp,8,0,7"]
+FAST = ["nano,ddp,8,0,7", "sampled untied,fsdp,2,0,1", "nano,fsdp,8,0,7"]
 ALL_OF_8, ALL_OF_64 = (",".join(map(str, range(size))) for size in (8, 64))
 SLOW = [
     *(f"{form},{kind},2,0,1" for form in ("padded", "modern") for kind in ("ddp", "fsdp")),

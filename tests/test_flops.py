@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -13,13 +14,15 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.engine.flops import mfu, peak_flops, peak_of, step_flops
 from clozeline.train.engine.gpus import gpu_named
 from clozeline.train.pretraining.step import train_step
+from clozeline.train.pretraining.word_sampler import WordSampler
 from tests.support.small_models import narrow
 
 ROWS, LENGTH, PREDICTIONS = 4, 48, 7
 
 
-def counted_flops(config, accumulation):
+def counted_flops(config, accumulation, words=0):
     """The step with dropout in attention: torch's fused kernel for CPU has no count."""
+    sample = WordSampler(np.ones(config.vocab_size), words, seed=0).at(1)
     ids = torch.randint(0, config.vocab_size, (ROWS, LENGTH))
     slots = torch.zeros(ROWS, PREDICTIONS, dtype=torch.long)
     batch = Batch(
@@ -50,6 +53,8 @@ def counted_flops(config, accumulation):
             accumulation=accumulation,
             precision="fp32",
             clip=1.0,
+            count_hits=False,
+            sample=sample,
         )
     return counter.get_total_flops()
 
@@ -61,6 +66,16 @@ def test_the_formula_agrees_with_torchs_count(name, accumulation):
     wanted = counted_flops(config, accumulation)
     found = step_flops(config, batch_size=ROWS, seq_len=LENGTH, predictions=PREDICTIONS)
     assert found == pytest.approx(wanted, rel=0.02)
+
+
+def test_a_sample_of_words_is_less_work_and_no_sample_is_larger_than_the_vocabulary():
+    config = preset("nano", attention_probs_dropout_prob=0.1)
+    sizes = {"batch_size": ROWS, "seq_len": LENGTH, "predictions": PREDICTIONS}
+    found = step_flops(config, **sizes, words=5000)
+    assert found == pytest.approx(counted_flops(config, 1, words=5000), rel=0.02)
+    assert (
+        found < 0.8 * step_flops(config, **sizes) == 0.8 * step_flops(config, **sizes, words=10**6)
+    )
 
 
 @pytest.mark.parametrize("name", PRESETS)

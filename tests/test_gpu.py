@@ -67,6 +67,7 @@ def step_of(form, world, *, precision, compile=False):
         accumulation=form.accumulation,
         precision=precision,
         clip=0.0,
+        sample=form.sample(world.device),
     )
     return sums.cpu(), found
 

@@ -17,6 +17,8 @@ from clozeline.pipeline.common.errors import InputError, OutOfMemoryError, is_ou
 from clozeline.pipeline.common.json_files import sealed
 from clozeline.pipeline.config import DataConfig
 from clozeline.pipeline.dataset.manifest import read_manifest
+from clozeline.pipeline.tokenization.tokenizer import Tokenizer
+from clozeline.pipeline.tokenization.vocabulary import SPECIAL_TOKENS, Normalization
 from clozeline.train.artifacts.run import RunConfig, read_run
 from clozeline.train.data.phases import find_phases
 from clozeline.train.data.unpadded import UnpaddedBatch
@@ -31,6 +33,7 @@ from clozeline.train.pretraining.micro_batch import (
     smaller,
     with_found_size,
 )
+from tests.support.small import make_examples
 from tests.support.small_data import SMALL, write_data_set
 from tests.support.small_training import TINY, train
 from tests.support.training_configs import training_config
@@ -226,6 +229,25 @@ def test_out_of_memory_is_one_line_and_auto_halves_until_it_fits(many_rows, tmp_
     ours, theirs = (read_metrics(folder)[0] for folder in (out, tmp_path / "given"))
     assert ours["data_digest"] == theirs["data_digest"]  # the same global batch, in the same order
     assert ours["mlm_loss"] == pytest.approx(theirs["mlm_loss"], rel=1e-5)
+
+
+def test_word_vectors_that_do_not_fit_say_so(tmp_path):
+    """A table of 50,000 words and 4,096 others has 819 MB."""
+    tokens = [*SPECIAL_TOKENS, *(f"w{number}" for number in range(50_000))]
+    tokenizer = Tokenizer(tokens, Normalization(lowercase=True, strip_accents=True))
+    ids = np.arange(5, 5 + 1200 * 14).reshape(-1, 14)
+    folder = write_data_set(
+        tmp_path / "shards",
+        train=(len(ids),),
+        tokenizer=tokenizer,
+        make=lambda rows, **_: make_examples([[2, *row, 3] for row in ids]),
+    )
+    line = ("pretrain", folder, "--out", tmp_path / "run", "--preset=bert-tiny", "--max-steps=1")
+    failed = limited(700, *line, "--batch-size=8", "--word-vectors")
+    assert failed.returncode == 1, failed.stderr
+    assert failed.stderr.splitlines()[-1].startswith(
+        "Error: out of memory in the word vectors; give --no-word-vectors. ("
+    )
 
 
 @pytest.mark.slow

@@ -145,6 +145,7 @@ def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small
     assert (["--precision", NATIVE], "bf16 where the device has it") in rows
     assert (["--dropout", "0.1"], "of the model") in rows
     assert (["--no-word-vectors"], "google-research/bert, modeling.py") in rows
+    assert (["--sampled-words", "0"], "google-research/bert, modeling.py") in rows
     assert ["--pairs", "segments"] in [options for options, _ in rows]
     assert not (tmp_path / "run").exists()
 

@@ -71,7 +71,7 @@ def nano(w, ids, types):
         inner = dense(norm(x, f"{layer}.feed_forward_norm"), f"{layer}.feed_forward.up")
         x = x + dense(gelu(inner), f"{layer}.feed_forward.down")
     x = norm(x, "encoder.final_norm")
-    words = x @ w["mlm_head.decoder.weight"][:VOCAB].T + w["mlm_head.bias"]
+    words = x @ w["encoder.embeddings.word_embeddings.weight"][:VOCAB].T + w["mlm_head.bias"]
     return x, x[0], words, dense(x[0], "nsp_head")
 
 

@@ -29,7 +29,9 @@ def test_a_step_neither_mixes_devices_nor_depends_on_values(name):
     assert len(parts) == form.accumulation
     assert isinstance(loaded.batch, UnpaddedBatch) == form.is_unpadded
     for part in parts:
-        losses, hits = forward_losses(model, part, is_full=form.is_full, count_hits=True)
+        losses, hits = forward_losses(
+            model, part, is_full=form.is_full, count_hits=True, sample=form.sample("meta")
+        )
         (losses[0] / loaded.num_predictions + losses[1] / loaded.num_pairs).backward()
         assert (losses.device, hits.device) == (META.device, META.device)
     assert clip_gradients(model, 1.0).device == META.device

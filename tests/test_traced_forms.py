@@ -115,7 +115,9 @@ def test_a_form_is_one_graph_on_a_gpu(name):
         with WithoutDevice():
             [part, *_] = split_batch(loaded.to(CUDA).batch, form.accumulation)
         with autocast(form.precision, CUDA):
-            losses, _ = forward_losses(called, part, is_full=form.is_full, count_hits=True)
+            losses, _ = forward_losses(
+                called, part, is_full=form.is_full, count_hits=True, sample=form.sample(CUDA)
+            )
     assert (losses.device, len(compiled)) == (CUDA, 1)
 
 
@@ -127,7 +129,9 @@ def test_the_backward_pass_of_a_form_is_traced_with_it(name):
     [part, *_] = split_batch(form.loaded.batch, form.accumulation)
     called = torch.compile(model, fullgraph=True, backend="aot_eager")
     with autocast(form.precision, CPU):
-        losses, _ = forward_losses(called, part, is_full=form.is_full, count_hits=True)
+        losses, _ = forward_losses(
+            called, part, is_full=form.is_full, count_hits=True, sample=form.sample(CPU)
+        )
     losses.sum().backward()
     assert all(p.grad is not None for p in model.parameters())
 

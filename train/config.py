@@ -37,9 +37,7 @@ class PretrainConfig:
     4
     """
 
-    batch_size: int = chosen_option(
-        RECIPE, "Examples per step, over all processes.", group="Training"
-    )
+    batch_size: int = chosen_option(RECIPE, "Examples per step of all processes.", group="Training")
     micro_batch_size: int | Literal["auto"] | None = option(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
@@ -85,14 +83,10 @@ class PretrainConfig:
         "rate to 0.",
         group="Training",
     )
-    weight_decay: float = chosen_option(
-        RECIPE, "Weight decay of matrices; norms and biases have none.", group="Training"
-    )
+    weight_decay: float = chosen_option(RECIPE, "Weight decay, of matrices only.", group="Training")
     beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.", group="Training")
     beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.", group="Training")
-    clip: float = chosen_option(
-        RECIPE, "Maximum gradient norm; 0 disables clipping.", group="Training"
-    )
+    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 clips none.", group="Training")
     skip_spikes: float = option(
         0.0,
         "Skip the update of a step whose gradient norm is this many deviations above its running "
@@ -102,6 +96,12 @@ class PretrainConfig:
     word_vectors: bool = chosen_option(
         RECIPE,
         "Initialize a new model's word embeddings from co-occurrence counts of SHARDS (PPMI, SVD).",
+        group="Training",
+    )
+    sampled_words: int = chosen_option(
+        RECIPE,
+        "Compare masked words with a sample of so many, not with all; 0 takes all, as evaluations "
+        "do.",
         group="Training",
     )
     precision: Precision = chosen_option(
@@ -210,7 +210,8 @@ class PretrainConfig:
                 f"phase is {self.phase!r}; give a tuple of texts, such as ('work/64@0.5',)."
             )
         check_between("batch_size", self.batch_size, 1, 1 << 20)
-        check_between("length_bins", self.length_bins, 0, 1 << 20)
+        for name in ("length_bins", "sampled_words"):
+            check_between(name, getattr(self, name), 0, 1 << 20)
         for name in ("max_steps", "log_every", "keep"):
             check_at_least(name, getattr(self, name), 1)
         for name, low in (("micro_batch_size", 1), ("eval_every", 0)):

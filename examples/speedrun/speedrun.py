@@ -58,7 +58,7 @@ from clozeline.train.engine.schedule import batch_size_at, phase_at
 from clozeline.train.evaluation.evaluate import evaluate
 from clozeline.train.monitoring.metrics import read_metrics
 
-RECIPE = Path(__file__).with_name("micro.toml")
+RECIPE = Path(__file__).with_name("nano.toml")
 SOURCE = f"{DATA}/wikipedia/train-*.parquet" if DATA else "sample:articles?size=20MB"
 VOCABULARY, LENGTH = 16384, 256  # of the held-out examples, and of every recipe
 TARGETS = (4.0, 3.75, 3.5, 3.3, 3.15)
@@ -177,6 +177,7 @@ def _costs(run: Path) -> dict[int, Cost]:
             batch_size=rows,
             seq_len=phase.max_seq_length,
             predictions=phase.max_predictions,
+            words=config.training.sampled_words or None,
         )
         spent += Cost(wall=slots / speed, tokens=slots, flops=flops)
         found[step] = spent

@@ -5,9 +5,10 @@
         [--only NAME ...]
 
 Each row is pretrained from scratch on shards of 64 tokens, for as many steps as cost the floating-
-point operations of `--steps` steps of `nano` (counted by `clozeline.train.engine.flops`). Then each
-pooling is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning rate.
-Everything else is the preset's recipe; rows "by its recipe" have its rate for `--batch-size`, too.
+point operations of `--steps` steps of the first row (counted by `clozeline.train.engine.flops`).
+Then each pooling is fine-tuned on `--labels` rows with `--seeds` seeds at its own searched learning
+rate. Everything else is the preset's recipe; rows "by its recipe" have its rate for `--batch-size`,
+its first embeddings and its sample of words, too.
 Stages that FOLDER already has are not repeated, so an interrupted comparison continues.
 
 Where CLOZELINE_DATA is set the text is that of the Amazon and IMDB training reviews and the labels
@@ -28,6 +29,7 @@ if DATA := os.environ.get("CLOZELINE_DATA"):
 
 from clozeline.model.config import preset as preset_config
 from clozeline.train.engine.flops import step_flops
+from clozeline.train.pretraining.recipes import recipe_of
 from tests.support.small_jobs import clozeline
 
 LENGTH = 64
@@ -57,7 +59,7 @@ class Variant:
     masking: str = "tokens"
     optimizer: str = "adamw"
     learning_rate: float = 1.4e-3
-    by_recipe: bool = False  # optimizer, rate and first word embeddings are those of the recipe
+    by_recipe: bool = False  # optimizer, rate, first embeddings and sample are those of the recipe
     poolings: tuple[str, ...] = ("mean",)
 
     @property
@@ -67,7 +69,7 @@ class Variant:
             return ()
         return (
             *("--optimizer", self.optimizer, "--learning-rate", self.learning_rate),
-            "--no-word-vectors",
+            *("--no-word-vectors", "--sampled-words", 0),
         )
 
     @property
@@ -78,7 +80,14 @@ class Variant:
     def flops_per_example(self, vocab_size: int) -> float:
         """Floating-point operations of an example in training."""
         config = replace(preset_config(self.preset), vocab_size=vocab_size)
-        return step_flops(config, batch_size=1, seq_len=LENGTH, predictions=self.predictions)
+        words = int(recipe_of(self.preset)["sampled_words"].value) if self.by_recipe else 0
+        return step_flops(
+            config,
+            batch_size=1,
+            seq_len=LENGTH,
+            predictions=self.predictions,
+            words=words or None,
+        )
 
 
 BASE = Variant(name="masked LM, 15 %", poolings=("mean", "cls"))
@@ -99,7 +108,7 @@ VARIANTS = (
     ),
     *(
         replace(BASE, name=f"masked LM, {name} by its recipe", preset=name, by_recipe=True)
-        for name in ("bert-mini", "modern-mini")
+        for name in ("nano", "bert-mini", "modern-mini")
     ),
 )
 

@@ -10,11 +10,11 @@ one thing that makes our step fast; the last row gives `transformers` those that
 
 On CUDA both sides are compiled, in bfloat16, with a fused AdamW. Our side reads its batches with
 the loader, and the fraction of time spent waiting for them is printed. `transformers` has no
-pre-norm and no untied head: `nano` is compared with a BERT of the same sizes, on fewer examples,
-because it has logits at all positions. Ids are drawn from the whole vocabulary. Beside each row is
-what `clozeline pretrain --estimate` predicts for this GPU. A row that fails, for lack of memory or
-of `transformers`, is printed with the reason, and the next one follows. A dry run has a tiny model
-on the CPU in their place, uncompiled.
+pre-norm and no head without a transform: `nano` is compared with a BERT of the same sizes, on fewer
+examples, because it has logits at all positions. Ids are drawn from the whole vocabulary. Beside
+each row is what `clozeline pretrain --estimate` predicts for this GPU. A row that fails, for lack
+of memory or of `transformers`, is printed with the reason, and the next one follows. A dry run has
+a tiny model on the CPU in their place, uncompiled.
 """
 
 import argparse

@@ -118,6 +118,7 @@ def last_step(form: StepForm, parallel: str, size: int, rank: int) -> dict[str, 
                     accumulation=form.accumulation,
                     precision=form.precision,
                     clip=1.0,
+                    sample=form.sample(world.device),
                 )
     states = {n: optimizer.state[p] for n, p in named(model)}
     return found | {

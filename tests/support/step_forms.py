@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.train.data.batch import LoadedBatch
 from tests.support.small_models import narrow
 from tests.support.small_training import STILL
@@ -25,6 +25,14 @@ class StepForm:
     residual: torch.dtype | None = None
     is_packed: bool = False  # two pieces in each row
     is_checkpointed: bool = False
+    is_sampled: bool = False  # a sample of words instead of the vocabulary
+
+    def sample(self, device: torch.device | str) -> WordSample | None:
+        """The words of the step."""
+        if not self.is_sampled:
+            return None
+        words = torch.arange(1, self.config.vocab_size, 2, device=device)
+        return WordSample(words, torch.full((len(words),), 0.7, device=device))
 
     def model(self, precision: str) -> BertForPretraining:
         """The model, as training in this precision prepares it."""
@@ -62,6 +70,9 @@ FORMS = {
     "checkpointed": StepForm(STILL, is_checkpointed=True),
     "fp32": StepForm(STILL, precision="fp32"),
     "bf16 residual": StepForm(STILL, residual=torch.bfloat16),
+    "sampled": StepForm(STILL, is_sampled=True),
+    "sampled untied": StepForm(replace(STILL, tie_word_embeddings=False), is_sampled=True),
+    "sampled fp32": StepForm(STILL, is_sampled=True, precision="fp32", accumulation=2),
     "nano": StepForm(_narrow("nano")),
     "modern": StepForm(_narrow("modern-nano")),
     "modern unpadded": StepForm(_narrow("modern-nano"), is_unpadded=True),

@@ -20,6 +20,7 @@ def training_config(**changes: Any) -> PretrainConfig:
         "beta2": 0.98,
         "clip": 1.0,
         "word_vectors": False,
+        "sampled_words": 0,
         "precision": "fp32",
     }
     return PretrainConfig(**numbers | changes)

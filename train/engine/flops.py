@@ -19,12 +19,14 @@ def step_flops(
     seq_len: float,
     predictions: float,
     keys: float | None = None,
+    words: int | None = None,
 ) -> float:
     """Operations of the forward and backward passes of one step on these rows.
 
     `batch_size` rows of `seq_len` tokens, each with `predictions` slots for masked tokens. Padding
     counts like tokens. For unpadded rows pass the mean length and the mean number of predictions.
-    A token attends to `keys` tokens in global layers, by default to its row.
+    A token attends to `keys` tokens in global layers, by default to its row. The output layer has
+    logits of so many `words`, by default of the vocabulary.
     """
     keys = seq_len if keys is None else keys
     hidden, inner = config.hidden_size, config.intermediate_size
@@ -36,7 +38,8 @@ def step_flops(
         keys if config.is_global(layer) else min(keys, config.local_attention + 1)
         for layer in range(config.num_hidden_layers)
     )
-    prediction = after + 2 * hidden * config.padded_vocab_size
+    vocabulary = config.padded_vocab_size
+    prediction = after + 2 * hidden * min(words or vocabulary, vocabulary)
     if config.mlm_transform:
         prediction += 2 * hidden**2
     pair = after + 2 * hidden * 2

@@ -22,7 +22,8 @@ from clozeline.train.monitoring.trackers import Tracker, scalars
 
 METRICS = "metrics.jsonl"
 SHOWN = ("mlm_loss", "nsp_accuracy", "heldout/mlm_loss")  # in the progress line
-#: Steps after the first, which may compile, and their time, from which the end is estimated.
+#: Steps after the first two, which may compile, and their time, from which the end is estimated.
+COMPILING_STEPS = 2
 FEW_STEPS, MANY_STEPS, MEASURED_SECONDS = 3, 20, 2.0
 WORTH_AN_ESTIMATE, LONG = 60.0, 4 * 3600.0  # seconds; LONG comes with advice
 
@@ -138,7 +139,7 @@ class _Progress:
     def __init__(self, start_step: int, max_steps: int | None, *, is_shown: bool) -> None:
         self._has_line, self._has_estimate = False, False
         self._shown: dict[str, str] = {}
-        self._steps, self._first_step = 0, 0.0  # of this process; when the first one was done
+        self._steps, self._measured_from = 0, 0.0  # of this process; when compilation was done
         self._bar = ProgressBar(
             desc="pretraining",
             total=max_steps,
@@ -152,8 +153,8 @@ class _Progress:
     def advance(self) -> None:
         self._bar.update()
         self._steps += 1
-        if self._steps == 1:
-            self._first_step = time.monotonic()
+        if self._steps == COMPILING_STEPS:
+            self._measured_from = time.monotonic()
         if not self._bar.disable and self._is_measured() and self._bar.total:
             self._has_estimate = True
             self._estimate_end()
@@ -163,12 +164,12 @@ class _Progress:
 
     def _is_measured(self) -> bool:
         """Whether the speed is known now, and was not before."""
-        steps, seconds = self._steps - 1, time.monotonic() - self._first_step
+        steps, seconds = self._steps - COMPILING_STEPS, time.monotonic() - self._measured_from
         is_enough = steps >= FEW_STEPS and (steps >= MANY_STEPS or seconds >= MEASURED_SECONDS)
         return is_enough and not self._has_estimate
 
     def _estimate_end(self) -> None:
-        each = (time.monotonic() - self._first_step) / (self._steps - 1)
+        each = (time.monotonic() - self._measured_from) / (self._steps - COMPILING_STEPS)
         left = each * (self._bar.total - self._bar.n)
         if left < WORTH_AN_ESTIMATE:
             return

@@ -165,7 +165,10 @@ class Estimate:
 
 
 #: What of the training config, besides the number of rows, decides about the cost of a step.
-FORM = ("optimizer", "precision", "unpadded", "activation_checkpointing", "bf16_residual")
+FORM = (
+    "optimizer", "precision", "unpadded", "activation_checkpointing", "bf16_residual",
+    "sampled_words",
+)  # fmt: skip
 _MEASURED: dict[tuple[object, ...], StepCost] = {}
 
 
@@ -276,13 +279,20 @@ def _row(estimate: Estimate, price: float | None) -> tuple[str, ...]:
 
 
 def _memory_lines(estimates: Sequence[Estimate]) -> list[str]:
-    """The parts of a rank's memory at its fullest, a line for each micro-batch size."""
-    found = {(e.rows, e.passes > 1): e.cost.parts for e in estimates if e.rows}
+    """The parts of a rank's memory at its fullest, a line for each micro-batch size.
+
+    Under FSDP2 they depend on the number of GPUs, too.
+    """
+    found: dict[tuple[int, bool, str], dict[str, int]] = {}
+    for e in estimates:
+        among = f" on {counted(e.gpus, 'GPU')}" if e.training.parallel == "fsdp" else ""
+        if e.rows:
+            found[e.rows, e.passes > 1, among] = e.cost.parts
     return [
-        f"memory     micro-batch {rows}: "
+        f"memory     micro-batch {rows}{among}: "
         + ", ".join(f"{part} {size / 1e9:.2f}" for part, size in parts.items())
         + " GB"
-        for (rows, _), parts in found.items()
+        for (rows, _, among), parts in found.items()
     ]
 
 

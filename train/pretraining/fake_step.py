@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 import torch.utils.checkpoint
@@ -32,7 +33,7 @@ from torch.utils.flop_counter import flop_registry
 
 from clozeline.model.bert import Layer
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import BertForPretraining
+from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
 from clozeline.train.data.batch import LoadedBatch
@@ -42,13 +43,14 @@ from clozeline.train.engine.precision import autocast
 from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.micro_batch import longest_batch
 from clozeline.train.pretraining.step import train_step
+from clozeline.train.pretraining.word_sampler import WordSampler
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """The second step's needs in one process; the first has no moments yet."""
+    """A later step's needs in one process; the first has no moments yet."""
 
     parts: dict[str, int]  # bytes by PARTS when memory is fullest
     pass_flops: float  # operations of one forward and backward pass
@@ -91,6 +93,10 @@ def step_cost(
             num_pairs=1,
             digest=0,
         )
+        words = WordSampler(np.ones(model.vocab_size), training.sampled_words, seed=0).at(1)
+        sample = words and WordSample(
+            *(torch.empty_like(fake.from_tensor(part), device=device) for part in words)
+        )
         optimizer = build_optimizer(built, training)
         step = partial(
             train_step,
@@ -101,9 +107,12 @@ def step_cost(
             accumulation=passes,
             precision=training.precision,
             clip=training.clip,
+            sample=sample,
         )
-        _counted(step, optimizer, memory)
-        flops, traffic, optimizer_flops = _counted(step, optimizer, memory)
+        # With a sample, only the steps that are logged have the logits of all words.
+        for count_hits in [True, True] if sample is None else [True, True, False]:
+            costs = _counted(partial(step, count_hits=count_hits), optimizer, memory)
+        flops, traffic, optimizer_flops = costs
     return StepCost(
         parts={part: memory.fullest[part] for part in PARTS},
         pass_flops=flops / passes,

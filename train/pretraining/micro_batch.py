@@ -33,6 +33,7 @@ from clozeline.train.engine.distributed import World, parallelize
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.initial_weights import initial_model
 from clozeline.train.pretraining.step import train_step
+from clozeline.train.pretraining.word_sampler import WordSampler
 
 FIRST_ID = 5  # any token would do
 SPARE_BYTES = 64 << 20
@@ -169,7 +170,10 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
         num_pairs=1,
         digest=0,
     )
-    for _ in range(2):
+    sampler = WordSampler(
+        np.ones(config.model.vocab_size), training.sampled_words, seed=0, device=world.device
+    )
+    for step in (1, 2):
         train_step(
             parallel,
             optimizer,
@@ -178,6 +182,7 @@ def _try_steps(size: int, config: RunConfig, world: World) -> None:
             accumulation=passes,
             precision=training.precision,
             clip=training.clip,
+            sample=sampler.at(step),
         )
     del set_aside
 

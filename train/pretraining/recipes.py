@@ -92,7 +92,7 @@ _BERT = {
     **_from("google-research/bert, optimization.py", clip=1.0),
     "cool_down": WSD_DECAY,
     **_from("bf16 where the device has it", precision="auto"),
-    **_from("google-research/bert, modeling.py", word_vectors=False),
+    **_from("google-research/bert, modeling.py", word_vectors=False, sampled_words=0),
     **_from(DEVLIN_MASKS, masked_lm_prob=0.15, pairs="segments"),
 }
 # Its authors' BERT-Small has 14M parameters. Devlin's learning rate is slow for models that small.
@@ -101,6 +101,7 @@ _LARGE_BERT = _BERT | _from("Wettig et al. 2022", masked_lm_prob=0.4)
 _NANO = {
     **_BERT,
     **_from(MEASURED, batch_size=128, learning_rate=3.5e-3, optimizer="muon", word_vectors=True),
+    **_from(MEASURED, sampled_words=4096),
     **_from(LIU, beta2=0.98, pairs="none"),
 }
 # Its norms precede the sublayers, which therefore allow a larger learning rate (Xiong et al. 2020).

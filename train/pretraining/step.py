@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.model.attention import Packing
 from clozeline.model.config import BertConfig
-from clozeline.model.heads import Targets
+from clozeline.model.heads import Targets, WordSample
 from clozeline.train.data.batch import Batch, LoadedBatch, split
 from clozeline.train.data.unpadded import UnpaddedBatch, split_unpadded, with_dummy_row
 from clozeline.train.engine.distributed import World, full_tensor
@@ -35,6 +35,7 @@ def train_step(
     precision: str,
     clip: float,
     count_hits: bool = True,
+    sample: WordSample | None = None,
     guard: SpikeGuard | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Update the model on the global batch of which `loaded` is this process's part.
@@ -42,9 +43,11 @@ def train_step(
     Returns this process's sums of the masked-LM and next-sentence losses and its numbers of correct
     predictions, float32 [4], and the global gradient norm before clipping. The numbers of correct
     predictions stay 0 without `count_hits`: for a small model, counting takes a tenth of the step.
-    A `guard` may leave the update out.
+    With a `sample` of words the masked-LM loss is estimated from it. A `guard` may leave the update
+    out.
     """
-    count_hits |= world.device.type == "cuda"  # costs nothing there, and needs no second graph
+    if sample is None and world.device.type == "cuda":
+        count_hits = True  # costs nothing there, and needs no second graph
     sums = torch.zeros(4, device=world.device)
     predictions, pairs = _global_counts(loaded, world)
     parts = split_batch(loaded.batch, accumulation)
@@ -53,7 +56,11 @@ def train_step(
             with _gradients_shared(model, now=part is parts[-1]):
                 with autocast(precision, world.device):
                     losses, hits = forward_losses(
-                        model, part, is_full=is_full(loaded), count_hits=count_hits
+                        model,
+                        part,
+                        is_full=is_full(loaded),
+                        count_hits=count_hits,
+                        sample=sample,
                     )
                 mlm, nsp = losses.unbind()
                 loss = mlm / predictions + nsp / pairs
@@ -86,7 +93,12 @@ def split_batch(batch: Batch | UnpaddedBatch, parts: int) -> Sequence[Batch | Un
 
 
 def forward_losses(
-    model: nn.Module, part: Batch | UnpaddedBatch, *, is_full: bool, count_hits: bool
+    model: nn.Module,
+    part: Batch | UnpaddedBatch,
+    *,
+    is_full: bool,
+    count_hits: bool,
+    sample: WordSample | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The losses and hits of `BertForPretraining.forward`."""
     mask, packing = None, None
@@ -96,20 +108,29 @@ def forward_losses(
     elif not is_full or part.attention_mask.dtype != torch.bool:  # packed rows: numbered pieces
         mask = part.attention_mask
     inputs = part.input_ids, part.token_type_ids, mask, part.masked_lm_positions, packing
-    targets = Targets(part.masked_lm_labels, part.masked_lm_weights, part.next_sentence_labels)
+    targets = Targets(
+        part.masked_lm_labels, part.masked_lm_weights, part.next_sentence_labels, sample
+    )
     losses, hits = model(*inputs, targets, count_hits)
     return losses, hits
 
 
-def flops_of_step(config: BertConfig, loaded: LoadedBatch[Any]) -> float:
-    """FLOPs of a step on this process's part of a batch."""
+def flops_of_step(config: BertConfig, loaded: LoadedBatch[Any], words: int | None) -> float:
+    """FLOPs of a step on this process's part of a batch, with a sample of so many `words`."""
     batch, rows, keys = loaded.batch, len(loaded.batch), None
     if isinstance(batch, UnpaddedBatch):
         tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows
         keys = batch.keys_per_token
     else:
         tokens, predictions = batch.input_ids.shape[1], batch.masked_lm_positions.shape[1]
-    return step_flops(config, batch_size=rows, seq_len=tokens, predictions=predictions, keys=keys)
+    return step_flops(
+        config,
+        batch_size=rows,
+        seq_len=tokens,
+        predictions=predictions,
+        keys=keys,
+        words=words,
+    )
 
 
 def _global_counts(loaded: LoadedBatch[Any], world: World) -> Tensor:

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +47,7 @@ from clozeline.train.pretraining.open_loader import RunData
 from clozeline.train.pretraining.start import ResumePoint
 from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
+from clozeline.train.pretraining.word_sampler import WordSampler
 from clozeline.train.store.remote_folder import publish
 
 STOP_CHECK_EVERY = 8  # evaluation batches
@@ -98,6 +100,10 @@ class Trainer:
         # A sharded model converts its weights itself.
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
         self.optimizer = _first_optimizer(self.model, config, world, start)
+        counts = np.array(self.manifest.token_counts)
+        self.sampler = WordSampler(
+            counts, training.sampled_words, seed=training.seed, device=world.device
+        )
         self.running = RunningMetrics(
             world,
             peak_flops=peak_flops(world.device, training.precision),
@@ -128,9 +134,8 @@ class Trainer:
                 is_logged = self.step == 1 or self._is_due(training.log_every)
                 sums, norm = self._step(loaded, count_hits=is_logged)
                 slots = loaded.batch.input_ids.numel()
-                self.running.add(
-                    loaded, sums[:2], flops=flops_of_step(self.model.config, loaded), slots=slots
-                )
+                flops = flops_of_step(self.model.config, loaded, self.sampler.size or None)
+                self.running.add(loaded, sums[:2], flops=flops, slots=slots)
 
                 if is_logged:
                     totals = self.world.sum(self.running.sums(loaded, sums[2:]))
@@ -208,6 +213,7 @@ class Trainer:
             precision=self.autocast,
             clip=training.clip,
             count_hits=count_hits,
+            sample=self.sampler.at(self.step),
             guard=self.guard,
         )
 

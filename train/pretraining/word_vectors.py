@@ -23,6 +23,7 @@ from clozeline.pipeline.dataset.manifest import TOKENIZER
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
+from clozeline.train.engine.out_of_memory import out_of_memory_in_one_line
 
 WINDOW = 3  # tokens on either side
 CONTEXTS = 4096  # words that others are counted with
@@ -56,10 +57,15 @@ def start_at_word_vectors(
     """Set the embeddings of the words that have vectors, and the rows of an untied decoder.
 
     Their standard deviation is `initializer_range`; what has no vector stays as it is.
-    Rank 0 reads the shards for all processes. Raises what `word_vectors` raises.
+    Rank 0 reads the shards for all processes. Raises what `word_vectors` raises, and
+    OutOfMemoryError.
     """
-    size = model.config.hidden_size
-    found = world.tensors_from_main(lambda: {"": word_vectors(shards, size, seed=seed)})
+
+    def vectors_read() -> dict[str, Tensor]:
+        with out_of_memory_in_one_line("the word vectors", "give --no-word-vectors"):
+            return {"": word_vectors(shards, model.config.hidden_size, seed=seed)}
+
+    found = world.tensors_from_main(vectors_read)
     rows = found[""].any(1).nonzero().squeeze(1)
     vectors = found[""][rows]
     if not len(rows):
