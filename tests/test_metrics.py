@@ -212,7 +212,7 @@ def test_the_expected_end_is_said_once_after_a_few_steps(
         click.Context(click.Command("pretrain")),
         MetricsLog(tmp_path, start_step=0, max_steps=200, writes=True) as log,
     ):
-        for _ in range(4):
+        for _ in range(5):
             log.advance()
             clock[0] += seconds
         early = capsys.readouterr().err
