@@ -310,7 +310,7 @@ def test_some_steps_are_profiled(small_folder, tmp_path):
     assert steps == {"ProfilerStep#3", "ProfilerStep#4"}
     lines = (run / "profile" / "operations.txt").read_text().splitlines()
     table = [line for line in lines if "aten::" in line or "Optimizer" in line]
-    assert 5 <= len(table) <= 10
+    assert 0 < len(table) <= 10  # of the ten operations that took longest
     before = weights(run)
     train(small_folder, run, overwrite=True, max_steps=6)
     assert weights(run) == before
