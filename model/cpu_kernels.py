@@ -130,7 +130,7 @@ class _SampledCrossEntropies(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, own: Tensor, columns: Tensor) -> Tensor:
         parts = zip(*(t.split(_rows_at_once(logits)) for t in (logits, own, columns)), strict=True)
-        losses = torch.cat([_sampled_losses(*part) for part in parts])
+        losses = torch.cat([_losses_of_rows(*part) for part in parts])
         ctx.save_for_backward(logits, own, columns, losses)
         return losses
 
@@ -148,7 +148,7 @@ class _SampledCrossEntropies(torch.autograd.Function):
         return gradient, torch.expm1(-losses) * weights, None
 
 
-def _sampled_losses(logits: Tensor, own: Tensor, columns: Tensor) -> Tensor:
+def _losses_of_rows(logits: Tensor, own: Tensor, columns: Tensor) -> Tensor:
     others = logits.float()
     if others is logits:  # float32 already
         others = logits.clone()

@@ -72,13 +72,14 @@ class MaskedLMHead(nn.Module):
     ) -> Tensor:
         """Logits [..., W] of `masked` [..., H]; the columns from V on are -inf.
 
-        With `targets` that have a sample, their losses in nats, float32, a row for each label.
+        With `targets` that have a sample, instead the losses in nats, float32, one for each slot:
+        FSDP2 gathers the decoder's weights only for a call of this method.
         """
         table = word_embeddings if self.decoder is None else self.decoder.weight  # [W, H]
         bias = table.new_zeros(len(table) - self.padding) if self.bias is None else self.bias
         if targets is not None and targets.sample is not None:
             states = self.transform(masked).flatten(0, -2)
-            return _sampled_losses(states, table, bias, _labels(*targets[:2]), targets.sample)
+            return _losses_with_sample(states, table, bias, _labels(*targets[:2]), targets.sample)
         # Masking the padding rows of the vocabulary through the bias costs nothing.
         bias = F.pad(bias, (0, self.padding), value=float("-inf"))
         return F.linear(self.transform(masked), table, bias)
@@ -223,7 +224,7 @@ def _labels(labels: Tensor, weights: Tensor) -> Tensor:
     return labels.masked_fill(weights == 0, 0).flatten()
 
 
-def _sampled_losses(
+def _losses_with_sample(
     states: Tensor, table: Tensor, bias: Tensor, labels: Tensor, sample: WordSample
 ) -> Tensor:
     """Cross-entropies, float32 [R], of `states` [R, H] with a softmax of K words and the label.

@@ -37,7 +37,9 @@ class PretrainConfig:
     4
     """
 
-    batch_size: int = chosen_option(RECIPE, "Examples per step of all processes.", group="Training")
+    batch_size: int = chosen_option(
+        RECIPE, "Examples per step, over all processes.", group="Training"
+    )
     micro_batch_size: int | Literal["auto"] | None = option(
         None,
         "Examples per forward pass and process; defaults to the process's whole share of the "
@@ -86,7 +88,7 @@ class PretrainConfig:
     weight_decay: float = chosen_option(RECIPE, "Weight decay, of matrices only.", group="Training")
     beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.", group="Training")
     beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.", group="Training")
-    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 clips none.", group="Training")
+    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 is no limit.", group="Training")
     skip_spikes: float = option(
         0.0,
         "Skip the update of a step whose gradient norm is this many deviations above its running "
@@ -99,10 +101,7 @@ class PretrainConfig:
         group="Training",
     )
     sampled_words: int = chosen_option(
-        RECIPE,
-        "Compare masked words with a sample of so many, not with all; 0 takes all, as evaluations "
-        "do.",
-        group="Training",
+        RECIPE, "Words in the softmax of a training step; 0 takes all.", group="Training"
     )
     precision: Precision = chosen_option(
         RECIPE,

@@ -177,7 +177,7 @@ def _costs(run: Path) -> dict[int, Cost]:
             batch_size=rows,
             seq_len=phase.max_seq_length,
             predictions=phase.max_predictions,
-            words=config.training.sampled_words or None,
+            words=config.training.sampled_words,
         )
         spent += Cost(wall=slots / speed, tokens=slots, flops=flops)
         found[step] = spent

@@ -86,7 +86,7 @@ class Variant:
             batch_size=1,
             seq_len=LENGTH,
             predictions=self.predictions,
-            words=words or None,
+            words=words,
         )
 
 

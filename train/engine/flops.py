@@ -19,14 +19,14 @@ def step_flops(
     seq_len: float,
     predictions: float,
     keys: float | None = None,
-    words: int | None = None,
+    words: int = 0,
 ) -> float:
     """Operations of the forward and backward passes of one step on these rows.
 
     `batch_size` rows of `seq_len` tokens, each with `predictions` slots for masked tokens. Padding
     counts like tokens. For unpadded rows pass the mean length and the mean number of predictions.
     A token attends to `keys` tokens in global layers, by default to its row. The output layer has
-    logits of so many `words`, by default of the vocabulary.
+    logits of so many `words`; 0 and more than there are stand for the vocabulary.
     """
     keys = seq_len if keys is None else keys
     hidden, inner = config.hidden_size, config.intermediate_size

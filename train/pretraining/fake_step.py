@@ -93,10 +93,7 @@ def step_cost(
             num_pairs=1,
             digest=0,
         )
-        words = WordSampler(np.ones(model.vocab_size), training.sampled_words, seed=0).at(1)
-        sample = words and WordSample(
-            *(torch.empty_like(fake.from_tensor(part), device=device) for part in words)
-        )
+        sample = _fake_sample(model.vocab_size, training.sampled_words, fake, device)
         optimizer = build_optimizer(built, training)
         step = partial(
             train_step,
@@ -119,6 +116,15 @@ def step_cost(
         optimizer_flops=optimizer_flops,
         traffic=traffic / passes,
     )
+
+
+def _fake_sample(
+    vocabulary: int, size: int, fake: FakeTensorMode, device: torch.device
+) -> WordSample | None:
+    sample = WordSampler(np.ones(vocabulary), size, seed=0).at(1)
+    if sample is None:
+        return None
+    return WordSample(*(torch.empty_like(fake.from_tensor(part), device=device) for part in sample))
 
 
 def _counted(

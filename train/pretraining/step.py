@@ -115,8 +115,8 @@ def forward_losses(
     return losses, hits
 
 
-def flops_of_step(config: BertConfig, loaded: LoadedBatch[Any], words: int | None) -> float:
-    """FLOPs of a step on this process's part of a batch, with a sample of so many `words`."""
+def flops_of_step(config: BertConfig, loaded: LoadedBatch[Any], words: int) -> float:
+    """FLOPs of a step on this process's part of a batch; `words` as for `step_flops`."""
     batch, rows, keys = loaded.batch, len(loaded.batch), None
     if isinstance(batch, UnpaddedBatch):
         tokens, predictions = loaded.num_tokens / rows, loaded.num_predictions / rows

@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,10 +99,7 @@ class Trainer:
         # A sharded model converts its weights itself.
         self.autocast = "fp32" if is_sharded(world, training.parallel) else training.precision
         self.optimizer = _first_optimizer(self.model, config, world, start)
-        counts = np.array(self.manifest.token_counts)
-        self.sampler = WordSampler(
-            counts, training.sampled_words, seed=training.seed, device=world.device
-        )
+        self.sampler = _sampler(self.manifest.token_counts, training, world)
         self.running = RunningMetrics(
             world,
             peak_flops=peak_flops(world.device, training.precision),
@@ -134,7 +130,7 @@ class Trainer:
                 is_logged = self.step == 1 or self._is_due(training.log_every)
                 sums, norm = self._step(loaded, count_hits=is_logged)
                 slots = loaded.batch.input_ids.numel()
-                flops = flops_of_step(self.model.config, loaded, self.sampler.size or None)
+                flops = flops_of_step(self.model.config, loaded, self.sampler.size)
                 self.running.add(loaded, sums[:2], flops=flops, slots=slots)
 
                 if is_logged:
@@ -333,6 +329,10 @@ def _metrics_log(
         health=Health(total_steps=total_steps),
         tracker=open_tracker(track, out, training.to_dict()) if world.is_main else None,
     )
+
+
+def _sampler(counts: list[int], training: PretrainConfig, world: World) -> WordSampler:
+    return WordSampler(counts, training.sampled_words, seed=training.seed, device=world.device)
 
 
 def _first_optimizer(

@@ -5,17 +5,16 @@
 
     V vocabulary   K words of the sample   F frequent ones of them
 
-The output layer is most of a small model's arithmetic; with a sample it costs K / V as much. A
-sample is a function of the seed and the step alone: all processes and passes of a step share it,
-and a resumed run continues with the same ones.
+The output layer is most of a small model's arithmetic; with a sample it costs K / V as much. Seed,
+step and word counts alone decide on a sample: all processes and passes of a step share it, and a
+resumed run continues with the same ones.
 """
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from clozeline.model.heads import WordSample
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
@@ -28,12 +27,13 @@ class WordSampler:
     """Samples of `size` words of a vocabulary; without a size, or with a larger one, none."""
 
     def __init__(
-        self, token_counts: NDArray[Any], size: int, *, seed: int, device: torch.device = CPU
+        self, token_counts: ArrayLike, size: int, *, seed: int, device: torch.device = CPU
     ) -> None:
         """`token_counts` [V]: how often each word occurs in training."""
-        self.size = size if size < len(token_counts) else 0
+        counts = np.asarray(token_counts)
+        self.size = size if size < len(counts) else 0
         self.seed = seed
-        by_frequency = np.argsort(-token_counts, kind="stable")
+        by_frequency = np.argsort(-counts, kind="stable")
         self.frequent, self.others = np.split(by_frequency, [int(FREQUENT * self.size)])
         log_weights = np.zeros(self.size, np.float32)
         if self.size:
