@@ -9,6 +9,7 @@ medians of CPU seconds per step, and of the ratios of turns.
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from time import process_time
 from typing import Any
 
@@ -30,10 +31,7 @@ STEPS = 3  # in a turn
 
 def main() -> None:
     """A line for each case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", default=CASES)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = parsed(__doc__, CASES)
     disable_malloc_trim()
     print(f"CPU seconds of a step, bf16, AdamW, {torch.get_num_threads()} threads")
     for case in arguments.cases:
@@ -48,6 +46,14 @@ def main() -> None:
         whole, part = (statistics.median(side) for side in zip(*turns, strict=True))
         ratio = statistics.median(before / after for before, after in turns)
         print(f"{case:24} whole layer {whole:6.3f}   predicted {part:6.3f}   {ratio:.2f} times")
+
+
+def parsed(description: str, cases: Sequence[str]) -> argparse.Namespace:
+    """The cases and the number of rounds."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("cases", nargs="*", default=cases)
+    parser.add_argument("--rounds", type=int, default=5)
+    return parser.parse_args()
 
 
 def compute_whole_last_layer(encoder: nn.Module) -> None:

@@ -7,7 +7,6 @@ Both sides are models in one process that take turns with the same random batch;
 medians of CPU seconds per step, and of the ratios of turns.
 """
 
-import argparse
 import statistics
 from time import process_time
 from typing import Any
@@ -24,7 +23,7 @@ from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.pretraining.step import train_step
 from clozeline.train.pretraining.word_sampler import WordSampler
-from tests.benchmarks.last_layer_speed import random_batch
+from tests.benchmarks.last_layer_speed import parsed, random_batch
 from tests.benchmarks.training_speed import STILL
 from tests.support.training_configs import training_config
 
@@ -40,10 +39,7 @@ ALONE = World(0, 1, torch.device("cpu"))
 
 def main() -> None:
     """A line for each case."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", default=CASES)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
+    arguments = parsed(__doc__, CASES)
     disable_malloc_trim()
     print(f"CPU seconds of a step, bf16, Muon, {torch.get_num_threads()} threads")
     for case in arguments.cases:
