@@ -88,7 +88,7 @@ class PretrainConfig:
     weight_decay: float = chosen_option(RECIPE, "Weight decay, of matrices only.", group="Training")
     beta1: float = chosen_option(RECIPE, "Decay rate of AdamW's first moment.", group="Training")
     beta2: float = chosen_option(RECIPE, "Decay rate of AdamW's second moment.", group="Training")
-    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 is no limit.", group="Training")
+    clip: float = chosen_option(RECIPE, "Maximum gradient norm; 0 turns it off.", group="Training")
     skip_spikes: float = option(
         0.0,
         "Skip the update of a step whose gradient norm is this many deviations above its running "
