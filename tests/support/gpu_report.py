@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -77,6 +78,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(scratch, "results.xml")
         options = ["-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={results}"]
+        options += ["-n", "6", "-p", "no:benchmark"] if find_spec("xdist") else []
         tested, _ = run("-m", "pytest", *options, *files, is_dry=is_dry)
         rows = sorted(rows_of(results)) if results.exists() else []
     options = ["--device", "cuda", "--rounds", "2", *["--dry-run"] * is_dry]
