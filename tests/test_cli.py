@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from clozeline.pipeline.commandline.command import Command, group_of
+from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.cli import main
 from tests.support.small_jobs import articles, clozeline, python, write_parquet, write_tokenizer
@@ -90,6 +91,12 @@ def test_help_imports_nothing_heavy():
 def test_the_version_is_the_packages():
     done = clozeline("--version")
     assert done.stdout == f"clozeline {importlib.metadata.version('clozeline')}\n"
+
+
+def test_a_checkout_that_is_not_installed_has_an_unknown_version(monkeypatch):
+    assert own_version() == importlib.metadata.version("clozeline")
+    monkeypatch.setattr(importlib.metadata.Distribution, "discover", lambda **_: iter(()))
+    assert own_version() == "unknown"
 
 
 def test_options_after_two_dashes_go_to_beam_and_only_to_beam(tmp_path):

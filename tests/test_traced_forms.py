@@ -198,17 +198,16 @@ def test_a_classifier_is_one_graph(pooling, training):
     assert (logits.device, logits.shape, len(compiled)) == (CUDA, (4, 2), 1)
 
 
-def test_an_evaluation_is_one_graph():
-    compiled, batch = [], make_batch().batch
-    with without_memory():
-        model = on_gpu(BertForPretraining, NANO).eval()
-        called = torch.compile(model, fullgraph=True, backend=counting(compiled))
-        with WithoutDevice():
-            batch = batch.to(CUDA)
-        inputs = batch.input_ids, batch.token_type_ids, batch.attention_mask
-        with torch.no_grad(), autocast("bf16", CUDA):
-            logits, _ = called(*inputs, batch.masked_lm_positions)
-    assert (logits.device, len(compiled)) == (CUDA, 1)
+def test_an_evaluation_of_a_compiled_model_compiles_nothing():
+    """Its batches have other shapes than those of training."""
+    compiled, unigram = [], np.full(NANO.vocab_size, -1.0)
+    model, loaded = BertForPretraining(NANO), make_batch()
+    model.compile(backend=counting(compiled))
+    alone = World(0, 1, CPU)
+    evaluate(model, [loaded], log_unigram=unigram, world=alone, precision="fp32")
+    assert not compiled
+    forward_losses(model, loaded.batch, is_full=False, count_hits=True)
+    assert len(compiled) == 1
 
 
 # --- eager; test_estimate has the forms of a step

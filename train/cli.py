@@ -26,7 +26,7 @@ from clozeline.pipeline.common.errors import (
     one_line,
 )
 from clozeline.pipeline.common.folder_kind import kind_of
-from clozeline.pipeline.common.packages import check_packages, missing_package
+from clozeline.pipeline.common.packages import check_packages, missing_package, own_version
 from clozeline.pipeline.common.paths import whole_file
 from clozeline.train.benchmark.cli import benchmark
 from clozeline.train.evaluation.cli import evaluate
@@ -152,7 +152,7 @@ class InOrder(click.Group):
 
 
 @click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="clozeline", message="%(prog)s %(version)s")
+@click.version_option(own_version(), message="%(prog)s %(version)s")
 def main() -> None:
     """Pretrain BERT from raw text, then fine-tune it.
 

@@ -3,6 +3,7 @@
 No module named 'nltk'  ->  nltk is not installed; run `pip install 'clozeline[pipeline]'`.
 """
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from clozeline.pipeline.common.errors import InputError
@@ -18,6 +19,14 @@ EXTRAS = {
     "wandb": "wandb",
     "mlflow": "mlflow",
 }
+
+
+def own_version() -> str:
+    """That of Clozeline; "unknown" for a checkout that runs as it lies there."""
+    try:
+        return version("clozeline")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def check_packages(what: str, *names: str) -> None:

@@ -8,13 +8,13 @@
 A shard is only ever removed if the manifest or job.json lists it.
 """
 
-from importlib.metadata import version
 from typing import Any
 
 from clozeline.pipeline.common.differences import differences
 from clozeline.pipeline.common.errors import InputError
 from clozeline.pipeline.common.folder_owner import check_kind, first_names, remove_files
 from clozeline.pipeline.common.json_files import json_values, write_json
+from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import (
     PARTIAL,
     make_folder,
@@ -113,7 +113,7 @@ def prepare_folders(
     gone = _owned_shards(context) - (set() if tasks else wanted)
     for name in (MANIFEST, LOG, REJECTED, DROPPED, *sorted(gone)):
         (context.out_dir / name).unlink(missing_ok=True)
-    start = {"clozeline": version("clozeline"), "files": sorted(wanted)}
+    start = {"clozeline": own_version(), "files": sorted(wanted)}
     write_json(context.out_dir / JOB, start)  # before anything else: the folder is a job's
     folder = context.out_dir / TOKENIZER
     if not _has_tokenizer(context):

@@ -7,9 +7,9 @@ line is a digest of the text above it, by which an edited card is recognized and
 import hashlib
 import json
 import re
-from importlib.metadata import version
 from typing import Any
 
+from clozeline.pipeline.common.packages import own_version
 from clozeline.pipeline.common.paths import AnyPath, whole_file
 from clozeline.pipeline.dataset.buckets import TRAIN, VALIDATION
 from clozeline.pipeline.dataset.manifest import Manifest, read_manifest
@@ -46,7 +46,7 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
         escape=False,
         title=title,
         front_matter=_front_matter(manifest, splits, title),
-        version=version("clozeline"),
+        version=own_version(),
         manifest=manifest,
         config=manifest.config,
         options=json.dumps(manifest.config.to_dict(), indent=2),

@@ -1,8 +1,9 @@
-"""Whether `torch.compile` can build its kernels here: it calls a system compiler."""
+"""Whether `torch.compile` can build its kernels here, and where it should not."""
 
 import os
 import shutil
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 
 import torch
@@ -38,3 +39,14 @@ def missing_compiler(device: torch.device) -> str | None:
     if any(shutil.which(command.split()[0]) for command in commands):
         return None
     return f"a compiler ({' or '.join(commands)})"
+
+
+def without_compiler() -> AbstractContextManager[object]:
+    """A context in which a compiled model runs as written.
+
+    For batches of other shapes than those of training: with a second shape, the compiler makes code
+    for all of them, which is slower, and torch 2.11 fails at that on a GPU.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing is compiled; the import takes a second
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

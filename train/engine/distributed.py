@@ -210,6 +210,8 @@ def parallelize(
         return _shard(model, precision=precision, compile=compile)
     model.to(world.device)
     if compile:
+        # It names a missed optimization, once for each kernel.
+        warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
         model.compile()
     if world.size == 1:
         return model

@@ -20,6 +20,7 @@ from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.run import check_fits, load_run
 from clozeline.train.data.batch import Batch, LoadedBatch
 from clozeline.train.data.loader import evaluation_batches
+from clozeline.train.engine.compiler import without_compiler
 from clozeline.train.engine.distributed import World, join_world
 from clozeline.train.engine.precision import autocast
 
@@ -55,7 +56,7 @@ def logits_of(
     model.eval()
     for batch in batches:
         moved = batch.to(device)
-        with autocast(precision, device):
+        with autocast(precision, device), without_compiler():
             mlm_logits, nsp_logits = model(
                 moved.input_ids,
                 moved.token_type_ids,

@@ -181,8 +181,8 @@ class Trainer:
             with closing(self.loader.batches(phase, size)) as batches:
                 while now == self._next():
                     yield next(batches)
-            if self.is_compiled and phase != self._next()[0]:
-                torch.compiler.reset()  # a second shape would be compiled as a dynamic one
+            if self.is_compiled:  # a second shape would be compiled as a dynamic one
+                torch.compiler.reset()
 
     def _lengthen(self, phase: DataPhase) -> None:
         """Where a new model's examples become longer, continue the positions of shorter ones."""
