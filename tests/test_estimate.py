@@ -291,5 +291,5 @@ def test_the_walk_needs_the_memory_that_autograd_does(changes, passes, above):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nano", "bert-mini", "bert-small", "modern-mini"])
 def test_predicted_memory_is_that_of_the_process(name):
-    """Some 15 MB of the process are no tensors of the step."""
-    assert predicted(name).peak == pytest.approx(measured_peak(name), rel=0.05, abs=16e6)
+    """Some 15 to 20 MB of the process, by its processor, are no tensors of the step."""
+    assert predicted(name).peak == pytest.approx(measured_peak(name), rel=0.05, abs=24e6)

@@ -45,7 +45,7 @@ def without_compiler() -> AbstractContextManager[object]:
     """A context in which a compiled model runs as written.
 
     For batches of other shapes than those of training: with a second shape, the compiler makes code
-    for all of them, which is slower, and torch 2.11 fails at that on a GPU.
+    for all of them, which is slower; on an H200, torch 2.11 also failed at that.
     """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled; the import takes a second
         return nullcontext()
