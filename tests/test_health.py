@@ -23,7 +23,8 @@ def sound_line(step):
         "nsp_accuracy": 0.5 + 0.3 * (1 - math.exp(-step / 200)) + 0.05 * noise,
         "learning_rate": 1e-3 * min(step / 60, (STEPS - step) / (STEPS - 60)),
         "gradient_norm": 2.0 + noise,
-        "tokens_per_second": 300.0 if step == 1 else 9000.0 + 400 * noise,
+        "tokens_per_second": 200.0 if step == 1 else 6000.0 + 300 * noise,
+        "slots_per_second": 300.0 if step == 1 else 9000.0 + 400 * noise,
         "data_wait": 0.6 if step == 1 else 0.002,
     }
 
@@ -75,7 +76,11 @@ FAULTS: dict[str, tuple[Change, int, str]] = {  # cause: fault, step it is told,
         540,
         "process 3 is the slowest: the others wait 0.12 seconds a step for it, 20%",
     ),
-    "slowed_down": (after(500, tokens_per_second=4000.0), 520, "4,000 tokens/s, and 8,961 were"),
+    "slowed_down": (
+        after(500, slots_per_second=4000.0),
+        520,
+        "4,000 tokens/s with padding, and 8,961 were",
+    ),
 }
 
 
@@ -153,8 +158,12 @@ def test_the_last_step_of_a_schedule_may_have_no_learning_rate():
 
 
 def test_one_slow_line_is_no_slow_loader_and_no_slow_machine():
-    change = only_at(500, data_wait=0.9, tokens_per_second=600.0)
+    change = only_at(500, data_wait=0.9, slots_per_second=600.0)
     assert warnings_of(lines(change)) == []
+
+
+def test_a_phase_with_more_padding_is_no_slow_machine():
+    assert warnings_of(lines(after(500, tokens_per_second=2500.0))) == []
 
 
 def with_looks(*losses, change=lambda step: {}):

@@ -277,13 +277,16 @@ def straggler(history: MetricsHistory) -> str | None:
 
 
 def slowed_down(history: MetricsHistory) -> str | None:
-    """Fewer tokens a second than this run is used to."""
-    newest = history.last("tokens_per_second", FEW)
-    usual = history.last("tokens_per_second", MANY, skip=FEW)
+    """Fewer tokens a second, padding included, than this run is used to.
+
+    Longer examples of a later phase may have more padding, which takes its time as well.
+    """
+    newest = history.last("slots_per_second", FEW)
+    usual = history.last("slots_per_second", MANY, skip=FEW)
     if len(newest) < FEW or len(usual) < 2 * FEW or median(newest) >= SLOW * median(usual):
         return None
     return (
-        f"{median(newest):,.0f} tokens/s, and {median(usual):,.0f} were usual. Look for another "
+        f"{median(newest):,.0f} tokens/s with padding, and {median(usual):,.0f} were usual. Look for another "
         "job on this machine, heat, or slow storage."
     )
 
