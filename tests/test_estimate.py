@@ -180,6 +180,31 @@ def test_an_estimate_has_the_memory_of_the_fullest_phase_and_the_mean_operations
     assert alone.cost.pass_flops == own[1].pass_flops
 
 
+@pytest.mark.parametrize(
+    ("name", "length", "predictions", "rows", "measured"),
+    [
+        ("nano", 64, 10, 4096, 20.0),
+        pytest.param("bert-base", 128, 20, 512, 96.4, marks=pytest.mark.slow),
+        pytest.param("modern-small", 64, 20, 1024, 20.5, marks=pytest.mark.slow),
+    ],
+)
+def test_guesses_are_what_an_h200_took(name, length, predictions, rows, measured, small_folder):
+    """Milliseconds of a compiled step (docs/manual/results.md); a step as written moves more."""
+    data = DataConfig(max_seq_length=length, max_predictions_per_seq=predictions)
+    vocab_size = 16384 if name == "modern-small" else 30522
+    found = Estimate(
+        gpu=gpu_named("h200"),
+        gpus=1,
+        model=preset(name, vocab_size=vocab_size),
+        training=training_config(batch_size=rows, micro_batch_size=rows, precision="bf16"),
+        manifest=replace(read_manifest(small_folder), config=data),
+        phases=(phase(0, length=length, predictions=predictions),),
+    )
+    assert 1e3 * found.guessed == pytest.approx(measured, rel=0.1)
+    as_written = replace(found, training=replace(found.training, compile=False))
+    assert as_written.at_best > 1.3 * found.at_best
+
+
 def test_a_higher_masking_rate_costs_speed(small_folder, tmp_path):
     """And is not what was counted before for the same model."""
 

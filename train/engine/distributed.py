@@ -206,12 +206,12 @@ def parallelize(
     build the optimizer afterwards. Both average gradients over the processes. A sharded model
     computes in `precision` by itself; autocast would convert its weights once more.
     """
+    if compile:  # a missed optimization, named once for each kernel
+        warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
     if is_sharded(world, parallel):
         return _shard(model, precision=precision, compile=compile)
     model.to(world.device)
     if compile:
-        # It names a missed optimization, once for each kernel.
-        warnings.filterwarnings("ignore", message=r"\sOnline softmax is disabled")
         model.compile()
     if world.size == 1:
         return model

@@ -286,8 +286,8 @@ def slowed_down(history: MetricsHistory) -> str | None:
     if len(newest) < FEW or len(usual) < 2 * FEW or median(newest) >= SLOW * median(usual):
         return None
     return (
-        f"{median(newest):,.0f} tokens/s with padding, and {median(usual):,.0f} were usual. Look for another "
-        "job on this machine, heat, or slow storage."
+        f"{median(newest):,.0f} tokens/s with padding, and {median(usual):,.0f} were usual. Look "
+        "for another job on this machine, heat, or slow storage."
     )
 
 
