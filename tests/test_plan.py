@@ -137,7 +137,7 @@ def test_a_preset_starts_from_word_vectors_where_its_recipe_says_so(small_folder
 
 
 def test_print_recipe_prints_options_that_can_be_pasted_and_writes_nothing(small_folder, tmp_path):
-    line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-mini", "--seed", 3)
+    line = (small_folder, "--out", tmp_path / "run", "--preset", "bert-tiny", "--seed", 3)
     result = invoke("pretrain", *line, "--beta1", 0.5, "--print-recipe")
     assert (result.exit_code, result.stderr) == (0, "")
     rows = columns_of(result.stdout)

@@ -63,6 +63,7 @@ WARNER = "Warner et al. 2024"
 LIU = "Liu et al. 2019"
 GURURANGAN = "Gururangan et al. 2020"
 MEASURED = "measured on 2 cores"
+MEASURED_ON_GPU = "measured on one H200"
 
 #: The learning rate rises for this many steps, but not for more than a fraction of the run.
 WARMUP_STEPS = Setting(10_000, DEVLIN)
@@ -98,7 +99,7 @@ _BERT = {
 # Its authors' BERT-Small has 14M parameters. Devlin's learning rate is slow for models that small.
 _SMALL_BERT = _BERT | _from(CLARK, batch_size=128, examples=128_000_000, learning_rate=5e-4)
 _LARGE_BERT = _BERT | _from("Wettig et al. 2022", masked_lm_prob=0.4)
-_NANO = {
+_MEASURED = {
     **_BERT,
     **_from(MEASURED, batch_size=128, learning_rate=3.5e-3, optimizer="muon", word_vectors=True),
     **_from(MEASURED, sampled_words=4096),
@@ -111,12 +112,18 @@ _MODERN = {
     **_from(WARNER, masked_lm_prob=0.3, pairs="none"),
 }
 _SMALL_MODERN = _MODERN | _from(DEVLIN, batch_size=256) | _from(DEVLIN_MASKS, masked_lm_prob=0.15)
+# 256 examples of 256 tokens, or 1,024 of 64.
+_MODERN_SMALL = {
+    **_MODERN,
+    **_from(MEASURED_ON_GPU, batch_size=256, learning_rate=3e-3, optimizer="muon"),
+    **_from(MEASURED_ON_GPU, word_vectors=True, masked_lm_prob=0.3),
+}
 
 RECIPES: dict[str, Recipe] = {
-    "nano": _NANO,
-    "micro": _NANO,
+    "nano": _MEASURED,
+    "micro": _MEASURED,
     "bert-tiny": _SMALL_BERT,
-    "bert-mini": _SMALL_BERT,
+    "bert-mini": _MEASURED,
     "bert-small": _SMALL_BERT,
     "bert-medium": _SMALL_BERT,
     "bert-base": _BERT,
@@ -125,8 +132,8 @@ RECIPES: dict[str, Recipe] = {
     "bert-pytorch-large": _LARGE_BERT,
     "d2l": _SMALL_BERT,
     "modern-nano": _SMALL_MODERN,
-    "modern-mini": _SMALL_MODERN,
-    "modern-small": _SMALL_MODERN,
+    "modern-mini": _MEASURED,
+    "modern-small": _MODERN_SMALL,
     "modern-base": _MODERN,
 }
 
