@@ -132,7 +132,7 @@ RECIPES: dict[str, Recipe] = {
     "bert-pytorch-large": _LARGE_BERT,
     "d2l": _SMALL_BERT,
     "modern-nano": _SMALL_MODERN,
-    "modern-mini": _MEASURED,
+    "modern-mini": _MEASURED | _from(MEASURED, learning_rate=7e-3),
     "modern-small": _MODERN_SMALL,
     "modern-base": _MODERN,
 }
