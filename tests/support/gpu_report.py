@@ -78,7 +78,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         results = Path(scratch, "results.xml")
         options = ["-q", "-rs", "-p", "no:cacheprovider", "-m", "gpu", f"--junitxml={results}"]
-        options += ["-n", "6", "-p", "no:benchmark"] if find_spec("xdist") else []
+        if find_spec("xdist"):
+            options += ["-n", str(min(6, os.cpu_count() or 1)), "-p", "no:benchmark"]
         tested, _ = run("-m", "pytest", *options, *files, is_dry=is_dry)
         rows = sorted(rows_of(results)) if results.exists() else []
     options = ["--device", "cuda", "--rounds", "2", *["--dry-run"] * is_dry]
