@@ -107,7 +107,7 @@ VARIANTS = (
         poolings=("mean",),
     ),
     *(
-        replace(BASE, name=f"masked LM, {name} by its recipe", preset=name, by_recipe=True)
+        Variant(name=f"masked LM, {name} by its recipe", preset=name, by_recipe=True)
         for name in ("nano", "bert-mini", "modern-mini")
     ),
 )
