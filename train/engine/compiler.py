@@ -49,4 +49,5 @@ def without_compiler() -> AbstractContextManager[object]:
     """
     if "torch._dynamo" not in sys.modules:  # nothing is compiled; the import takes a second
         return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
