@@ -84,7 +84,8 @@ def test_states_at_positions_are_those_of_all_tokens(name, is_padded):
     (found.square().sum() + first.sum()).backward()
     assert_close(found, everywhere)
     assert_close(first, first_of_all)
-    torch.testing.assert_close(gradients(model), wanted, atol=1e-4, rtol=1e-4)
+    # Of 24 layers in float32: processors add up in another order.
+    torch.testing.assert_close(gradients(model), wanted, atol=5e-4, rtol=5e-4)
 
 
 def test_the_last_layer_ends_with_the_tokens_that_are_asked_for():
