@@ -330,6 +330,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--dry-run", action="store_true")
     arguments = parser.parse_args()
+    known = CUDA_CASES if arguments.device == "cuda" else CPU_CASES
+    if unknown := sorted(set(arguments.presets) - set(known)):
+        parser.error(f"no sizes for {', '.join(unknown)}; known: {', '.join(known)}")
     torch.manual_seed(0)
     if arguments.device == "cuda":
         on_cuda(arguments.presets, arguments.rounds, is_dry=arguments.dry_run)
