@@ -22,7 +22,7 @@ EXTRAS = {
 
 
 def own_version() -> str:
-    """That of Clozeline; "unknown" for a checkout that runs as it lies there."""
+    """Clozeline's version, such as "0.1.0"; "unknown" in a checkout that is not installed."""
     try:
         return version("clozeline")
     except PackageNotFoundError:

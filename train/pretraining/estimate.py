@@ -4,7 +4,7 @@
 
 Memory and operations are counted in the real step (`fake_step.py`). Speed is bounded by a roofline:
 the products at the GPU's peak, and everything else at the bandwidth of its memory. What a run
-reaches is a guess after three models on one H200, and so is what CUDA itself takes of the memory.
+reaches is a guess, fitted to three models on one H200; what CUDA takes of the memory is another.
 """
 
 import time

@@ -36,7 +36,8 @@ from clozeline.model.config import BertConfig
 from clozeline.model.heads import BertForPretraining, WordSample
 from clozeline.pipeline.config import DataConfig
 from clozeline.train.config import PretrainConfig
-from clozeline.train.data.batch import LoadedBatch
+from clozeline.train.data.batch import Batch, LoadedBatch
+from clozeline.train.data.unpadded import UnpaddedBatch
 from clozeline.train.engine.distributed import World
 from clozeline.train.engine.optim import build_optimizer
 from clozeline.train.engine.precision import autocast
@@ -81,18 +82,7 @@ def step_cost(
         with device:
             built = _prepared(model, training, device)
         memory.kind = "activations"
-        tensors: dict[str, Any] = {
-            name: torch.empty_like(fake.from_tensor(value), device=device)
-            for name, value in batch.tensors().items()
-        }
-        loaded: LoadedBatch[Any] = LoadedBatch(
-            batch=replace(batch, **tensors),
-            next_position=0,
-            num_tokens=0,  # so the step does not leave the attention mask out
-            num_predictions=1,
-            num_pairs=1,
-            digest=0,
-        )
+        loaded = _fake_batch(batch, fake, device)
         sample = _fake_sample(model.vocab_size, training.sampled_words, fake, device)
         optimizer = build_optimizer(built, training)
         step = partial(
@@ -115,6 +105,23 @@ def step_cost(
         pass_flops=flops / passes,
         optimizer_flops=optimizer_flops,
         traffic=traffic / passes,
+    )
+
+
+def _fake_batch(
+    batch: Batch | UnpaddedBatch, fake: FakeTensorMode, device: torch.device
+) -> LoadedBatch[Any]:
+    tensors: dict[str, Any] = {
+        name: torch.empty_like(fake.from_tensor(value), device=device)
+        for name, value in batch.tensors().items()
+    }
+    return LoadedBatch(
+        batch=replace(batch, **tensors),
+        next_position=0,
+        num_tokens=0,  # so the step does not leave the attention mask out
+        num_predictions=1,
+        num_pairs=1,
+        digest=0,
     )
 
 

@@ -181,7 +181,7 @@ class Trainer:
             with closing(self.loader.batches(phase, size)) as batches:
                 while now == self._next():
                     yield next(batches)
-            if self.is_compiled:  # a second shape would be compiled as a dynamic one
+            if self.is_compiled:  # a batch of another size or length; see `without_compiler`
                 torch.compiler.reset()
 
     def _lengthen(self, phase: DataPhase) -> None:
