@@ -84,7 +84,7 @@ def test_states_at_positions_are_those_of_all_tokens(name, is_padded):
     (found.square().sum() + first.sum()).backward()
     assert_close(found, everywhere)
     assert_close(first, first_of_all)
-    # Of 24 layers in float32: processors add up in another order.
+    # Each row of the segment table adds up all tokens, in an order that depends on the processor.
     torch.testing.assert_close(gradients(model), wanted, atol=5e-4, rtol=5e-4)
 
 

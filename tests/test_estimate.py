@@ -189,7 +189,7 @@ def test_an_estimate_has_the_memory_of_the_fullest_phase_and_the_mean_operations
     ],
 )
 def test_guesses_are_what_an_h200_took(name, length, predictions, rows, measured, small_folder):
-    """Milliseconds of a compiled step (docs/manual/results.md); a step as written moves more."""
+    """Milliseconds of a compiled step (docs/manual/results.md); an eager step moves more."""
     data = DataConfig(max_seq_length=length, max_predictions_per_seq=predictions)
     vocab_size = 16384 if name == "modern-small" else 30522
     found = Estimate(
@@ -201,8 +201,8 @@ def test_guesses_are_what_an_h200_took(name, length, predictions, rows, measured
         phases=(phase(0, length=length, predictions=predictions),),
     )
     assert 1e3 * found.guessed == pytest.approx(measured, rel=0.1)
-    as_written = replace(found, training=replace(found.training, compile=False))
-    assert as_written.at_best > 1.3 * found.at_best
+    eager = replace(found, training=replace(found.training, compile=False))
+    assert eager.at_best > 1.3 * found.at_best
 
 
 def test_a_higher_masking_rate_costs_speed(small_folder, tmp_path):

@@ -124,9 +124,9 @@ def test_compiled_steps_of_several_lengths_are_those_of_the_cpu(name, gpu):
 def test_a_compiled_run_changes_its_batches_and_evaluates(small_folder, tmp_path):
     """Each with other shapes: the batch ramp's, and those of held-out examples."""
     options = {"max_steps": 8, "batch_ramp": 0.9, "eval_every": 2, "precision": "fp32"}
-    for name, compile in (("compiled", True), ("written", False)):
+    for name, compile in (("compiled", True), ("eager", False)):
         train(small_folder, tmp_path / name, model=STILL, compile=compile, **options)
-    assert_same_losses(tmp_path / "compiled", tmp_path / "written", rel=1e-3)
+    assert_same_losses(tmp_path / "compiled", tmp_path / "eager", rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["adamw", "adamw not fused", "muon"])

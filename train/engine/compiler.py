@@ -42,7 +42,7 @@ def missing_compiler(device: torch.device) -> str | None:
 
 
 def without_compiler() -> AbstractContextManager[object]:
-    """A context in which a compiled model runs as written.
+    """A context in which a compiled model runs eagerly.
 
     For batches of other shapes than those of training: with a second shape, the compiler makes code
     for all of them, which is slower; on an H200, torch 2.11 also failed at that.

@@ -110,16 +110,16 @@ class Estimate:
     @property
     def at_best(self) -> float:
         """Seconds of a step by the roofline."""
-        return self._with_sums(self.flops / self._peak + self._moving)
+        return self._with_sums(self.flops / self._peak + self._memory_time)
 
     @property
     def guessed(self) -> float:
         """Seconds of a step whose products reach a fraction of the peak."""
-        return self._with_sums(self.flops / (self._peak * UTILIZATION) + self._moving)
+        return self._with_sums(self.flops / (self._peak * UTILIZATION) + self._memory_time)
 
     @property
-    def _moving(self) -> float:
-        """Seconds for what is not a product."""
+    def _memory_time(self) -> float:
+        """Seconds in which the memory moves what is not part of a matrix product."""
         traffic = self.cost.traffic * self.passes / self.gpu.bandwidth
         return traffic if self.training.compile is False else FUSED * traffic
 
