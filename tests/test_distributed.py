@@ -53,6 +53,8 @@ VECTORS = {"max_steps": 4, "word_vectors": True, "sampled_words": 12, "micro_bat
 #: A sharded model converts its weights itself; an untied decoder is a shard of its own.
 BF16 = {"max_steps": 16, "precision": "bf16", "sampled_words": 12}
 UNTIED = {"tie_word_embeddings": False}
+#: At a rate at which an update of each process's rows alone would be another one.
+MUON = {"max_steps": 16, "save_every": 8, "optimizer": "muon", "learning_rate": 0.02}
 #: Few deviations, so that some steps are skipped.
 SPIKES = {"max_steps": 40, "skip_spikes": 0.2, "eval_every": 0, "learning_rate": 0.01}
 EXACT = ("step", "data_digest", "learning_rate", "heldout/examples", "skipped_steps")
@@ -76,6 +78,7 @@ def runs(folder, tmp_path_factory):
     train(folder, runs / "forms-one", model=MODEL, **FORMS)
     train(folder, runs / "vectors-one", model=MODEL, **VECTORS)
     train(folder, runs / "bf16-one", model=replace(MODEL, **UNTIED), **BF16)
+    train(folder, runs / "muon-one", model=MODEL, **MUON)
     jobs = [
         {"out": runs / kind, "changes": {**OPTIONS, "parallel": kind}} for kind in ("ddp", "fsdp")
     ]
@@ -93,6 +96,10 @@ def runs(folder, tmp_path_factory):
     jobs.append({"out": runs / "forms", "changes": FORMS})
     jobs.append({"out": runs / "vectors", "changes": {**VECTORS, "parallel": "fsdp"}})
     jobs.append({"out": runs / "bf16", "model": UNTIED, "changes": {**BF16, "parallel": "fsdp"}})
+    sharded = {**MUON, "parallel": "fsdp"}
+    jobs.append({"out": runs / "muon", "changes": sharded})
+    resumed = {"copy_of": runs / "muon-one", "step": 8}
+    jobs.append({"out": runs / "muon-resumed", **resumed, "changes": sharded})
     for rank in (0, 1):
         shutil.copytree(folder, runs / f"shards-{rank}")
     (runs / "shards-1" / "train-00001-of-00005.arrow").unlink()
@@ -122,7 +129,7 @@ def runs(folder, tmp_path_factory):
     jobs.append({"out": runs / "spikes", "changes": SPIKES})
     once = {"max_steps": 12, "log_every": 11, "eval_every": 0}
     jobs += [
-        {"out": runs / f"slow-{kind}", "slow": 100, "changes": {**once, "parallel": kind}}
+        {"out": runs / f"slow-{kind}", "slow": 300, "changes": {**once, "parallel": kind}}
         for kind in ("ddp", "fsdp")
     ]
     for rank in (0, 1):
@@ -188,6 +195,25 @@ def test_a_sharded_model_in_bf16_trains_as_autocast_does(runs):
             assert ours[name] == pytest.approx(theirs[name], rel=0.02)
     weights = load_weights(latest_checkpoint(runs / "bf16"))
     assert {value.dtype for value in weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", ["muon", "muon-resumed"])
+def test_muon_updates_the_matrices_of_a_sharded_model_as_a_whole(name, runs):
+    """To rounding: where a CPU has bfloat16 products, each update is rounded to that."""
+    wanted, found = moved(runs / "muon-one"), moved(runs / name)
+    assert found.keys() == wanted.keys()
+    for key, way in wanted.items():
+        if key.startswith("encoder.layers.") and way.ndim == 2:
+            assert torch.linalg.norm(found[key] - way) < 0.1 * torch.linalg.norm(way), key
+    moments = [load_moments(latest_checkpoint(runs / run)) for run in (name, "muon-one")]
+    shapes = [{key: value.shape for key, value in part.items()} for part in moments]
+    assert shapes[0] == shapes[1]
+
+
+def moved(run):
+    """How far each weight came from the first checkpoint to the last one."""
+    first, last = map(load_weights, list_checkpoints(run))
+    return {name: value - first[name] for name, value in last.items()}
 
 
 def test_layers_of_a_sharded_model_are_gathered_in_bf16():

@@ -150,7 +150,7 @@ def test_three_updates_of_an_optimizer_are_those_of_the_cpu(name, gpu):
 
 
 def test_updates_of_muon_are_those_of_the_cpu(gpu):
-    matrices = torch.randn(3, 32, 64, generator=torch.Generator().manual_seed(0))
+    matrices = torch.randn(3, 32, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
     found, wanted = orthogonalized(matrices.to(gpu.device)).cpu(), orthogonalized(matrices)
     assert error({"": found.float()}, {"": wanted.float()}) < ERRORS["bf16"]
 

@@ -149,14 +149,6 @@ def test_what_is_given_wins(changes, world_size, device):
     assert {name for name in found if found[name].source == "given"} == set(changes)
 
 
-def test_muon_which_needs_whole_matrices_gives_way_where_they_are_sharded():
-    assert numbers("nano")["optimizer"] == "muon"
-    assert numbers("nano", is_sharded=True) == {**numbers("nano"), "optimizer": "adamw"}
-    assert numbers("nano", {"optimizer": "muon"}, is_sharded=True)["optimizer"] == "muon"
-    for name in PRESETS:
-        assert numbers(name, is_sharded=True) == numbers(name) | {"optimizer": "adamw"}
-
-
 @pytest.mark.parametrize("factor", [0.25, 4])
 def test_the_learning_rate_and_the_steps_follow_the_batch(factor):
     base, changed = (

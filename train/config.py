@@ -234,10 +234,10 @@ class PretrainConfig:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        if self.optimizer == "muon" and self.parallel == "fsdp":
+        if self.muon_warmup and self.optimizer != "muon":
             raise ValueError(
-                "optimizer muon needs whole matrices, which parallel fsdp splits; use parallel "
-                "ddp, or optimizer adamw."
+                f"muon_warmup {self.muon_warmup:g} is for optimizer muon, not {self.optimizer}; "
+                "leave it out."
             )
         if self.micro_batch_size == "auto" and self.parallel == "fsdp":
             raise ValueError(

@@ -4,7 +4,8 @@ Muon's update is an orthogonal matrix, scaled to the root mean square of AdamW's
 2025, "Muon is scalable", section 2.2), so both use the same learning rate and weight decay.
 Embeddings and heads are matrices too, but their rows are tokens and classes: those stay with AdamW,
 as do vectors. Packed queries, keys and values count as one matrix, and so do a gate and the
-projection that it multiplies.
+projection that it multiplies. Of a sharded model (FSDP2) every process gathers the matrices of one
+shape after another, and keeps its shards of their updates.
 
     K matrices of one shape    M rows, N columns
 """
@@ -14,6 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from clozeline.train.engine.distributed import full_tensor, shard_like
+from clozeline.train.engine.precision import has_native_bf16
 
 #: Where a warm-up of the momentum begins and ends (KellerJordan/modded-nanogpt).
 FIRST_MOMENTUM, MOMENTUM = 0.85, 0.95
@@ -58,20 +62,24 @@ class MuonWithAdamW(torch.optim.Optimizer):
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
         nesterov = torch._foreach_lerp(gradients, momenta, momentum)
-        updates = orthogonalized(torch.stack(nesterov)).to(matrices[0].dtype)  # [K, M, N]
+        dtype = torch.bfloat16 if has_native_bf16(matrices[0].device) else torch.float32
+        whole = torch.stack([full_tensor(matrix.to(dtype)) for matrix in nesterov])  # [K, M, N]
+        updates = orthogonalized(whole).to(matrices[0].dtype).unbind()
+        shards = [shard_like(*pair) for pair in zip(matrices, updates, strict=True)]
         weights: list[Tensor] = list(matrices)
         size = 0.2 * max(matrices[0].shape) ** 0.5  # of AdamW's update, root mean square
         torch._foreach_mul_(weights, 1 - rate * decay)
-        torch._foreach_add_(weights, list(updates.unbind()), alpha=-rate * size)
+        torch._foreach_add_(weights, shards, alpha=-rate * size)
 
 
 def orthogonalized(matrices: Tensor) -> Tensor:
-    """The nearly orthogonal matrices with the same singular vectors, bfloat16 [K, M, N].
+    """The nearly orthogonal matrices with the same singular vectors, [K, M, N], same dtype.
 
-    Five Newton-Schulz iterations; singular values end between about 0.7 and 1.2.
+    Five Newton-Schulz iterations, for which bfloat16 is exact enough; singular values end between
+    about 0.7 and 1.2.
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.bfloat16()
+    x = matrices
     if is_tall:
         x = x.mT
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)

@@ -39,12 +39,19 @@ def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "
 
     On 2 cores with AVX-512 BF16 a step of `nano` takes 0.37 times as long as in float32.
     """
-    is_bf16 = _has_bf16(device) if precision == "auto" else precision == "bf16"
+    is_bf16 = has_native_bf16(device) if precision == "auto" else precision == "bf16"
     return "bf16" if is_bf16 else "fp32"
 
 
-def _has_bf16(device: torch.device) -> bool:
+def has_native_bf16(device: torch.device) -> bool:
+    """Whether products of bfloat16 matrices are faster than those of float32 ones.
+
+    A CPU without such instructions takes many times as long: an update of `nano` by Muon 23 times
+    (`tests/benchmarks/cpu_kernels_speed.py`; two cores of an AMD EPYC, Zen 1).
+    """
     if device.type == "cuda":
+        if not torch.cuda.is_available():  # an estimate's, of a generation that has it
+            return True
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     cpu = torch.cpu
     is_native = cpu._is_amx_tile_supported() or cpu._is_avx512_bf16_supported()

@@ -104,6 +104,8 @@ class Estimate:
             number = 2 if self.training.precision == "bf16" else 4
             # A layer is gathered again for its backward pass; the embeddings and heads stay.
             gathered = (2 * layers + others) * number * self.passes
+            if self.training.optimizer == "muon":  # gathers matrices in bfloat16
+                gathered += 2 * layers
             return ring * (gathered + (layers + others) * 4)
         return ring * (layers + others) * 8
 

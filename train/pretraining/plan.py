@@ -132,7 +132,6 @@ def make_plan(
             device=world.device.type,
             world_size=world.size,
             is_timed=bool(options.get("for_")),
-            is_sharded=options.get("parallel") == "fsdp",
         )
     settings |= {name: Setting(value, "given") for name, value in given.items()}
     if start.cool_down_from:

@@ -271,17 +271,12 @@ def _check_length(shards: AnyPath, manifest: Manifest, model: BertConfig) -> Non
 
 
 def _check_options(model: BertConfig, training: PretrainConfig, start: Start) -> None:
-    """Checked before anything is written: what only model, device, optimizer and start can show."""
+    """Checked before anything is written: what only model, device and start can show."""
     if training.word_vectors and (start.other or start.init):
         given = start.init or start.start_from or start.cool_down_from
         raise InputError(
             f"--word-vectors initializes a new model, and this one starts from {given}; give "
             "--no-word-vectors."
-        )
-    if training.muon_warmup and training.optimizer != "muon":
-        raise InputError(
-            f"--muon-warmup {training.muon_warmup:g} is for --optimizer muon, not "
-            f"{training.optimizer}; leave it out."
         )
     has_kernel = torch.cuda.is_available() and training.precision != "fp32"
     if training.unpadded and has_kernel and model.attention_probs_dropout_prob:

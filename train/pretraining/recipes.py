@@ -160,18 +160,14 @@ def resolve(
     device: str = "cpu",
     world_size: int = 1,
     is_timed: bool = False,
-    is_sharded: bool = False,
 ) -> dict[str, Setting]:
     """The settings of a run: what is given, else what the recipe and the rules say.
 
     `examples` of `max_seq_length` tokens are in the data set; `device` is "cpu" or "cuda";
-    `is_timed`: a time budget ends the run, so its number of steps is not known; `is_sharded`: no
-    process has a whole matrix, as Muon would need.
+    `is_timed`: a time budget ends the run, so its number of steps is not known.
     """
     found = {name: setting for name, setting in recipe.items() if name != "examples"}
     found |= {name: Setting(value, "given") for name, value in given.items()}
-    if is_sharded and "optimizer" not in given:
-        found["optimizer"] = _BERT["optimizer"]
     if "batch_size" not in given:
         found["batch_size"] = _batch_size(recipe, device=device, world_size=world_size)
     batch_size = int(found["batch_size"].value)
