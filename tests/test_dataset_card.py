@@ -193,6 +193,14 @@ def test_the_name_of_a_source_reveals_nothing_of_its_machine(source, name):
     assert source_name(source) == name
 
 
+def test_the_card_names_excluded_texts_without_their_folder():
+    manifest = manifest_of(5)
+    config = replace(manifest.config, exclude=("/home/ann/private/test.csv",))
+    card = card_text(replace(manifest, config=config), {})
+    assert '"test.csv"' in card
+    assert "ann" not in card
+
+
 def test_a_card_that_was_edited_is_kept_and_another_is_written_again(data_set):
     assert write_card(data_set)
     first = (data_set / CARD).read_text()

@@ -99,6 +99,27 @@ def test_a_row_with_other_fields_is_rejected_and_named(tmp_path):
     assert reason == "1 fields, not 2"
 
 
+@pytest.mark.parametrize("chunk_bytes", [1, 9, 1 << 20])
+def test_rows_keep_their_order_and_numbers_where_some_are_bad(chunk_bytes, tmp_path):
+    rows = ["bad", "x,y", "x,y", "bad", "bad", "x,too long", "x,y", "bad"]
+    (tmp_path / "a.csv").write_text("\n".join(["title,text", *rows, ""]))
+    (block,) = list_blocks([str(tmp_path / "a.csv")], max_document_bytes=5)
+    chunks = list(read_block(block, chunk_bytes=chunk_bytes))
+    assert [text for chunk in chunks for text in chunk.texts] == ["y"] * 3
+    found = [bad.where.rpartition(" ")[2] for chunk in chunks for bad in chunk.rejected]
+    assert found == ["1", "4", "5", "6", "8"]
+
+
+@pytest.mark.parametrize("block_bytes", [60, 300, 1 << 20])
+def test_the_bad_rows_before_the_end_of_a_limited_source_count(block_bytes, tmp_path):
+    (tmp_path / "a.csv").write_text("title,text\n" + "bad\nx,some text\n" * 50)
+    source = f"{tmp_path / 'a.csv'}?text=text&limit=30"
+    blocks = list_blocks([source], block_bytes=block_bytes)
+    chunks = [chunk for block in blocks for chunk in read_block(block)]
+    assert sum(len(chunk.texts) for chunk in chunks) == 30
+    assert sum(len(chunk.rejected) for chunk in chunks) == 30
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

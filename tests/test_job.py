@@ -23,6 +23,8 @@ from tests.test_steps import CONFIG, TEXT, build, work
 
 OPTIONS = JobOptions(workers=1, block_bytes=8000)  # one worker: in this process
 
+OTHER_SOURCES = r"\(other sources or excluded texts, or their files changed\)"
+
 
 def shards(folder, config=CONFIG, options=OPTIONS, *, source="corpus.txt", **more):
     """`clozeline shards` on a corpus in `folder`."""
@@ -124,15 +126,28 @@ def test_workers_are_of_a_job_without_beam(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_option_that_is_left_out_now_makes_another_data_set(copy):
+    """Those of curation are stored only where they are given."""
+    (copy / "test.txt").write_text(TEXT[:500])
+    config = replace(CONFIG, quality=("min_words=5",), exclude=(str(copy / "test.txt"),))
+    shards(copy, config, replace(OPTIONS, overwrite=True))
+    with pytest.raises(InputError, match=r"quality .* there, \(\) now; exclude .* there, \(\) now"):
+        shards(copy)
+    assert not shards(copy, config)[1]
+    (copy / "test.txt").write_text(TEXT[:600])
+    with pytest.raises(InputError, match=OTHER_SOURCES):
+        shards(copy, config)
+
+
 @pytest.mark.parametrize("lost", [(), ("job.json", "job.log")])
 def test_other_sources_are_refused_whatever_is_gone_of_the_job(copy, lost):
     for name in lost:
         (copy / "out" / name).unlink()
     (copy / "more.txt").write_text("Another text, which nobody has read before.")
-    with pytest.raises(InputError, match=r"\(other sources, or their files changed\)"):
+    with pytest.raises(InputError, match=OTHER_SOURCES):
         shards(copy, source="more.txt")
     shutil.copy(copy / "more.txt", copy / "corpus.txt")
-    with pytest.raises(InputError, match=r"\(other sources, or their files changed\)"):
+    with pytest.raises(InputError, match=OTHER_SOURCES):
         shards(copy)
 
 
@@ -157,6 +172,24 @@ def test_neither_their_order_nor_the_size_of_blocks_makes_other_sources(tmp_path
     assert sources_digest(list_blocks(files[::-1])) == digest
     assert sources_digest(list_blocks(files, block_bytes=1)) == digest
     assert sources_digest(list_blocks(files[:1])) != digest
+
+
+@pytest.mark.parametrize("pairs", ["sentences", "segments"])
+def test_a_lone_document_that_is_used_again_is_sound(pairs, copy):
+    """It has no other document for a random B, so more of its pairs follow than not."""
+    (copy / "extra.txt").write_text("It has two sentences at least. This is the second. A third.\n")
+    sources = [str(copy / "corpus.txt"), f"{copy / 'extra.txt'}?repeat=2"]
+    config = replace(CONFIG, pairs=pairs, num_shards=1, validation=0.0)
+    build_shards(
+        sources, tokenizer=copy / "tokenizer", out=copy / "two", config=config, options=OPTIONS
+    )
+    assert list(verify(copy / "two")) == []
+
+
+def test_a_source_with_and_without_an_option_has_a_digest():
+    sources = [f"sample:reviews?rows=10{option}" for option in ("", "&start=50", "&repeat=2")]
+    digests = [sources_digest(list_blocks(some)) for some in (sources, sources[::-1], sources[:2])]
+    assert digests[0] == digests[1] != digests[2]
 
 
 def test_two_parts_of_a_source_are_not_the_whole():

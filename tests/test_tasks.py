@@ -119,6 +119,19 @@ def test_a_shard_that_is_lost_is_built_again(work, whole):
     assert_same(work / "out", whole / "out")
 
 
+@pytest.mark.parametrize("damaged", ["manifest.json", "tokenizer/tokenizer.json"])
+def test_what_is_damaged_is_written_again(damaged, work, whole):
+    kept = {"token_cache": work / "cache"}
+    shards(work, options=task("0/1", **kept))
+    (work / "out" / damaged).write_text("{}")
+    is_manifest = damaged == MANIFEST
+    if is_manifest:
+        with pytest.raises(InputError, match="with --overwrite"):
+            shards(work, options=task("0/1", **kept))
+    shards(work, options=task("0/1", overwrite=is_manifest, **kept))
+    assert_same(work / "out", whole / "out")
+
+
 def test_tasks_in_a_store(work, whole):
     from upath import UPath
 

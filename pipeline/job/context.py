@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -96,9 +97,14 @@ class JobContext:
     def drops_near(self) -> bool:
         return self.config.deduplicate == "near"
 
-    @property
+    @cached_property
     def bands(self) -> Bands:
         return Bands.for_similarity(self.config.similarity)
+
+    @cached_property
+    def _near_digest(self) -> str:
+        """A digest of what the search keeps of all blocks."""
+        return digest_of([self.near_paths(name)[0].name for name in self.tokenized])
 
     def near_paths(self, tokenized: str) -> tuple[AnyPath, AnyPath]:
         """What the search keeps of a block, once it is tokenized: band keys and words."""
@@ -107,8 +113,7 @@ class JobContext:
 
     def near_step_path(self, kind: str, *parts: object) -> AnyPath:
         """A file of pairs, edges or drops, which depends on all blocks."""
-        names = [self.near_paths(name)[0].name for name in self.tokenized]
-        return self.cache_dir / f"{digest_of([names, *parts])}.{kind}"
+        return self.cache_dir / f"{digest_of([self._near_digest, *parts])}.{kind}"
 
     @property
     def drops_path(self) -> AnyPath:
@@ -166,20 +171,24 @@ def job_digest(context: JobContext) -> str:
     return json_digest([config, context.tokenizer_digest, context.sources_digest, inputs])
 
 
-def sources_digest(blocks: Sequence[Block]) -> str:
+def sources_digest(blocks: Sequence[Block], excluded: Iterable[Sequence[Block]] = ()) -> str:
     """A digest of the files that the blocks are cut from, whatever their order and the block size.
 
     A local file counts by name, size and modification time, in whatever folder; a URL as a whole.
+    The blocks of each source of --exclude count, too.
     """
+    if others := [sources_digest(part) for part in excluded]:
+        return json_digest([sources_digest(blocks), others])
     files: dict[tuple[str, ...], list[Block]] = {}
     for block in blocks:
         key = (block.path, block.format, block.version, block.query)
         files.setdefault(key, []).append(block)
-    found = sorted(
+    found = [
         [_portable_name(path), format, version, *_extent(parts), *([query] if query else [])]
         for (path, format, version, query), parts in files.items()
-    )
-    return json_digest(found)
+    ]
+    # One file may have a number where another has its query.
+    return json_digest(sorted(found, key=lambda part: [(isinstance(x, str), x) for x in part]))
 
 
 def _extent(blocks: Sequence[Block]) -> list[int]:

@@ -126,8 +126,11 @@ class JobOptions:
 
     @property
     def num_workers(self) -> int:
-        """`workers`, or one per core."""
-        return self.workers or os.cpu_count() or 1
+        """`workers`, or one per core that this process may use."""
+        if self.workers:
+            return self.workers
+        is_linux = hasattr(os, "sched_getaffinity")
+        return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
 
 
 def build_shards(
@@ -190,8 +193,14 @@ class _Job:
         with naming_store(self.out_dir):
             check_folder(self.context)
             is_begun = self.options.task and is_of_tasks(self.context, job_digest(self.context))
-            is_kept = is_begun or not self.options.overwrite
-            return finished_dataset(self.context) if is_kept else None
+            if self.options.overwrite and not is_begun:
+                return None
+            try:
+                return finished_dataset(self.context)
+            except InputError:
+                if not self.options.overwrite:
+                    raise
+                return None  # a task writes the manifest again
 
 
 def _plan(
@@ -275,6 +284,7 @@ def job_context(
     budget = sum(budgets_of(blocks, config.budgets).values())
     weighted = sum(block.text_bytes * block.repeat for block in blocks)
     quality_of(config.quality)  # raises for an unknown rule
+    excluded = excluded_blocks(config)
     return JobContext(
         out_dir=out_dir.absolute(),
         cache_dir=path_of(options.token_cache or out_dir / CACHE).absolute(),
@@ -282,9 +292,9 @@ def job_context(
         buckets=Buckets.plan(config, max(weighted, budget * BYTES_PER_TOKEN)),
         tokenizer_digest=tokenizer.digest,
         vocab_size=tokenizer.vocab_size,
-        sources_digest=sources_digest(blocks),
+        sources_digest=sources_digest(blocks, [part for _, part in excluded]),
         allow_truncated=options.allow_truncated,
-        excluded=excluded_blocks(config),
+        excluded=excluded,
         partitions=math.ceil(text_bytes / BYTES_PER_PARTITION) or 1,
     ).reading(blocks)
 

@@ -8,6 +8,7 @@
 A shard is only ever removed if the manifest or job.json lists it.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from clozeline.pipeline.common.differences import differences
@@ -73,17 +74,17 @@ def finished_dataset(context: JobContext) -> Manifest | None:
     tokenizer, or of other sources; if it does not record its sources, it counts as another one.
     """
     out = context.out_dir
-    if not (out / MANIFEST).exists():
+    if not is_file(out / MANIFEST):
         return None
     manifest = read_manifest(out)
     differs = differences(
-        {**manifest.config.to_dict(), "tokenizer": manifest.tokenizer_digest},
-        {**context.config.to_dict(), "tokenizer": context.tokenizer_digest},
+        {**asdict(manifest.config), "tokenizer": manifest.tokenizer_digest},
+        {**asdict(context.config), "tokenizer": context.tokenizer_digest},
     )
     if not manifest.sources_digest:
         differs.append("its sources are not recorded")
     elif manifest.sources_digest != context.sources_digest:
-        differs.append("other sources, or their files changed")
+        differs.append("other sources or excluded texts, or their files changed")
     if differs:
         raise InputError(
             f"{out} holds another finished data set ({'; '.join(differs)}). "
@@ -108,6 +109,10 @@ def prepare_folders(
     make_folder(context.out_dir)
     make_folder(context.cache_dir)
     if tasks and is_of_tasks(context, tasks[TASKS]):
+        if not _has_tokenizer(context):
+            _write_tokenizer(context, tokenizer)
+        if not _is_readable(context):
+            (context.out_dir / MANIFEST).unlink()
         return
     wanted = {context.shard_path(bucket).name for bucket in range(len(context.buckets))}
     gone = _owned_shards(context) - (set() if tasks else wanted)
@@ -115,10 +120,7 @@ def prepare_folders(
         (context.out_dir / name).unlink(missing_ok=True)
     start = {"clozeline": own_version(), "files": sorted(wanted)}
     write_json(context.out_dir / JOB, start)  # before anything else: the folder is a job's
-    folder = context.out_dir / TOKENIZER
-    if not _has_tokenizer(context):
-        remove_files(folder, TOKENIZER_FILES)
-    tokenizer.save(folder, max_seq_length=context.config.max_seq_length)
+    _write_tokenizer(context, tokenizer)
     if tasks:
         write_json(context.out_dir / JOB, start | tasks)
 
@@ -145,6 +147,21 @@ def _is_whole(context: JobContext, manifest: Manifest) -> bool:
         path.name in there and path.stat().st_size == size for path, size in paths.items()
     )
     return sizes_fit and _has_tokenizer(context)
+
+
+def _is_readable(context: JobContext) -> bool:
+    """Whether the manifest is sound, or there is none yet."""
+    try:
+        return not is_file(context.out_dir / MANIFEST) or bool(read_manifest(context.out_dir))
+    except InputError:
+        return False
+
+
+def _write_tokenizer(context: JobContext, tokenizer: Tokenizer) -> None:
+    folder = context.out_dir / TOKENIZER
+    if not _has_tokenizer(context):
+        remove_files(folder, TOKENIZER_FILES)
+    tokenizer.save(folder, max_seq_length=context.config.max_seq_length)
 
 
 def _has_tokenizer(context: JobContext) -> bool:

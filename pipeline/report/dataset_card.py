@@ -49,12 +49,19 @@ def card_text(manifest: Manifest, job: dict[str, Any]) -> str:
         version=own_version(),
         manifest=manifest,
         config=manifest.config,
-        options=json.dumps(manifest.config.to_dict(), indent=2),
+        options=json.dumps(_options(manifest), indent=2),
         splits=[_split(manifest, split) for split in splits],
         sources=[source_name(source) for source in job.get("sources", ())],
         id_type=str(id_type(manifest.vocab_size)),
     )
     return f"{text}<!-- clozeline report {_digest(text)} -->\n"
+
+
+def _options(manifest: Manifest) -> dict[str, Any]:
+    options = manifest.config.to_dict()
+    if "exclude" in options:
+        options["exclude"] = [source_name(source) for source in options["exclude"]]
+    return options
 
 
 def source_name(source: str) -> str:

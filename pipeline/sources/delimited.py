@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from operator import itemgetter
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
@@ -80,21 +81,20 @@ def read_rows(block: Block, chunk_bytes: int) -> Iterator[Documents]:
                 where += f": after byte {block.start:,}"
             stream.seek(block.start)
             data = head + stream.read(block.stop - block.start)
-    bad: list[tuple[int, str]] = []
+    bad: dict[int, str] = {}
 
     def reject(row: pa_csv.InvalidRow) -> str:
-        reason = f"{row.actual_columns} fields, not {row.expected_columns}"
-        bad.append(((row.number or 1) - 1, reason))  # the header is row 0
+        number = (row.number or 1) - 1  # the header is row 0
+        bad[number] = f"{row.actual_columns} fields, not {row.expected_columns}"
         return "skip"
 
     table = _parse(block.path, data, block.text_columns, on_bad_row=reject)
     size = rows_per_chunk(block, len(table), chunk_bytes)
+    good = np.setdiff1d(np.arange(len(table) + len(bad)) + 1, list(bad))  # numbers of the rows
     for start in range(0, max(len(table), 1), size):
         columns = [column.combine_chunks() for column in table.slice(start, size).columns]
-        documents = documents_of_rows(columns, start, where, longest=block.max_document_bytes)
-        for number, reason in bad if start == 0 else ():
-            documents.reject(f"{where}: row {number}", reason)
-        yield documents
+        first = int(good[start]) - 1 if start else 0
+        yield documents_of_rows(columns, first, where, longest=block.max_document_bytes, bad=bad)
 
 
 def read_delimited_table(whole: Block, columns: Sequence[str]) -> pa.Table:

@@ -71,8 +71,7 @@ def _find(source: str) -> list[File]:
             )
         if not GLOB.search(path):
             raise InputError(f"{source}: no such file; check the path")
-        found = [name for name in sorted(store.glob(path)) if store.isfile(name)]
-        files = [_describe(store, name) for name in found]
+        files = [_describe(store, name) for name in _matches(store, path)]
     except ImportError as error:
         raise InputError(f"{source} needs a package that is not installed: {error}") from error
     except OSError as error:
@@ -97,6 +96,15 @@ def _kind_of(store: Any, path: str) -> str | None:
         return "file" if store.isfile(path) else "directory" if store.isdir(path) else None
     store.invalidate_cache()  # a listing would answer for a file that has changed since
     return kind_in_store(store, path, path)
+
+
+def _matches(store: Any, path: str) -> list[str]:
+    """The files that a glob matches, in order."""
+    if isinstance(store, LocalFileSystem):  # follows links
+        return [name for name in sorted(store.glob(path)) if store.isfile(name)]
+    # From the listing: `isfile` would take an error of the store for "no", and drop the file.
+    listed = store.glob(path, detail=True)
+    return sorted(name for name, info in listed.items() if info["type"] == "file")
 
 
 def _closed_folder(path: str) -> Path | None:

@@ -3,7 +3,7 @@
 title: ["Rome"]  text: ["A city."]   ->   Documents(texts=["Rome\nA city."])
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -39,15 +39,21 @@ def check_text_columns(source: str, schema: pa.Schema, columns: Sequence[str]) -
 
 
 def documents_of_rows(
-    columns: Sequence[pa.Array], first_row: int, path: str, *, longest: int
+    columns: Sequence[pa.Array],
+    first_row: int,
+    path: str,
+    *,
+    longest: int,
+    bad: Mapping[int, str] | None = None,
 ) -> Documents:
     """Rows of text columns as documents; `first_row` counts from 0, row names from 1.
 
-    Rows with a null, or of more than `longest` bytes, are rejected.
+    Rows with a null, or of more than `longest` bytes, are rejected, and so are the rows `bad` that
+    the columns leave out, by number, with their reasons: each at its place among the others.
     """
-    documents = Documents()
-    rows = zip(*map(strings, columns), strict=True)
-    for number, parts in enumerate(rows, start=first_row + 1):
+    documents, number, bad = Documents(), first_row, bad or {}
+    for parts in zip(*map(strings, columns), strict=True):
+        number = _next_row(documents, number, path, bad)
         texts = [part for part in parts if part is not None]
         if len(texts) < len(parts):
             documents.reject(f"{path}: row {number}", "null text")
@@ -56,7 +62,17 @@ def documents_of_rows(
             documents.reject(f"{path}: row {number}", reason)
         else:
             documents.keep(text)
+    _next_row(documents, number, path, bad)
     return documents
+
+
+def _next_row(documents: Documents, number: int, path: str, bad: Mapping[int, str]) -> int:
+    """The number of the next row that is not bad; rejects those before it."""
+    number += 1
+    while number in bad:
+        documents.reject(f"{path}: row {number}", bad[number])
+        number += 1
+    return number
 
 
 def is_string(type: pa.DataType) -> bool:
