@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import LostProcessError
+from clozeline.pipeline.common.errors import InputError, LostProcessError
 from clozeline.pipeline.dataset.manifest import read_manifest
 from clozeline.train.artifacts.checkpoint import (
     latest_checkpoint,
@@ -246,6 +246,15 @@ def test_layers_of_a_sharded_model_are_gathered_in_bf16():
         assert shards == {"", "encoder.layers.0", "encoder.layers.1", "mlm_head"}
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_more_processes_than_gpus_are_refused_in_one_line(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    said = "no GPU of its own: there are 2; give torchrun --nproc-per-node 2"
+    with pytest.raises(InputError, match=said), join_world():
+        pass
 
 
 def test_ranks_that_would_skip_different_shards_all_refuse(runs):

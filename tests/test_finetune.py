@@ -36,7 +36,8 @@ from clozeline.train.finetuning.results import ModelResult
 from clozeline.train.finetuning.training_loop import Plan
 from clozeline.train.inference.predict import Prediction, predict
 from clozeline.train.labelled.rows import Texts
-from clozeline.train.pretraining.start import ResumePoint, Start, excluded_from_all
+from clozeline.train.pretraining.resume_point import ResumePoint
+from clozeline.train.pretraining.start import Start, excluded_from_all
 from tests.support.command import invoke
 from tests.support.files import contents, no_file_longer_than, times
 from tests.support.small_jobs import articles, python

@@ -64,6 +64,13 @@ def test_a_resumed_run_takes_the_next_size_that_divides_its_share(batch, process
     assert config.accumulation(processes) * size * processes == batch
 
 
+def test_a_found_size_divides_the_shares_of_a_ramp_too():
+    world, training = replace(ALONE, size=2), training_config(batch_size=96, batch_ramp=0.5)
+    found = with_found_size(training, 16, world)
+    assert found.micro_batch_size == 12
+    assert [found.accumulation(2, size) for size in found.batch_sizes] == [1, 1, 2, 4]
+
+
 @pytest.mark.parametrize("in_bf16", [False, True])
 def test_a_size_is_tried_with_the_sums_that_training_keeps(small_folder, in_bf16):
     training = training_config(batch_size=2, precision="bf16", bf16_residual=in_bf16)

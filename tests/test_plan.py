@@ -16,7 +16,7 @@ from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import RECIPES
 from clozeline.train.pretraining.start import find_start
 from tests.support.command import invoke
-from tests.support.small_training import preset_of, train
+from tests.support.small_training import go_back, preset_of, train
 
 ALONE = World(0, 1, torch.device("cpu"))
 NATIVE = resolve_precision("auto", ALONE.device)
@@ -98,6 +98,24 @@ def test_a_run_keeps_the_ramp_of_its_batch_which_can_be_unset(small_folder, tmp_
     assert plan(small_folder, out).kept == {"batch_ramp": 0.75}
     assert plan(small_folder, out, options={"batch_ramp": 0.0}).kept == {}
     assert plan(small_folder, tmp_path / "new", start_from=out).kept == {}
+
+
+def test_a_run_keeps_what_is_not_the_default_and_its_budget_unless_steps_end_it(
+    small_folder, tmp_path
+):
+    out, how = tmp_path / "out", {"for_": "0.5s", "skip_spikes": 6.0, "remask": False}
+    train(small_folder, out, model=preset_of(small_folder), **how)
+    assert plan(small_folder, out, resume=True).kept == how
+    del how["for_"]
+    assert plan(small_folder, out, options={"max_steps": 9}).kept == how
+
+
+def test_a_run_without_a_checkpoint_decides_nothing_unless_it_is_resumed(
+    run, small_folder, tmp_path
+):
+    resumed = plan(small_folder, go_back(run, 0), resume=True).values
+    found = plan(small_folder, run, preset="bert-tiny").values
+    assert found == plan(small_folder, tmp_path / "new", preset="bert-tiny").values != resumed
 
 
 def test_a_run_that_is_replaced_does_not_count(run, small_folder, tmp_path):

@@ -227,6 +227,14 @@ def test_a_run_without_a_checkpoint_starts_again(run, small_folder):
     assert [line["step"] for line in numbers(run)] == [1, 2, 3, 3]
 
 
+def test_a_copy_of_a_checkpoint_is_none_and_stays(run, small_folder):
+    copy = run / "checkpoints" / "step-00000012-good"
+    shutil.copytree(latest_checkpoint(run), copy)
+    train(small_folder, run, resume=True, max_steps=20, keep=1, eval_every=0)
+    assert steps(run)[-1] == 20
+    assert (copy / "state.json").exists()
+
+
 def test_a_finished_run_can_be_made_longer(run, small_folder):
     outcome = train(small_folder, run, resume=True, max_steps=14)
     assert (outcome.step, outcome.is_new) == (14, True)
@@ -304,7 +312,7 @@ def longer_folder(folder, **changes):
     return write_data_set(folder, train=(30,), validation=(9,), config=config, **changes)
 
 
-def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path):
+def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path, capsys):
     """The second phase: longer examples, its own schedule, the data from their beginning."""
     wide = replace(TINY, max_position_embeddings=32)
     short = write_data_set(tmp_path / "short", train=(20,))
@@ -316,7 +324,11 @@ def test_another_run_gives_weights_and_moments_and_nothing_else(tmp_path):
           weight_decay=0.0)  # fmt: skip
     [state] = [read_state(folder) for folder in list_checkpoints(second)]
     assert (state.step, state.loader["next_position"]) == (1, 8)
-    assert weights(second) == weights(first)  # at this rate nothing moves
+    before, after = (load_weights(latest_checkpoint(run)) for run in (first, second))
+    name = "encoder.embeddings.position_embeddings.weight"  # of which 16 were trained
+    assert torch.equal(after.pop(name), before.pop(name)[:16].repeat(2, 1))
+    assert all(torch.equal(after[other], before[other]) for other in before)  # at this rate
+    assert "up to 16 tokens; positions from 16 on continue" in capsys.readouterr().err
     moments = load_moments(latest_checkpoint(second))
     assert moments["nsp_head.weight/step"] == 13
     digest = sha256(weights(first)).hexdigest()
@@ -410,6 +422,7 @@ def test_resume_without_a_checkpoint_starts_a_new_run(small_folder, tmp_path):
         (("--warmup", "1"), "--warmup is 1.0; it must be at least 0 and below 1."),
         (("--for", "1m", "--max-steps", "9"), "--for and --max-steps each end the run; give one."),
         (("--preset", "bert-mini"), "with another model (hidden_size 32 there"),
+        (("--resume", "--word-vectors"), "a new model, and {out} has begun without; give --no-"),
     ],
 )
 def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
@@ -419,7 +432,7 @@ def test_what_the_user_can_fix_is_one_line_and_exit_code_2(
     assert result.exit_code == 2
     line = result.stderr.splitlines()[-1]
     assert line.startswith("Error: ")
-    assert complaint in line
+    assert complaint.format(out=finished) in line
     assert "Traceback" not in result.stderr
 
 

@@ -55,7 +55,7 @@ def test_a_config_without_a_number_is_refused():
         ({"parallel": "tp"}, "parallel is 'tp'; it must be one of ddp, fsdp."),
         ({"eval_every": -1}, "eval_every is -1; it must be 0 or more."),
         ({"muon_warmup": 1.0}, "muon_warmup is 1.0; it must be at least 0 and below 1."),
-        ({"muon_warmup": 0.5}, "muon_warmup 0.5 is for optimizer muon, not adamw; leave it out."),
+        ({"muon_warmup": 0.5}, "muon_warmup is for optimizer muon, not adamw; leave it out."),
         ({"batch_ramp": 1.0}, "batch_ramp is 1.0; it must be at least 0 and below 1."),
         ({"batch_size": 20, "batch_ramp": 0.1}, "not divisible by 8; use 16 or 24."),
         ({"for_": "30"}, "for is '30'; give a time such as 90s, 30m, 1h30m or 2d."),

@@ -235,10 +235,7 @@ class PretrainConfig:
 
     def _check_combinations(self) -> None:
         if self.muon_warmup and self.optimizer != "muon":
-            raise ValueError(
-                f"muon_warmup {self.muon_warmup:g} is for optimizer muon, not {self.optimizer}; "
-                "leave it out."
-            )
+            raise ValueError("muon_warmup is for optimizer muon, not adamw; leave it out.")
         if self.micro_batch_size == "auto" and self.parallel == "fsdp":
             raise ValueError(
                 "micro_batch_size auto tries steps of the whole model in each process, which "
@@ -341,7 +338,10 @@ class PretrainConfig:
 #: The fields that the command chooses where they are not given.
 RECIPE_FIELDS = chosen_fields(PretrainConfig)
 #: The fields that a resumed run keeps where they are not given.
-KEPT_FIELDS = ("phase", "masked_lm_prob", "muon_warmup", "batch_ramp")
+KEPT_FIELDS = (
+    *("for_", "phase", "masked_lm_prob", "remask"),
+    *("muon_warmup", "batch_ramp", "skip_spikes"),
+)
 
 
 def _neighbours(size: int, divisor: int) -> str:

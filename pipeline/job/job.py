@@ -8,11 +8,11 @@ OUT/manifest.json                    last of all
 """
 
 import math
-import os
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,7 @@ from clozeline.pipeline.job.job_log import (
     logging_to,
     measured,
 )
-from clozeline.pipeline.job.local_workers import run_in_workers
+from clozeline.pipeline.job.local_workers import run_in_workers, usable_cores
 from clozeline.pipeline.job.near_files import BYTES_PER_PARTITION
 from clozeline.pipeline.job.out_folder import (
     CACHE,
@@ -127,10 +127,7 @@ class JobOptions:
     @property
     def num_workers(self) -> int:
         """`workers`, or one per core that this process may use."""
-        if self.workers:
-            return self.workers
-        is_linux = hasattr(os, "sched_getaffinity")
-        return len(os.sched_getaffinity(0)) if is_linux else os.cpu_count() or 1
+        return self.workers or usable_cores()
 
 
 def build_shards(
@@ -192,15 +189,12 @@ class _Job:
         """The data set, if it is complete and not to be replaced. Raises InputError, StoreError."""
         with naming_store(self.out_dir):
             check_folder(self.context)
-            is_begun = self.options.task and is_of_tasks(self.context, job_digest(self.context))
-            if self.options.overwrite and not is_begun:
-                return None
-            try:
+            if not self.options.overwrite:
                 return finished_dataset(self.context)
-            except InputError:
-                if not self.options.overwrite:
-                    raise
-                return None  # a task writes the manifest again
+            is_begun = self.options.task and is_of_tasks(self.context, job_digest(self.context))
+            with suppress(InputError):  # of a damaged manifest, which a task writes again
+                return finished_dataset(self.context) if is_begun else None
+            return None
 
 
 def _plan(

@@ -27,6 +27,13 @@ from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.block import Block
 
 
+def usable_cores() -> int:
+    """How many cores this process may use; on Linux not those that others have."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def run_in_workers(
     phases: Sequence[Phase], context: JobContext, *, blocks: Sequence[Block], workers: int
 ) -> None:

@@ -23,7 +23,9 @@ from clozeline.model.config import preset
 from clozeline.model.cpu_kernels import cross_entropies, dropout, scaled_dot_product_attention
 from clozeline.model.heads import BertForPretraining
 from clozeline.pipeline.common.malloc import disable_malloc_trim
+from clozeline.train.engine.distributed import World
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
+from clozeline.train.engine.precision import products_dtype
 
 ROWS, TOKENS, HEADS, HEAD_SIZE, MASKED, COLUMNS = 32, 128, 4, 64, 20, 30_528
 MASK = torch.arange(TOKENS) < torch.linspace(TOKENS // 2, TOKENS, ROWS)[:, None, None, None]
@@ -95,7 +97,8 @@ def muon_seconds(rounds: int) -> tuple[float, float]:
     for matrix in matrices:
         matrix.grad = torch.randn_like(matrix)
     adamw = torch.optim.AdamW([nn.Parameter(torch.zeros(1))])  # it may not be empty
-    ours = MuonWithAdamW([{"params": matrices, "lr": 1e-3, "weight_decay": 0.1}], adamw)
+    groups = [{"params": matrices, "lr": 1e-3, "weight_decay": 0.1}]
+    ours = MuonWithAdamW(groups, adamw, dtype=products_dtype(World(0, 1, torch.device("cpu"))))
     torchs = torch.optim.Muon(matrices, lr=1e-3, weight_decay=0.1)
     found: dict[torch.optim.Optimizer, list[float]] = {ours: [], torchs: []}
     for _ in range(rounds + 1):

@@ -12,6 +12,7 @@ the order of the data is a function of the position. Nor does it matter how many
 checkpoint, or which part of the model each of them had (see `snapshot.py`).
 """
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -34,6 +35,7 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 MODEL, OPTIMIZER, STATE = CHECKPOINT_FILES
 DAMAGED = "damaged-"  # prefix of a folder that was set aside
+NAME = re.compile("step-[0-9]{8,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,8 +121,9 @@ def set_aside(folder: Path) -> Path:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """The finished checkpoints of a run, oldest first."""
-    return sorted((run / CHECKPOINTS).glob("step-*"))
+    """The finished checkpoints of a run, oldest first; a copy of one has another name."""
+    found = (run / CHECKPOINTS).glob("step-*")
+    return sorted(folder for folder in found if NAME.fullmatch(folder.name))
 
 
 def latest_checkpoint(run: Path) -> Path | None:

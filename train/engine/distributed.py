@@ -23,7 +23,12 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.model.heads import BertForPretraining
-from clozeline.pipeline.common.errors import ClozelineError, LostProcessError, one_line
+from clozeline.pipeline.common.errors import (
+    ClozelineError,
+    InputError,
+    LostProcessError,
+    one_line,
+)
 
 Found = TypeVar("Found")
 
@@ -270,8 +275,14 @@ def _shard(model: BertForPretraining, *, precision: str, compile: bool) -> nn.Mo
 
 
 def _device(local_rank: int) -> torch.device:
+    """Raises InputError where there are more processes than GPUs."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
+    if local_rank >= (found := torch.cuda.device_count()):
+        raise InputError(
+            f"process {local_rank} of this machine has no GPU of its own: there are {found}; give "
+            f"torchrun --nproc-per-node {found}."
+        )
     torch.cuda.set_device(local_rank)
     torch.set_float32_matmul_precision("high")  # TF32, where float32 is asked for
     # Its gradients can be NaN with a mask where the length modulo 128 is 64 (pytorch #196678).

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.train.engine.distributed import full_tensor, shard_like
-from clozeline.train.engine.precision import has_native_bf16
 
 #: Where a warm-up of the momentum begins and ends (KellerJordan/modded-nanogpt).
 FIRST_MOMENTUM, MOMENTUM = 0.85, 0.95
@@ -34,12 +33,17 @@ def is_hidden_matrix(name: str, parameter: nn.Parameter) -> bool:
 class MuonWithAdamW(torch.optim.Optimizer):
     """Both optimizers as one, with a single list of groups and a single table of moments."""
 
-    def __init__(self, groups: list[dict[str, Any]], adamw: torch.optim.AdamW) -> None:
-        """`groups` of matrices for Muon, each with `lr` and `weight_decay`; then AdamW's groups."""
+    def __init__(
+        self, groups: list[dict[str, Any]], adamw: torch.optim.AdamW, *, dtype: torch.dtype
+    ) -> None:
+        """`groups` of matrices for Muon, each with `lr` and `weight_decay`; then AdamW's groups.
+
+        Updates of matrices are computed in `dtype`, which has to be that of all processes.
+        """
         groups = [{"momentum": MOMENTUM, **group} for group in groups]
         super().__init__([*groups, *adamw.param_groups], {})
         self._matrix_groups = self.param_groups[: len(groups)]
-        self._adamw = adamw
+        self._adamw, self._dtype = adamw, dtype
         self._adamw.state = self.state
 
     @torch.no_grad()
@@ -54,16 +58,16 @@ class MuonWithAdamW(torch.optim.Optimizer):
     def _update(
         self, matrices: list[nn.Parameter], rate: float, decay: float, momentum: float
     ) -> None:
-        """Update matrices of one shape in as many kernels as a single one takes."""
+        """Update matrices of one shape in few kernels; overwrites their gradients."""
         gradients = [_gradient(matrix) for matrix in matrices]
         for matrix in matrices:
             if "momentum_buffer" not in self.state[matrix]:
                 self.state[matrix]["momentum_buffer"] = torch.zeros_like(matrix)
         momenta = [self.state[matrix]["momentum_buffer"] for matrix in matrices]
         torch._foreach_lerp_(momenta, gradients, 1 - momentum)
-        nesterov = torch._foreach_lerp(gradients, momenta, momentum)
-        dtype = torch.bfloat16 if has_native_bf16(matrices[0].device) else torch.float32
-        whole = torch.stack([full_tensor(matrix.to(dtype)) for matrix in nesterov])  # [K, M, N]
+        torch._foreach_lerp_(gradients, momenta, momentum)  # Nesterov's; in place, as DTensors need
+        parts = [full_tensor(gradient.to(self._dtype)) for gradient in gradients]
+        whole = torch.stack(parts)  # [K, M, N]
         updates = orthogonalized(whole).to(matrices[0].dtype).unbind()
         shards = [shard_like(*pair) for pair in zip(matrices, updates, strict=True)]
         weights: list[Tensor] = list(matrices)

@@ -10,8 +10,10 @@ from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.schedule import learning_rate_at, momentum_at
 
 
-def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.Optimizer:
-    """The optimizer of pretraining."""
+def build_optimizer(
+    model: nn.Module, training: PretrainConfig, *, dtype: torch.dtype = torch.bfloat16
+) -> torch.optim.Optimizer:
+    """The optimizer of pretraining; `dtype` is that of Muon's products."""
     rate, decay = training.learning_rate, training.weight_decay
     betas = (training.beta1, training.beta2)
     if training.optimizer == "adamw":
@@ -21,7 +23,7 @@ def build_optimizer(model: nn.Module, training: PretrainConfig) -> torch.optim.O
     rest = [p for name, p in named if not is_hidden_matrix(name, p)]
     groups = [{"params": hidden, "lr": rate, "weight_decay": decay}]
     others = _adamw(rest, learning_rate=rate, weight_decay=decay, betas=betas)
-    return MuonWithAdamW(groups, others)
+    return MuonWithAdamW(groups, others, dtype=dtype)
 
 
 def adamw(

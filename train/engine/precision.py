@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from clozeline.pipeline.common.counter_rng import random_bits, stream_key
+from clozeline.train.engine.distributed import World
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[object]:
@@ -43,6 +44,12 @@ def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "
     return "bf16" if is_bf16 else "fp32"
 
 
+def products_dtype(world: World) -> torch.dtype:
+    """bfloat16 where the devices of all processes have products of it, else float32."""
+    has_bf16 = world.min(int(has_native_bf16(world.device)))
+    return torch.bfloat16 if has_bf16 else torch.float32
+
+
 def has_native_bf16(device: torch.device) -> bool:
     """Whether products of bfloat16 matrices are faster than those of float32 ones.
 
@@ -50,8 +57,6 @@ def has_native_bf16(device: torch.device) -> bool:
     (`tests/benchmarks/cpu_kernels_speed.py`; two cores of an AMD EPYC, Zen 1).
     """
     if device.type == "cuda":
-        if not torch.cuda.is_available():  # an estimate's, of a generation that has it
-            return True
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     cpu = torch.cpu
     is_native = cpu._is_amx_tile_supported() or cpu._is_avx512_bf16_supported()

@@ -13,7 +13,12 @@ from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
-from clozeline.train.engine.precision import autocast, resolve_precision, seed_dropout
+from clozeline.train.engine.precision import (
+    autocast,
+    has_native_bf16,
+    resolve_precision,
+    seed_dropout,
+)
 from clozeline.train.engine.schedule import schedule_factor
 from clozeline.train.finetuning.config import FinetuneConfig
 from clozeline.train.labelled.encoding import Encoded, evaluation_batches, training_batches
@@ -142,7 +147,10 @@ def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> tor
         group = {"params": parameters, "lr": 0.0, "scale": scale, "weight_decay": decay}
         (matrices if is_muons else rest).append(group)
     adamw = torch.optim.AdamW(rest, betas=(0.9, 0.98), eps=1e-6, fused=True)
-    return MuonWithAdamW(matrices, adamw) if matrices else adamw
+    if not matrices:
+        return adamw
+    has_bf16 = has_native_bf16(model.classifier.weight.device)
+    return MuonWithAdamW(matrices, adamw, dtype=torch.bfloat16 if has_bf16 else torch.float32)
 
 
 def _depth(name: str, layers: int) -> int:

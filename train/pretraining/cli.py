@@ -169,7 +169,8 @@ def _reproducing(training: PretrainConfig) -> dict[str, Any]:
     [(name, given)] = recorded_options().items()
     chosen = {field: getattr(training, field) for field in RECIPE_FIELDS}
     kept = {field: getattr(training, field) for field in KEPT_FIELDS}
-    return {name: given | chosen | {field: value for field, value in kept.items() if value}}
+    changed = {field: x for field, x in kept.items() if x != getattr(PretrainConfig, field)}
+    return {name: given | chosen | changed}
 
 
 def _sources(run: RunOptions, options: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from clozeline.train.config import PretrainConfig
 from clozeline.train.data.shard_set import ShardSet
 from clozeline.train.engine.distributed import World
 from clozeline.train.pretraining.more_positions import grown_weights
+from clozeline.train.pretraining.resume_point import ResumePoint
 from clozeline.train.pretraining.word_vectors import start_at_word_vectors
 
 # Fields that may differ from the preset: they depend on the data, or do not affect the weights.
@@ -49,20 +50,22 @@ def initial_model(config: BertConfig, training: PretrainConfig) -> BertForPretra
 
 
 def first_model(
-    config: RunConfig, shards: ShardSet, world: World, checkpoint: Path | None, init: Path | None
+    config: RunConfig, shards: ShardSet, world: World, start: ResumePoint
 ) -> BertForPretraining:
     """The model with the weights that training starts from, on the CPU.
 
-    They are those of a checkpoint, of a Hugging Face folder `init`, or drawn from the seed. Raises
+    They are those of a checkpoint, of a Hugging Face folder, or drawn from the seed. Raises
     InputError, or StoreError for shards, where they cannot be read; rank 0 reads them for all.
     """
+    checkpoint, init = start.checkpoint, start.init
     model = initial_model(config.model, config.training)
     if config.model.head_bias:
         start_decoder_at_unigram(model, torch.from_numpy(shards.manifest.log_unigram))
 
     def stored() -> dict[str, Tensor]:
         if checkpoint:
-            return grown_weights(load_weights(checkpoint, is_checked=True), config.model)
+            weights = load_weights(checkpoint, is_checked=True)
+            return grown_weights(weights, config.model, trained=start.trained_positions)
         assert init
         load_initial(model, init)
         return model.state_dict()

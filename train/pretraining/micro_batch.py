@@ -66,9 +66,10 @@ def smaller(size: int) -> int:
 
 
 def with_found_size(training: PretrainConfig, found: int, world: World) -> PretrainConfig:
-    """The size that an earlier process found, or the next smaller one that divides the share."""
-    share = training.batch_size // world.size
-    size = next(n for n in range(min(found, share), 0, -1) if share % n == 0)
+    """The size that was found, or the next smaller one that divides the share of each batch."""
+    shares = [size // world.size for size in training.batch_sizes]  # of a ramp, and the whole
+    sizes = range(min(found, shares[-1]), 0, -1)
+    size = next(n for n in sizes if all(share % min(n, share) == 0 for share in shares))
     return replace(training, micro_batch_size=size)
 
 

@@ -52,17 +52,24 @@ def note_of(there: BertConfig, now: BertConfig) -> str:
     )
 
 
-def grown_weights(weights: dict[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
-    """The weights with a position table of the config's length."""
-    if TABLE not in weights or len(weights[TABLE]) == config.max_position_embeddings:
+def grown_weights(
+    weights: dict[str, Tensor], config: BertConfig, *, trained: int | None = None
+) -> dict[str, Tensor]:
+    """The weights with a position table of the config's length.
+
+    Of its rows only the first `trained` ones are kept; None: all of them.
+    """
+    if TABLE not in weights or len(weights[TABLE][:trained]) == config.max_position_embeddings:
         return weights
-    return weights | {TABLE: continued_positions(weights[TABLE], config)}
+    return weights | {TABLE: continued_positions(weights[TABLE][:trained], config)}
 
 
-def grown_moments(moments: dict[str, Tensor], config: BertConfig) -> dict[str, Tensor]:
+def grown_moments(
+    moments: dict[str, Tensor], config: BertConfig, *, trained: int | None = None
+) -> dict[str, Tensor]:
     """The optimizer's moments; those of a new position are the mean over the old ones."""
     tables = {name: x for name, x in moments.items() if name.startswith(f"{TABLE}/") and x.ndim}
-    for name, old in tables.items():
+    for name, old in ((name, x[:trained]) for name, x in list(tables.items())):
         new = old.mean(0).expand(config.max_position_embeddings - len(old), -1)
         tables[name] = torch.cat([old, new])
     return moments | tables

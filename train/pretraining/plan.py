@@ -140,7 +140,10 @@ def make_plan(
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
     steps = int(settings["max_steps"].value)
     left = [name for name in KEPT_FIELDS if options.get(name) is None]
-    kept = {name: value for name in left if (value := _kept(start, name, steps))}
+    if "max_steps" in given and "for_" in left:  # now ends the run
+        left.remove("for_")
+    kept = {name: _kept(start, name, steps) for name in left}
+    kept = {n: x for n, x in kept.items() if x not in (None, getattr(PretrainConfig, n))}
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
     return replace(plan, left_out=left_out, growth=growth)

@@ -38,9 +38,9 @@ from clozeline.train.pretraining.micro_batch import (
 from clozeline.train.pretraining.open_loader import open_loader
 from clozeline.train.pretraining.plan import make_plan
 from clozeline.train.pretraining.recipes import CoolDown
+from clozeline.train.pretraining.resume_point import ResumePoint
 from clozeline.train.pretraining.run_summary import run_summary
 from clozeline.train.pretraining.start import (
-    ResumePoint,
     Start,
     excluded_from_all,
     find_resume_point,
@@ -276,6 +276,11 @@ def _check_options(model: BertConfig, training: PretrainConfig, start: Start) ->
         given = start.init or start.start_from or start.cool_down_from
         raise InputError(
             f"--word-vectors initializes a new model, and this one starts from {given}; give "
+            "--no-word-vectors."
+        )
+    if training.word_vectors and start.existing and not start.existing.training.word_vectors:
+        raise InputError(
+            f"--word-vectors initializes a new model, and {start.out} has begun without; give "
             "--no-word-vectors."
         )
     has_kernel = torch.cuda.is_available() and training.precision != "fp32"

@@ -14,7 +14,7 @@ that the folder's files are intact and fit the config that the plan led to.
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clozeline.pipeline.common.errors import InputError
@@ -25,6 +25,7 @@ from clozeline.train.artifacts.checkpoint import (
     check_checkpoint,
     checkpoint_of,
     list_checkpoints,
+    read_state,
     set_aside,
     weights_digest,
 )
@@ -36,13 +37,14 @@ from clozeline.train.artifacts.run import (
     read_run,
     with_dropout,
 )
-from clozeline.train.data.phased_loader import state_of
+from clozeline.train.data.phased_loader import state_of, states_of
 from clozeline.train.data.phases import DataPhase, data_sets_of
 from clozeline.train.engine.distributed import World, is_restart
 from clozeline.train.engine.schedule import is_over
 from clozeline.train.pretraining.initial_weights import check_initial
 from clozeline.train.pretraining.more_positions import note_of, with_positions
 from clozeline.train.pretraining.recipes import CoolDown
+from clozeline.train.pretraining.resume_point import ResumePoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,20 +64,6 @@ class Start:
     def continued(self) -> RunConfig | None:
         """The run whose numbers are kept; a run to overwrite hands on none."""
         return None if self.overwrite else self.existing
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResumePoint:
-    """The state of training before the first step of this process."""
-
-    state: TrainState
-    checkpoint: Path | None = None  # has the weights; None: they come from `init` or the seed
-    init: Path | None = None  # a Hugging Face folder
-    has_moments: bool = True  # the checkpoint's moments fit the optimizer
-    is_complete: bool = False  # there is nothing left to do
-    #: The checkpoints after this one, which cannot be read, and why.
-    damaged: Mapping[Path, str] = field(default_factory=dict)
-    started_from: str | None = None  # see RunConfig
 
 
 @contextmanager
@@ -107,7 +95,8 @@ def find_start(
     """What the run in `out` starts from; rank 0 reads it for all processes.
 
     A process that torchrun restarted resumes: `out` holds the run that just failed. With
-    `overwrite` it may still be the older run, which only the config can show.
+    `overwrite` it may still be the older run, which only the config can show. A run that has no
+    checkpoint yet counts only for one that resumes: else it would decide about another model.
     Raises InputError for folders without a run, where the other run is `out` itself, and for both
     `resume` and `overwrite`, one of which would lose the checkpoints that the other continues.
     """
@@ -121,6 +110,7 @@ def find_start(
             option = "--cool-down-from" if cool_down_from else "--start-from"
             raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
         is_read = (out / RUN).exists() and (has_failed or not overwrite)
+        is_read = is_read and (resume or has_failed or bool(list_checkpoints(out)))
         return Start(
             out=out,
             resume=resume or has_failed,
@@ -291,6 +281,7 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
         checkpoint=checkpoints[-1],
         has_moments=not there.averaged and there.training.optimizer == config.training.optimizer,
         started_from=weights_digest(checkpoints[-1]),
+        trained_positions=_trained_positions(there, read_state(checkpoints[-1]), config),
     )
 
 
@@ -317,7 +308,28 @@ def _from_step(step: CoolDown, there: RunConfig, config: RunConfig) -> ResumePoi
         state=replace(state, heldout_loss=None, elapsed=0.0, loader=loader),
         checkpoint=checkpoint,
         started_from=weights_digest(checkpoint),
+        trained_positions=_trained_positions(there, state, config),
     )
+
+
+def _trained_positions(there: RunConfig, state: TrainState, config: RunConfig) -> int | None:
+    """How many positions the other run has trained, if longer examples now need more of them.
+
+    Of a run that started from elsewhere itself, all count as trained.
+    """
+    lengths = {phase.dataset_digest: phase.max_seq_length for phase in there.phases}
+    read = (one for one in states_of(state.loader) if one["next_position"])
+    trained = max((lengths[one["dataset_digest"]] for one in read), default=0)
+    is_table = there.model.has_position_table and there.started_from is None
+    if not is_table or not 0 < trained < config.data.max_seq_length:
+        return None
+    if there.model.max_position_embeddings >= config.data.max_seq_length:  # else a note says more
+        print(
+            f"note: the other run has read examples of up to {trained} tokens; positions from "
+            f"{trained} on continue those before them.",
+            file=sys.stderr,
+        )
+    return trained
 
 
 def _differences(config: RunConfig, there: RunConfig, *parts: str) -> str:

@@ -31,15 +31,21 @@ class StopAndBudget:
         self._world = world
         self._start = time.monotonic() - elapsed
         self._steps, self._next_sync = 0, 1
-        self._stop, self._save = threading.Event(), threading.Event()  # requests to this process
+        # Requests to this process. Not an Event, whose lock a second signal would wait for.
+        self._stop = self._save = False
         self._handlers: dict[signal.Signals, Any] = {}  # as they were before
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # no other one receives signals
             for kind in SIGNALS:
-                request = self._save if kind is signal.SIGUSR1 else self._stop
-                self._handlers[kind] = signal.signal(kind, lambda *_, r=request: r.set())
+                self._handlers[kind] = signal.signal(kind, self._receive)
         return self
+
+    def _receive(self, kind: int, _: object) -> None:
+        if kind == signal.SIGUSR1:
+            self._save = True
+        else:
+            self._stop = True
 
     def __exit__(self, *_: object) -> None:
         for kind, handler in self._handlers.items():
@@ -53,9 +59,8 @@ class StopAndBudget:
 
     def sync(self, *, stop: bool = False) -> None:
         """Agree with all other processes, which call this too."""
-        now, stop = time.monotonic() - self._start, stop or self._stop.is_set()
-        if save := self._save.is_set():
-            self._save.clear()
+        now, stop = time.monotonic() - self._start, stop or self._stop
+        save, self._save = self._save, False
         if self._world.size == 1:
             self.elapsed = now
         else:

@@ -28,7 +28,7 @@ from clozeline.train.engine.compiler import resolve_compile
 from clozeline.train.engine.distributed import World, is_sharded, parallelize
 from clozeline.train.engine.flops import peak_flops
 from clozeline.train.engine.optim import build_optimizer, follow_schedule
-from clozeline.train.engine.precision import seed_dropout
+from clozeline.train.engine.precision import products_dtype, seed_dropout
 from clozeline.train.engine.schedule import batch_size_at, is_over, phase_at
 from clozeline.train.engine.spikes import SpikeGuard
 from clozeline.train.evaluation.evaluate import Evaluation, evaluate
@@ -43,7 +43,7 @@ from clozeline.train.monitoring.trackers import Track, open_tracker
 from clozeline.train.pretraining.initial_weights import first_model
 from clozeline.train.pretraining.more_positions import continue_positions, grown_moments
 from clozeline.train.pretraining.open_loader import RunData
-from clozeline.train.pretraining.start import ResumePoint
+from clozeline.train.pretraining.resume_point import ResumePoint
 from clozeline.train.pretraining.step import flops_of_step, train_step
 from clozeline.train.pretraining.stop_and_budget import StopAndBudget
 from clozeline.train.pretraining.word_sampler import WordSampler
@@ -85,7 +85,7 @@ class Trainer:
         self.step = self.saved_step = start.state.step
         self.heldout: Evaluation | None = None  # of the weights as they are now
         self.bad_shard: ClozelineError | None = None  # why held-out examples cannot be read
-        self.model = first_model(config, self.shards, world, start.checkpoint, start.init)
+        self.model = first_model(config, self.shards, world, start)
         is_limited = world.device.type == "cpu" and config.found_micro_batch_size is not None
         return_large_blocks() if is_limited else disable_malloc_trim()
         self.is_compiled = resolve_compile(training.compile, world)
@@ -339,11 +339,12 @@ def _first_optimizer(
     model: BertForPretraining, config: RunConfig, world: World, start: ResumePoint
 ) -> torch.optim.Optimizer:
     """The optimizer, with the moments of the checkpoint that training starts from."""
-    optimizer = build_optimizer(model, config.training)
+    optimizer = build_optimizer(model, config.training, dtype=products_dtype(world))
     if (checkpoint := start.checkpoint) and start.has_moments:
 
         def stored() -> dict[str, Tensor]:
-            return grown_moments(load_moments(checkpoint, is_checked=True), config.model)
+            moments = load_moments(checkpoint, is_checked=True)
+            return grown_moments(moments, config.model, trained=start.trained_positions)
 
         restore_moments(model, optimizer, world.tensors_from_main(stored))
     return optimizer
