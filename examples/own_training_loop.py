@@ -29,7 +29,7 @@ def main(shards: Path, steps: int, batch_size: int, state_file: Path) -> None:
         step = saved["step"]
 
     # The loader is endless, epoch after epoch; its state is that of the last batch it gave.
-    for loaded in islice(loader, steps - step):
+    for loaded in islice(loader, max(steps - step, 0)):
         batch = loaded.batch
         logits, _ = model(
             batch.input_ids, batch.token_type_ids, batch.attention_mask, batch.masked_lm_positions

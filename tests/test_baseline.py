@@ -73,7 +73,9 @@ def test_both_texts_of_a_pair_are_read(tmp_path):
 
 def test_rows_without_words_are_an_error_that_says_so():
     train = rows(["", "!"], ["a", "b"])
-    with pytest.raises(InputError, match="somewhere: no row has a word"):
+    with pytest.raises(
+        InputError, match=r"somewhere: no row has a word .* --no-baseline` does without"
+    ):
         bag_of_words(train, train, ("a", "b"))
 
 

@@ -16,7 +16,7 @@ import pytest
 from clozeline.pipeline.common.paths import path_of
 from clozeline.pipeline.dataset.manifest import read_manifest, write_manifest
 from clozeline.pipeline.dataset.shards import read_shard
-from clozeline.pipeline.report.charts import draw_points
+from clozeline.pipeline.report.charts import draw_lines, draw_points
 from clozeline.pipeline.report.html import Section, Table, printable
 from clozeline.pipeline.report.row_statistics import PARTS, RowStatistics, count_rows
 from clozeline.pipeline.tokenization.tokenizer import Tokenizer
@@ -427,3 +427,9 @@ def test_rows_that_cannot_be_counted_are_named(data_set):
     assert f"{other / name} is damaged (its bytes are not those that were written)" in refused(
         "report", other
     )
+
+
+def test_a_line_whose_name_begins_with_an_underscore_is_in_the_legend():
+    lines = {"_other": (np.arange(3), np.arange(3)), "one": (np.arange(3), np.arange(3))}
+    svg = draw_lines("lines", lines, x_label="x", y_label="y")
+    assert "_other</text>" in svg

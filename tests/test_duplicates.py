@@ -54,12 +54,13 @@ def test_one_training_row_must_have_the_shingles_not_all_together() -> None:
     assert near_duplicates([" ".join(words)], halves).tolist() == [False]
 
 
-def test_chunks_of_training_rows_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["CHUNK", "MOST_PAIRS"])
+def test_chunks_of_rows_change_nothing(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["a", "b", "c"], 9)) for _ in range(300)]
     whole = near_duplicates(texts[:100], texts[100:])
     assert 0 < whole.sum() < 100
-    monkeypatch.setattr(duplicates, "CHUNK", 7)
+    monkeypatch.setattr(duplicates, limit, 7)
     assert near_duplicates(texts[:100], texts[100:]).tolist() == whole.tolist()
 
 

@@ -30,6 +30,7 @@ def test_a_loop_of_ones_own_resumes_with_the_next_example(tmp_path, capsys):
     assert positions(3, "whole.pt") == ["8", "16", "24"]
     assert positions(2, "part.pt") == ["8", "16"]
     assert positions(3, "part.pt") == ["24"]
+    assert positions(1, "part.pt") == []
 
 
 def test_masks_are_filled_line_by_line(tmp_path, capsys, monkeypatch):

@@ -8,11 +8,12 @@ from contextlib import ExitStack, closing, suppress
 
 import pytest
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from clozeline.pipeline.common.errors import InputError
-from clozeline.pipeline.common.http_server import HttpServer, json_of
+from clozeline.pipeline.common.http_server import HttpServer, _OwnSite, json_of
 from tests.support.http_clients import ask, ask_once, connect, raw
 from tests.support.local_page import request, running
 from tests.support.small_jobs import ROOT
@@ -190,6 +191,21 @@ def test_no_request_hides_in_another(server, sent, statuses, caplog):
 )
 def test_other_names_and_pages_of_other_sites_are_refused(server, headers, status):
     assert request(server, "/health", headers=headers).status == status
+
+
+@pytest.mark.parametrize(
+    ("port", "host", "is_own"),
+    [
+        (80, "127.0.0.1", True),  # browsers leave this port out
+        (80, "127.0.0.1:80", True),
+        (8000, "127.0.0.1:8000", True),
+        (8000, "127.0.0.1", False),
+        (8000, "127.0.0.1:80", False),
+    ],
+)
+def test_a_port_is_part_of_the_address(port, host, is_own):
+    site = _OwnSite(Starlette(), hosts=(), port=port)
+    assert (site._refusal(Headers({"host": host}), "127.0.0.1") is None) == is_own
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="needs IPv6")

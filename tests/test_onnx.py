@@ -224,3 +224,11 @@ def test_a_named_text_has_no_pair_unless_that_is_named(tmp_path: Path) -> None:
     for query, second in (("text=review", None), ("text=review&text_pair=more", ["c"])):
         found = read_named(f"{tmp_path}/rows.csv?{query}", **columns)
         assert (found.texts.first, found.texts.second) == (["a b"], second)
+
+
+def test_a_graph_that_gives_no_numbers_is_refused(tmp_path: Path) -> None:
+    model = BertForPretraining(narrow("bert-tiny"), seed=0)
+    with torch.no_grad():
+        model.mlm_head.transform.dense.weight[0, 0] = torch.nan
+    with pytest.raises(InputError, match="differs from the model by nan"):
+        write_run_graphs(tmp_path, model)

@@ -180,7 +180,8 @@ class _OwnSite:
     def _refusal(self, headers: Headers, address: str) -> JSONResponse | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         name = re.sub(r":\d*$", "", host).lower()
-        is_port = self._port is None or host.endswith(f":{self._port}")
+        port = host[len(name) :].removeprefix(":") or "80"
+        is_port = self._port is None or port == str(self._port)
         if name not in {*self._hosts, address} or not is_port:
             reason = f"the Host header {host[:100]!r} is not this server's address"
             return JSONResponse({"error": reason}, 403)

@@ -120,7 +120,7 @@ def draw_lines(
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
             draw: Callable[..., Any] = axes.step if steps else axes.plot
             where = {"where": "post"} if steps else {}
-            draw(x, y, color=colour, linewidth=1.4, label=printable(label), **where)
+            draw(x, y, color=colour, linewidth=1.4, label=_in_legend(label), **where)
         if log:
             axes.set(xscale="log", yscale="log")
             axes.set_ylim(*_whole_powers(np.concatenate([y for _, y in series.values()])))
@@ -132,6 +132,11 @@ def draw_lines(
     return svg()
 
 
+def _in_legend(label: str) -> str:
+    """The label, which matplotlib would leave out if it began with "_"."""
+    return f" {printable(label)}" if label.startswith("_") else printable(label)
+
+
 def draw_points(
     name: str, series: Series, *, band: tuple[float, float], x_label: str, y_label: str
 ) -> str:
@@ -141,7 +146,7 @@ def draw_points(
     with drawing(name, height=2.3) as (axes, svg):
         axes.axhspan(*band, color=FAINT, alpha=0.35, linewidth=0)
         for colour, (label, (x, y)) in zip(SERIES, series.items(), strict=False):
-            axes.plot(x, y, ".", color=colour, markersize=5, label=printable(label))
+            axes.plot(x, y, ".", color=colour, markersize=5, label=_in_legend(label))
         low, high = axes.get_ylim()
         axes.set_ylim(min(low, band[0]) - 0.02, max(high, band[1]) + 0.02)
         last = max(np.max(x) for x, _ in series.values())

@@ -33,7 +33,7 @@ from clozeline.pipeline.common.packages import check_packages
 ENCODER, MODEL, METADATA = "encoder.onnx", "model.onnx", "onnx.json"
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
 TOLERANCE = 1e-4  # largest difference from torch
-CHECKED = ((1, 5), (3, 16), (2, 10_000))  # rows and tokens, at most those that the model reads
+CHECKED = ((1, 5), (3, 16), (2, 1024))  # rows and tokens, at most those that the model reads
 TIMED_BATCH, TIMED_SECONDS = (8, 64), 1.0
 
 Arrays = list[NDArray[Any]]
@@ -165,7 +165,7 @@ def _compare(found: OnnxGraph, graph: _Graph, path: Path) -> Comparison:
             per_token = ours.shape[:2] == is_token.shape and ours.ndim == 3
             difference = np.abs(ours - theirs.numpy())
             difference = difference[is_token.numpy()] if per_token else difference
-            largest = max(largest, float(difference.max()))
+            largest = float(np.maximum(largest, difference.max()))  # NaN stays
     if not largest <= TOLERANCE:
         raise InputError(
             f"{path.name} differs from the model by {largest:.1e} in onnxruntime; export with "

@@ -143,7 +143,7 @@ class _Metrics:
             "clozeline_request_seconds", "Time of a request.", buckets=BUCKETS, registry=to
         )
         self.texts = Counter("clozeline_texts", "Texts that were classified.", registry=to)
-        self.batches = Counter("clozeline_batches", "Forward passes.", registry=to)
+        self.batches = Counter("clozeline_batches", "Batches of texts.", registry=to)
         waiting = Gauge("clozeline_waiting_texts", "Texts that wait for a batch.", registry=to)
         waiting.set_function(lambda: batcher.waiting)
 

@@ -8,9 +8,9 @@ from clozeline.pipeline.common.config_checks import check_between
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a request may cost, and how many texts share a forward pass."""
+    """What a request may cost, and how many texts are classified together."""
 
-    max_batch: int = option(32, "Maximum texts of a forward pass.", group="Server")
+    max_batch: int = option(32, "Maximum texts that are classified together.", group="Server")
     max_texts: int = option(64, "Maximum texts of a request.", group="Limits")
     max_body_bytes: int = option(1_000_000, "Maximum bytes of a request.", group="Limits")
     max_waiting: int = option(

@@ -89,7 +89,10 @@ def fit_bag_of_words(
     try:
         counts = features.fit_transform(texts)
     except ValueError as error:  # scikit-learn found an empty vocabulary
-        raise InputError(f"{source}: no row has a word of two letters or more.") from error
+        raise InputError(
+            f"{source}: no row has a word of two letters or more, as bag-of-words needs; "
+            "`clozeline finetune --no-baseline` does without."
+        ) from error
     weights = "balanced" if is_balanced else None
     model = (
         Ridge() if is_regression else LogisticRegression(C=5, max_iter=1000, class_weight=weights)

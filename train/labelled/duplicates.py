@@ -8,6 +8,7 @@ Broder 1997). Words are those by which `shards --deduplicate near` compares docu
 """
 
 from collections.abc import Sequence
+from itertools import pairwise, starmap
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from clozeline.train.labelled.rows import Rows
 
 CONTAINMENT = 0.8
 CHUNK = 50_000  # training rows at a time; reviews of 80 words make 60 MB of shingles
+MOST_PAIRS = 5_000_000  # of shingles at a time, or those of one test row
 
 
 def near_duplicates(test: Sequence[str], train: Sequence[str]) -> NDArray[np.bool_]:
@@ -61,11 +63,20 @@ def shingles(texts: Sequence[str]) -> tuple[Rows, UInt64Array]:
 def _shared(
     test_rows: Rows, test_hashes: UInt64Array, rows: Rows, hashes: UInt64Array
 ) -> tuple[Rows, Rows]:
-    """Pairs of a test row and a training row: the test row, and how many shingles they share."""
+    """Pairs of a test row and a training row: the test row, and how many shingles they share.
+
+    `test_rows` ascend. Texts with common phrases make many pairs: some rows are done at a time.
+    """
     order = np.argsort(hashes, kind="stable")
     hashes, rows = hashes[order], rows[order]
     first = np.searchsorted(hashes, test_hashes, "left")
     counts = np.searchsorted(hashes, test_hashes, "right") - first
-    pairs = np.repeat(test_rows, counts) * CHUNK + rows[slice_indices(first, counts)]
-    pair, shared = np.unique(pairs, return_counts=True)
+    part = np.cumsum(np.bincount(test_rows, counts))[test_rows] // MOST_PAIRS
+    borders = [0, *np.flatnonzero(np.diff(part)) + 1, len(test_rows)]
+    found = []
+    for some in starmap(slice, pairwise(borders)):
+        of_training = rows[slice_indices(first[some], counts[some])]
+        pairs = np.repeat(test_rows[some], counts[some]) * CHUNK + of_training
+        found.append(np.unique(pairs, return_counts=True))
+    pair, shared = map(np.concatenate, zip(*found, strict=True))
     return pair // CHUNK, shared

@@ -25,7 +25,6 @@ from clozeline.train.artifacts.checkpoint import (
     check_checkpoint,
     checkpoint_of,
     list_checkpoints,
-    read_state,
     set_aside,
     weights_digest,
 )
@@ -260,7 +259,7 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
     checkpoints = list_checkpoints(run)
     if not checkpoints:
         raise InputError(f"{run} has no checkpoint to start from yet; finish that run first.")
-    check_checkpoint(checkpoints[-1])
+    state = check_checkpoint(checkpoints[-1])
     longer = with_positions(there.model, config.model.max_position_embeddings)
     if fatal := _differences(config, replace(there, model=longer), "tokenizer_digest", "model"):
         raise InputError(
@@ -281,7 +280,7 @@ def _from_other_run(run: Path, there: RunConfig, config: RunConfig) -> ResumePoi
         checkpoint=checkpoints[-1],
         has_moments=not there.averaged and there.training.optimizer == config.training.optimizer,
         started_from=weights_digest(checkpoints[-1]),
-        trained_positions=_trained_positions(there, read_state(checkpoints[-1]), config),
+        trained_positions=_trained_positions(there, state, config),
     )
 
 

@@ -60,7 +60,8 @@ class StopAndBudget:
     def sync(self, *, stop: bool = False) -> None:
         """Agree with all other processes, which call this too."""
         now, stop = time.monotonic() - self._start, stop or self._stop
-        save, self._save = self._save, False
+        if save := self._save:
+            self._save = False
         if self._world.size == 1:
             self.elapsed = now
         else:
