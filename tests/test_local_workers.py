@@ -11,6 +11,7 @@ import pytest
 
 from clozeline.pipeline.common.errors import JobFailedError
 from clozeline.pipeline.dataset.manifest import MANIFEST
+from clozeline.pipeline.job.job import JobOptions
 from clozeline.pipeline.job.local_workers import Worker, run_in_workers
 from clozeline.pipeline.job.phases import phases
 from tests.support.small import PUNKT, small_tokenizer
@@ -19,6 +20,15 @@ from tests.test_job import OPTIONS, shards
 from tests.test_steps import TEXT, work
 
 TWO = replace(OPTIONS, workers=2)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="asks Linux for cores")
+def test_by_default_there_is_a_worker_for_each_core_that_the_process_may_use():
+    code = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\n"
+    code += "from clozeline.pipeline.job.job import JobOptions; print(JobOptions().num_workers)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert JobOptions(workers=3).num_workers == 3
 
 
 @pytest.fixture

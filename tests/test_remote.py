@@ -19,6 +19,7 @@ from clozeline.pipeline.dataset.manifest import MANIFEST, read_manifest
 from clozeline.pipeline.job.job import plan_shards
 from clozeline.pipeline.job.job_log import log_file
 from clozeline.pipeline.report.inspect import inspect_dataset
+from clozeline.pipeline.sources.files import find_files
 from clozeline.pipeline.tokenization.tokenizer import load_tokenizer
 from clozeline.pipeline.verify.verify import verify
 from clozeline.train.data.loader import Loader
@@ -179,6 +180,14 @@ def test_a_store_that_refuses_is_named_in_one_line(store, tmp_path, monkeypatch)
     message = rf"^{store}/out cannot be used in its store \(RefusedError: no entry\); fix this and"
     with pytest.raises(StoreError, match=message):
         shards(tmp_path, out=store / "out")
+
+
+def test_a_glob_has_every_file_also_where_a_request_for_one_fails(store, monkeypatch):
+    for name in ("a.txt", "b.txt"):
+        (store / name).write_text("text")
+    monkeypatch.setattr(MemoryFileSystem, "isfile", lambda *_: False)  # as fsspec answers then
+    found = [file.path.rpartition("/")[2] for file in find_files([f"{store}/*.txt"])]
+    assert found == ["a.txt", "b.txt"]
 
 
 def test_a_log_that_cannot_be_written_does_not_hide_why_the_job_failed(store, monkeypatch):

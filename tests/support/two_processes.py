@@ -73,12 +73,14 @@ def do(job: dict[str, Any]) -> None:
 
 
 def send(kind: str, forward: int) -> Any:
-    """A signal to rank 1 in the middle of the n-th forward pass of the whole model."""
+    """One signal to rank 1, at the end of the n-th forward pass of the whole model."""
     passes = 0
 
     def count(module: torch.nn.Module, *_: Any) -> None:
         nonlocal passes
-        passes += type(module).__name__ == "BertForPretraining"
+        if type(module).__name__ != "BertForPretraining":
+            return
+        passes += 1
         if passes == forward and os.environ["RANK"] == "1":
             os.kill(os.getpid(), getattr(signal, kind))
 
