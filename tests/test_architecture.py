@@ -187,7 +187,7 @@ def test_files_and_functions_stay_small(path):
     assert ast.get_docstring(tree(path))
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 60, node.name
+            assert node.end_lineno - node.lineno < 50, node.name
 
 
 def test_training_from_arrow_shards_needs_none_of_the_pipelines_libraries():

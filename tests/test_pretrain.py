@@ -227,7 +227,7 @@ def test_a_run_without_a_checkpoint_starts_again(run, small_folder):
     assert [line["step"] for line in numbers(run)] == [1, 2, 3, 3]
 
 
-def test_a_copy_of_a_checkpoint_is_none_and_stays(run, small_folder):
+def test_a_copy_of_a_checkpoint_does_not_count_and_stays(run, small_folder):
     copy = run / "checkpoints" / "step-00000012-good"
     shutil.copytree(latest_checkpoint(run), copy)
     train(small_folder, run, resume=True, max_steps=20, keep=1, eval_every=0)
@@ -422,7 +422,7 @@ def test_resume_without_a_checkpoint_starts_a_new_run(small_folder, tmp_path):
         (("--warmup", "1"), "--warmup is 1.0; it must be at least 0 and below 1."),
         (("--for", "1m", "--max-steps", "9"), "--for and --max-steps each end the run; give one."),
         (("--preset", "bert-mini"), "with another model (hidden_size 32 there"),
-        (("--resume", "--word-vectors"), "a new model, and {out} has begun without; give --no-"),
+        (("--resume", "--word-vectors"), "and the run in {out} began without them; give --no-"),
     ],
 )
 def test_what_the_user_can_fix_is_one_line_and_exit_code_2(

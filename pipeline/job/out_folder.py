@@ -103,8 +103,9 @@ def prepare_folders(
 ) -> None:
     """Make the folders of the job, and remove what another config left there.
 
-    With `tasks`, what job.json says of the job, only its first task removes anything, and then all
-    shards: the others take a shard that exists for one of this job.
+    With `tasks`, what job.json says of the job, only its first task removes shards, and then all of
+    them: the others take a shard that exists for one of this job, and repair a damaged manifest or
+    tokenizer.
     """
     make_folder(context.out_dir)
     make_folder(context.cache_dir)

@@ -115,7 +115,8 @@ def _check_balance(shard: ShardRows) -> None:
     fraction = random / len(label)
     # A lone document of the bucket that is used again has no other for a random B.
     is_even = shard.copies == shard.config.dupe_factor
-    if len(label) >= ROWS_FOR_BALANCE and not 0.48 * is_even <= fraction <= 0.52:
+    least = 0.48 if is_even else 0.0
+    if len(label) >= ROWS_FOR_BALANCE and not least <= fraction <= 0.52:
         shard.findings.add(f"{fraction:.1%} of the pairs are random, not 48-52 %")
     if pairs == "sentences":
         more = abs(random - following) if is_even else random - following

@@ -35,7 +35,7 @@ CHECKPOINTS = "checkpoints"
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 MODEL, OPTIMIZER, STATE = CHECKPOINT_FILES
 DAMAGED = "damaged-"  # prefix of a folder that was set aside
-NAME = re.compile("step-[0-9]{8,}")
+CHECKPOINT_NAME = re.compile("step-[0-9]{8,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +123,7 @@ def set_aside(folder: Path) -> Path:
 def list_checkpoints(run: Path) -> list[Path]:
     """The finished checkpoints of a run, oldest first; a copy of one has another name."""
     found = (run / CHECKPOINTS).glob("step-*")
-    return sorted(folder for folder in found if NAME.fullmatch(folder.name))
+    return sorted(folder for folder in found if CHECKPOINT_NAME.fullmatch(folder.name))
 
 
 def latest_checkpoint(run: Path) -> Path | None:

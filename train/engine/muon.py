@@ -69,7 +69,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
         parts = [full_tensor(gradient.to(self._dtype)) for gradient in gradients]
         whole = torch.stack(parts)  # [K, M, N]
         updates = orthogonalized(whole).to(matrices[0].dtype).unbind()
-        shards = [shard_like(*pair) for pair in zip(matrices, updates, strict=True)]
+        pairs = zip(matrices, updates, strict=True)
+        shards = [shard_like(matrix, update) for matrix, update in pairs]
         weights: list[Tensor] = list(matrices)
         size = 0.2 * max(matrices[0].shape) ** 0.5  # of AdamW's update, root mean square
         torch._foreach_mul_(weights, 1 - rate * decay)

@@ -40,17 +40,17 @@ def resolve_precision(precision: str, device: torch.device) -> Literal["fp32", "
 
     On 2 cores with AVX-512 BF16 a step of `nano` takes 0.37 times as long as in float32.
     """
-    is_bf16 = has_native_bf16(device) if precision == "auto" else precision == "bf16"
+    is_bf16 = _has_bf16(device) if precision == "auto" else precision == "bf16"
     return "bf16" if is_bf16 else "fp32"
 
 
 def products_dtype(world: World) -> torch.dtype:
     """bfloat16 where the devices of all processes have products of it, else float32."""
-    has_bf16 = world.min(int(has_native_bf16(world.device)))
+    has_bf16 = world.min(int(_has_bf16(world.device)))
     return torch.bfloat16 if has_bf16 else torch.float32
 
 
-def has_native_bf16(device: torch.device) -> bool:
+def _has_bf16(device: torch.device) -> bool:
     """Whether products of bfloat16 matrices are faster than those of float32 ones.
 
     A CPU without such instructions takes many times as long: an update of `nano` by Muon 23 times

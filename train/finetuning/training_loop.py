@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from clozeline.model.heads import BertForClassification
+from clozeline.train.engine.distributed import World
 from clozeline.train.engine.muon import MuonWithAdamW, is_hidden_matrix
 from clozeline.train.engine.precision import (
     autocast,
-    has_native_bf16,
+    products_dtype,
     resolve_precision,
     seed_dropout,
 )
@@ -149,8 +150,8 @@ def build_optimizer(model: BertForClassification, config: FinetuneConfig) -> tor
     adamw = torch.optim.AdamW(rest, betas=(0.9, 0.98), eps=1e-6, fused=True)
     if not matrices:
         return adamw
-    has_bf16 = has_native_bf16(model.classifier.weight.device)
-    return MuonWithAdamW(matrices, adamw, dtype=torch.bfloat16 if has_bf16 else torch.float32)
+    alone = World(0, 1, model.classifier.weight.device)
+    return MuonWithAdamW(matrices, adamw, dtype=products_dtype(alone))
 
 
 def _depth(name: str, layers: int) -> int:

@@ -138,12 +138,7 @@ def make_plan(
         settings = with_decay(settings, given, start.cool_down_from)
     precision, source = settings["precision"]
     settings["precision"] = Setting(resolve_precision(str(precision), world.device), source)
-    steps = int(settings["max_steps"].value)
-    left = [name for name in KEPT_FIELDS if options.get(name) is None]
-    if "max_steps" in given and "for_" in left:  # now ends the run
-        left.remove("for_")
-    kept = {name: _kept(start, name, steps) for name in left}
-    kept = {n: x for n, x in kept.items() if x not in (None, getattr(PretrainConfig, n))}
+    kept = _kept_fields(start, options, int(settings["max_steps"].value))
     growth = 1.0 if there or "batch_size" in given else _growth(start, manifest)
     plan = Plan(model=model, settings=settings, manifest=manifest, kept=kept)
     return replace(plan, left_out=left_out, growth=growth)
@@ -207,6 +202,15 @@ def _growth(start: Start, manifest: Manifest) -> float:
         return 1.0
     length = _phase_of(start.cool_down_from, start.other).max_seq_length
     return manifest.config.max_seq_length / length
+
+
+def _kept_fields(start: Start, options: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """What a continued run keeps where `options` leaves it out, unless it is the default."""
+    left = [name for name in KEPT_FIELDS if options.get(name) is None]
+    if options.get("max_steps") is not None and "for_" in left:  # steps end the run now
+        left.remove("for_")
+    found = {name: _kept(start, name, steps) for name in left}
+    return {n: x for n, x in found.items() if x not in (None, getattr(PretrainConfig, n))}
 
 
 def _kept(start: Start, name: str, steps: int) -> Any:

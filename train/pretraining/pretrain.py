@@ -280,8 +280,8 @@ def _check_options(model: BertConfig, training: PretrainConfig, start: Start) ->
         )
     if training.word_vectors and start.existing and not start.existing.training.word_vectors:
         raise InputError(
-            f"--word-vectors initializes a new model, and {start.out} has begun without; give "
-            "--no-word-vectors."
+            f"--word-vectors initializes a new model, and the run in {start.out} began without "
+            "them; give --no-word-vectors."
         )
     has_kernel = torch.cuda.is_available() and training.precision != "fp32"
     if training.unpadded and has_kernel and model.attention_probs_dropout_prob:

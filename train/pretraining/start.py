@@ -94,8 +94,8 @@ def find_start(
     """What the run in `out` starts from; rank 0 reads it for all processes.
 
     A process that torchrun restarted resumes: `out` holds the run that just failed. With
-    `overwrite` it may still be the older run, which only the config can show. A run that has no
-    checkpoint yet counts only for one that resumes: else it would decide about another model.
+    `overwrite` it may still be the older run, which only the config can show. A run without a
+    checkpoint counts only with `resume`: its numbers may be the reason why it failed.
     Raises InputError for folders without a run, where the other run is `out` itself, and for both
     `resume` and `overwrite`, one of which would lose the checkpoints that the other continues.
     """
@@ -108,8 +108,8 @@ def find_start(
         if other and other.resolve() == out.resolve():
             option = "--cool-down-from" if cool_down_from else "--start-from"
             raise InputError(f"{option} and --out are both {out}; give the new run a folder.")
-        is_read = (out / RUN).exists() and (has_failed or not overwrite)
-        is_read = is_read and (resume or has_failed or bool(list_checkpoints(out)))
+        has_run = (out / RUN).exists() and (resume or has_failed or bool(list_checkpoints(out)))
+        is_read = has_run and (has_failed or not overwrite)
         return Start(
             out=out,
             resume=resume or has_failed,
@@ -322,7 +322,7 @@ def _trained_positions(there: RunConfig, state: TrainState, config: RunConfig) -
     is_table = there.model.has_position_table and there.started_from is None
     if not is_table or not 0 < trained < config.data.max_seq_length:
         return None
-    if there.model.max_position_embeddings >= config.data.max_seq_length:  # else a note says more
+    if there.model.max_position_embeddings >= config.data.max_seq_length:  # else see `note_of`
         print(
             f"note: the other run has read examples of up to {trained} tokens; positions from "
             f"{trained} on continue those before them.",
