@@ -17,7 +17,7 @@ from clozeline.pipeline.dataset.schema import Examples
 from clozeline.pipeline.dataset.shards import read_shard
 from clozeline.pipeline.job.cache_file import read_counts
 from clozeline.pipeline.job.context import JobContext
-from clozeline.pipeline.job.finish import _check_rejected, finish_dataset
+from clozeline.pipeline.job.finish import _check_rejected, _read_records, finish_dataset
 from clozeline.pipeline.job.steps import Steps
 from clozeline.pipeline.sources.formats import list_blocks
 from clozeline.pipeline.verify.verify import verify
@@ -200,6 +200,18 @@ def test_no_manifest_without_every_shard_and_its_record(damage, which, tmp_path)
     with pytest.raises(CorruptDataError, match=rf"^{path} is missing or damaged; rerun"):
         finish_dataset(steps)
     assert not (steps.context.out_dir / MANIFEST).exists()
+
+
+def test_a_record_that_another_task_writes_again_meanwhile_is_read_whole(tmp_path):
+    steps = built(*work(tmp_path))
+    records = _read_records(steps)
+    next(records)
+    path = steps.record_path(1)
+    record = steps.build_shard(1)
+    record.counts.seconds["a longer stage"] = 2.5
+    assert len(record.to_json()) > path.stat().st_size
+    path.write_text(record.to_json())
+    assert next(records).counts.seconds["a longer stage"] == 2.5
 
 
 def test_no_example_is_an_error_that_says_what_was_left_out(tmp_path):

@@ -58,13 +58,13 @@ def read_from_store(path: AnyPath, *, pauses: Sequence[float] | None = None) -> 
 
 
 def read_ranges(
-    ranges: Sequence[tuple[AnyPath, int, int]], *, pauses: Sequence[float] = PAUSES
+    ranges: Sequence[tuple[AnyPath, int, int | None]], *, pauses: Sequence[float] = PAUSES
 ) -> Iterator[pa.Buffer]:
     """The bytes of each (file, start, length): mapped, or from a store, `IN_FLIGHT` at a time.
 
-    A negative start counts from the end, and the range goes up to it. All files are in one store. A
-    file that ends early gives fewer bytes. Raises OSError for a local file that cannot be read, and
-    StoreError for a store, after the last attempt.
+    A negative start counts from the end, and the range goes up to it, as does one without a length.
+    All files are in one store. A file that ends early gives fewer bytes. Raises OSError for a local
+    file that cannot be read, and StoreError for a store, after the last attempt.
     """
     for first in range(0, len(ranges), IN_FLIGHT):
         some = ranges[first : first + IN_FLIGHT]
@@ -77,7 +77,7 @@ def read_ranges(
         else:
             names = [str(path.path) for path, _, _ in some]  # type: ignore[union-attr]
             starts = [start for _, start, _ in some]
-            stops = [start + size if start >= 0 else None for _, start, size in some]
+            stops = [None if start < 0 or size is None else start + size for _, start, size in some]
             read = partial(folder.fs.cat_ranges, names, starts, stops, on_error="raise")
             yield from map(pa.py_buffer, with_retries(read, folder, pauses))
 

@@ -107,8 +107,9 @@ def _read_records(steps: Steps) -> Iterator[ShardRecord]:
     """The records of all shards, in the order of their buckets."""
     context = steps.context
     paths = [steps.record_path(bucket) for bucket in range(len(context.buckets))]
-    sizes, built = sizes_in(context.cache_dir), sizes_in(context.out_dir)
-    read = read_ranges([(path, 0, sizes.get(path.name) or 0) for path in paths])
+    built = sizes_in(context.out_dir)
+    # Another task may be writing a record again: other CPU seconds, another size.
+    read = read_ranges([(path, 0, None) for path in paths])
     for bucket, path in enumerate(paths):
         shard = context.shard_path(bucket)
         try:
